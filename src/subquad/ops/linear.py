@@ -1,0 +1,201 @@
+"""Linear attention in which every query sees every key.
+
+The equation (Katharopoulos et al. 2020, equation 5), with S = sum over j of phi(k_j) v_j^T and z = sum over j of phi(k_j):
+
+    out_i = phi(q_i) S / phi(q_i) z
+
+Two forms of it, the same to rounding. In *blocks*, for a CPU: the features of a few hundred positions at a time, in cache
+and never stored; the backward computes them again. *Parallel*, for a GPU and for compilers: everything at once, in plain
+PyTorch. `attend` picks; a faster kernel takes its place here.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from subquad.ops.sums import (
+    WeightGradients,
+    across,
+    along,
+    block_length,
+    blocks,
+    empty_state,
+    finite,
+    kept,
+    kept_features,
+    land,
+    landing,
+    new_mixed,
+    precise,
+    reciprocal,
+)
+from subquad.types import FeatureFunction, Room
+
+
+def attend(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h s d"],
+    v: Float[Tensor, "b h s e"],
+    phi_q: FeatureFunction,
+    phi_k: FeatureFunction,
+    keep: Bool[Tensor, "b s"] | None = None,
+) -> Float[Tensor, "b h n e"]:
+    """out_i = phi(q_i) S / phi(q_i) z."""
+    if prefers_parallel(q):
+        return attend_parallel(q, k, v, phi_q, phi_k, keep)
+    return attend_in_blocks(q, k, v, phi_q, phi_k, keep)
+
+
+def prefers_parallel(q: Tensor) -> bool:
+    """Loops over blocks suit a CPU; a GPU, and a compiler that would unroll them, want everything at once."""
+    return q.device.type != "cpu" or torch.compiler.is_compiling()
+
+
+def attend_parallel(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h s d"],
+    v: Float[Tensor, "b h s e"],
+    phi_q: FeatureFunction,
+    phi_k: FeatureFunction,
+    keep: Bool[Tensor, "b s"] | None = None,
+) -> Float[Tensor, "b h n e"]:
+    """Everything at once."""
+    with torch.autocast(q.device.type, enabled=False):
+        everything = slice(0, k.shape[2])
+        values, exponent = kept_features(phi_k, kept(k, keep, everything), keep, everything)
+        if exponent is not None:
+            peak = finite(exponent.detach().amax(2, keepdim=True)) if k.shape[2] else 0.0
+            values = values * torch.exp2(exponent - peak)
+        queries = phi_q(q.to(precise(q.dtype))).values
+        total = along(queries, values.sum(2))
+        mixed = queries @ (values.mT @ kept(v, keep, everything)) * reciprocal(total)
+        return mixed.to(v.dtype)
+
+
+def attend_in_blocks(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h s d"],
+    v: Float[Tensor, "b h s e"],
+    phi_q: FeatureFunction,
+    phi_k: FeatureFunction,
+    keep: Bool[Tensor, "b s"] | None = None,
+) -> Float[Tensor, "b h n e"]:
+    """A block at a time."""
+    with torch.autocast(q.device.type, enabled=False):
+        mixed: Tensor = _Blocks.apply(q, k, v, keep, phi_q, phi_k, *phi_q.weights(), *phi_k.weights())
+        return mixed
+
+
+class _Blocks(torch.autograd.Function):
+    """dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS, where G and e are the gradients of numerator and denominator."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        phi_q: FeatureFunction,
+        phi_k: FeatureFunction,
+        *weights: Tensor,
+    ) -> Tensor:
+        room = Room(precise(q.dtype), q.device)
+        sums, norms, peak = sum_keys(k, v, phi_k, keep, room)
+        mixed, inverse = new_mixed(q, v), norms.new_empty(*q.shape[:3], 1)
+        for block in blocks(q.shape[2], block_length(q, norms.shape[-1])):
+            room.start()
+            queries = phi_q(q[:, :, block].to(norms.dtype), room).values.flatten(0, 1)
+            factor, out = landing(inverse, block, room), landing(mixed, block, room)
+            factor.copy_(reciprocal(along(queries, norms)))
+            torch.bmm(queries, sums, out=out).mul_(factor)
+            land(inverse, block, factor)
+            land(mixed, block, out)
+        state = (sums, norms, peak)
+        ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state, *weights)
+        ctx.maps = phi_q, phi_k
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, keep, mixed, inverse, sums, norms, peak, *_ = ctx.saved_tensors
+        phi_q, phi_k = ctx.maps
+        heads, dtype = q.shape[:2], inverse.dtype
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        d_sums, d_norms = torch.zeros_like(sums), torch.zeros_like(norms)
+        for_q, for_k = WeightGradients(phi_q), WeightGradients(phi_k)
+        room = Room(dtype, q.device)
+
+        for block in blocks(q.shape[2], block_length(q, norms.shape[-1])):
+            room.start()
+            x = q[:, :, block].to(dtype)
+            features = phi_q(x, room)
+            queries = features.values.flatten(0, 1)
+            d_mixed, d_total = quotient(gradient, mixed, inverse, block, room)
+            d_sums.baddbmm_(queries.mT, d_mixed)
+            d_norms += across(queries, d_total)
+            d_queries = torch.mul(d_total, norms[:, None], out=room.take(*queries.shape)).baddbmm_(d_mixed, sums.mT)
+            dq[:, :, block] = for_q.pullback(x, features, d_queries.unflatten(0, heads))
+
+        for block in blocks(k.shape[2], block_length(k, norms.shape[-1])):
+            room.start()
+            x, values = kept(k, keep, block), kept(v, keep, block).flatten(0, 1)
+            features = kept_features(phi_k, x, keep, block, room)
+            keys = features.values.flatten(0, 1)
+            d_keys = torch.bmm(values, d_sums.mT, out=room.take(*keys.shape)).add_(d_norms[:, None])
+            d_values = torch.bmm(keys, d_sums, out=landing(dv, block, room))
+            if features.exponent is not None:
+                share = torch.exp2(features.exponent.flatten(0, 1) - finite(peak))
+                d_keys.mul_(share)
+                d_values.mul_(share)
+            land(dv, block, d_values)
+            d_features = d_keys.unflatten(0, heads)
+            if keep is not None:
+                d_features.masked_fill_(~keep[:, None, block, None], 0.0)
+            dk[:, :, block] = for_k.pullback(x, features, d_features)
+        return dq, dk, dv, None, None, None, *for_q.totals, *for_k.totals
+
+
+def sum_keys(
+    k: Float[Tensor, "b h s d"],
+    v: Float[Tensor, "b h s e"],
+    phi: FeatureFunction,
+    keep: Bool[Tensor, "b s"] | None,
+    room: Room,
+) -> tuple[Float[Tensor, "bh m e"], Float[Tensor, "bh m"], Float[Tensor, "bh 1 1"]]:
+    """S and z over all the keys, a block at a time, relative to the largest exponent so far; batch and heads in one."""
+    sums, norms, peak = (part.flatten(0, 1) for part in empty_state(k, v, phi))
+    peak = peak[:, None, None]
+    for block in blocks(k.shape[2], block_length(k, norms.shape[-1])):
+        room.start()
+        features = kept_features(phi, kept(k, keep, block), keep, block, room)
+        keys, values = features.values.flatten(0, 1), kept(v, keep, block).flatten(0, 1)
+        if features.exponent is None:
+            norms += keys.sum(1)
+        else:
+            exponent = features.exponent.flatten(0, 1)
+            higher = torch.maximum(peak, exponent.amax(1, keepdim=True))
+            fade, share = torch.exp2(peak - finite(higher)), torch.exp2(exponent - finite(higher))
+            sums.mul_(fade)
+            norms.mul_(fade[..., 0]).add_(across(keys, share))
+            values, peak = values * share, higher
+        sums.baddbmm_(keys.mT, values)
+    return sums, norms, peak
+
+
+def quotient(
+    gradient: Float[Tensor, "b h n e"],
+    mixed: Float[Tensor, "b h n e"],
+    inverse: Float[Tensor, "b h n 1"],
+    block: slice,
+    room: Room,
+) -> tuple[Float[Tensor, "bh c e"], Float[Tensor, "bh c 1"]]:
+    """G and e: the gradients of numerator and denominator from that of their quotient, batch and heads in one."""
+    part, factor = gradient[:, :, block].to(inverse.dtype), inverse[:, :, block]
+    d_mixed = torch.mul(part, factor, out=room.take(*part.shape))
+    d_total = torch.linalg.vecdot(d_mixed, mixed[:, :, block].to(inverse.dtype)).neg_()[..., None]
+    return d_mixed.flatten(0, 1), d_total.flatten(0, 1)

@@ -1,0 +1,75 @@
+"""Random projections for FAVOR+ (Choromanski et al. 2021): columns that are, each by itself, close to N(0, I).
+
+Columns that are orthogonal to each other estimate better than independent ones. They come in blocks of `width`, each block
+an orthogonal matrix drawn by QR, by Hadamard products or by Givens rotations, and get their lengths afterwards.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Projection = Literal["orthogonal", "independent", "hadamard", "givens"]
+Norms = Literal["chi", "fixed"]
+
+
+def draw(
+    width: int, columns: int, projection: Projection, norms: Norms, generator: torch.Generator | None
+) -> Float[Tensor, "{width} {columns}"]:
+    """`columns` random directions in `width` dimensions."""
+    if projection == "independent":
+        return torch.randn(width, columns, generator=generator)
+    count = -(-columns // width)
+    directions = torch.cat([_DRAW[projection](width, generator) for _ in range(count)], dim=1)[:, :columns]
+    if norms == "fixed":
+        return directions * math.sqrt(width)
+    return directions * torch.randn(width, columns, generator=generator).norm(dim=0)
+
+
+def orthogonal(width: int, generator: torch.Generator | None) -> Float[Tensor, "{width} {width}"]:
+    """Uniform over all rotations and reflections: QR of a Gaussian matrix, with the signs of R's diagonal undone."""
+    q, r = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))
+    return (q * r.diagonal().sign()).float()
+
+
+def hadamard(width: int, generator: torch.Generator | None) -> Float[Tensor, "{width} {width}"]:
+    """The product of three H D, H a normalised Hadamard matrix and D random signs: nearly uniform at little cost.
+
+    A Hadamard matrix has a power of two columns. Other widths cut theirs out of the next larger one, which leaves the
+    columns only nearly orthogonal, and set their lengths back to 1.
+    """
+    size = 1 << (width - 1).bit_length()
+    h = torch.ones(1, 1)
+    while len(h) < size:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)]) / math.sqrt(2)
+    product = torch.eye(size)
+    for _ in range(3):
+        product = (product * _signs(size, generator)) @ h
+    cut = (product * _signs(size, generator))[:width, :width]
+    return cut / cut.norm(dim=0)
+
+
+def givens(width: int, generator: torch.Generator | None) -> Float[Tensor, "{width} {width}"]:
+    """The product of random rotations of two coordinates each, in rounds that pair the coordinates anew."""
+    product = torch.eye(width) * _signs(width, generator)
+    for _ in range(4 * max(1, math.ceil(math.log2(width)))):
+        order = torch.randperm(width, generator=generator)
+        first, second = order[: width // 2], order[width // 2 : 2 * (width // 2)]
+        angle = torch.rand(len(first), generator=generator) * (2 * math.pi)
+        cosine, sine, one, other = angle.cos(), angle.sin(), product[:, first], product[:, second]
+        product[:, first], product[:, second] = one * cosine - other * sine, one * sine + other * cosine
+    return product
+
+
+def _signs(size: int, generator: torch.Generator | None) -> Float[Tensor, "{size}"]:
+    return torch.randint(0, 2, (size,), generator=generator).float() * 2 - 1
+
+
+_DRAW: dict[str, Callable[[int, torch.Generator | None], Tensor]] = {
+    "orthogonal": orthogonal,
+    "hadamard": hadamard,
+    "givens": givens,
+}

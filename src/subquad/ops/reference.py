@@ -1,0 +1,60 @@
+"""The equations as written, with the whole attention matrix in memory: slow, short, and what the fast forms are tested by.
+
+Numbers are those of Katharopoulos et al. 2020, *Transformers are RNNs*.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from subquad.types import Features
+
+
+def visible(
+    queries: int, keys: int, keep: Bool[Tensor, "b s"] | None, causal: bool, device: torch.device
+) -> Bool[Tensor, "#b 1 n s"]:
+    """Which keys each query sees. Causal: the last query sees the last key, and earlier ones one key less each."""
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    if causal:
+        seen = seen.tril(keys - queries)
+    return seen[None, None] if keep is None else seen & keep[:, None, None, :]
+
+
+def softmax_weights(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h s d"],
+    keep: Bool[Tensor, "b s"] | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "b h n s"]:
+    """Equation 2: the weight of key j for query i is exp(q_i . k_j / sqrt d), over its sum. A row without keys is zero."""
+    seen = visible(q.shape[2], k.shape[2], keep, causal, q.device)
+    scores = (q @ k.mT) / math.sqrt(q.shape[-1])
+    scores = scores.masked_fill(~seen, -math.inf)
+    rows = seen.any(-1, keepdim=True)
+    return scores.masked_fill(~rows, 0.0).softmax(-1) * rows
+
+
+def linear_weights(
+    queries: Features, keys: Features, keep: Bool[Tensor, "b s"] | None = None, causal: bool = False
+) -> Float[Tensor, "b h n s"]:
+    """Equations 4 and 8: the weight of key j for query i is phi(q_i) . phi(k_j), over its sum.
+
+    A query's exponent cancels in the quotient. A key's is taken relative to the largest that the query sees.
+    A row without weight is zero.
+    """
+    seen = visible(queries.values.shape[2], keys.values.shape[2], keep, causal, keys.values.device)
+    scores = queries.values @ keys.values.mT
+    if keys.exponent is not None:
+        exponents = keys.exponent.mT.masked_fill(~seen, -math.inf)
+        largest = exponents.amax(-1, keepdim=True)
+        scores = scores * torch.exp2(exponents - largest.masked_fill(largest == -math.inf, 0.0))
+    scores = scores.masked_fill(~seen, 0.0)
+    total = scores.sum(-1, keepdim=True)
+    return torch.where(total == 0, 0.0, scores / torch.where(total == 0, 1.0, total))
+
+
+def attend(weights: Float[Tensor, "b h n s"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
+    """Equation 3: out_i = sum over j of weight_ij v_j."""
+    return weights @ v

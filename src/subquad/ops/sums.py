@@ -1,0 +1,134 @@
+"""What linear attention remembers of the keys it has seen, and the blocks in which a CPU works through a sequence."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from subquad.types import FeatureFunction, Features, Room
+
+
+class LinearState(NamedTuple):
+    """Equations 10 and 11, of constant size: all that queries need to know of the keys so far.
+
+    Both sums are relative to 2**peak, the largest exponent that a key has had (0 for features without exponents), so that
+    they never overflow and never look ahead. They are float32, or float64 where the input is.
+    """
+
+    sums: Float[Tensor, "b h m e"]  # sum over j of phi(k_j) v_j^T
+    norms: Float[Tensor, "b h m"]  # sum over j of phi(k_j)
+    peak: Float[Tensor, "b h"]
+
+
+def precise(dtype: torch.dtype) -> torch.dtype:
+    """The type in which sums and normalisers are kept."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def empty_state(k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], phi: FeatureFunction) -> LinearState:
+    """The state before the first key."""
+    b, h, _, d = k.shape
+    m = phi.width(d)
+    made = {"dtype": precise(k.dtype), "device": k.device}
+    return LinearState(
+        torch.zeros(b, h, m, v.shape[-1], **made),
+        torch.zeros(b, h, m, **made),
+        torch.full((b, h), -math.inf if phi.has_exponent else 0.0, **made),
+    )
+
+
+def finite(exponent: Tensor) -> Tensor:
+    """An exponent that can be subtracted: 0 in place of the -inf of "no key yet"."""
+    return torch.where(exponent == -math.inf, 0.0, exponent)
+
+
+def reciprocal(total: Tensor) -> Tensor:
+    """1 / total, and 0 where nothing was summed: such a row is zero, in its value and in its gradient."""
+    return total.masked_fill(total == 0, math.inf).reciprocal()
+
+
+def along(x: Float[Tensor, "*b n m"], norms: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n 1"]:
+    """x_i . norms for every i. The row times the matrix: a CPU takes up to ten times as long for the matrix times a column."""
+    return (norms[..., None, :] @ x.mT).mT
+
+
+def across(x: Float[Tensor, "*b n m"], factors: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b m"]:
+    """The sum over i of factor_i x_i."""
+    return (factors.mT @ x)[..., 0, :]
+
+
+WORKING_SET = 2**18  # floats in a block of features: a megabyte, so that a few of them stay in cache
+
+
+def block_length(x: Float[Tensor, "b h n d"], features: int) -> int:
+    """How many positions to work on at once."""
+    rows = WORKING_SET // max(1, x.shape[0] * x.shape[1] * features)
+    return max(64, min(256, rows // 64 * 64))
+
+
+def blocks(length: int, size: int) -> Iterator[slice]:
+    """[0, size), [size, 2 size), ... up to length."""
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))
+
+
+def kept(x: Float[Tensor, "b h s d"], keep: Bool[Tensor, "b s"] | None, block: slice) -> Float[Tensor, "b h c d"]:
+    """One block of keys or values in the precise type, zero where it is padding, whatever stands there."""
+    part = x[:, :, block].to(precise(x.dtype))
+    return part if keep is None else part.masked_fill(~keep[:, None, block, None], 0.0)
+
+
+def kept_features(
+    phi: FeatureFunction,
+    x: Float[Tensor, "b h c d"],
+    keep: Bool[Tensor, "b s"] | None,
+    block: slice,
+    room: Room | None = None,
+) -> Features:
+    """The features of one block of keys, without weight where it is padding."""
+    values, exponent = phi(x, room)
+    if keep is not None:
+        padding = ~keep[:, None, block, None]
+        values = values.masked_fill(padding, 0.0)
+        exponent = None if exponent is None else exponent.masked_fill(padding, -math.inf)
+    return Features(values, exponent)
+
+
+def new_mixed(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
+    """Room for the result. It takes the queries' layout where it can, so that merging heads that were split costs nothing."""
+    if q.shape[-1] == v.shape[-1] and q.dtype == v.dtype:
+        return torch.empty_like(q)
+    return v.new_empty(*q.shape[:3], v.shape[-1])
+
+
+def landing(x: Float[Tensor, "b h n e"], block: slice, room: Room) -> Float[Tensor, "bh c e"]:
+    """Where to write a block of x with batch and heads in one dimension: in x itself if its layout allows, else beside it."""
+    part = x[:, :, block]
+    b, h, c, e = part.shape
+    if x.dtype == precise(x.dtype) and (b == 1 or part.stride(0) == h * part.stride(1)):
+        return part.flatten(0, 1)
+    return room.take(b * h, c, e)
+
+
+def land(x: Float[Tensor, "b h n e"], block: slice, written: Float[Tensor, "bh c e"]) -> None:
+    """Brings into x what was written beside it."""
+    part = x[:, :, block]
+    if written.data_ptr() != part.data_ptr():
+        part.copy_(written.unflatten(0, part.shape[:2]))
+
+
+class WeightGradients:
+    """Adds up, over blocks, the gradients that a feature function gives for its weights, and passes on the one for x."""
+
+    def __init__(self, phi: FeatureFunction) -> None:
+        self.phi = phi
+        self.totals = [torch.zeros_like(weight) for weight in phi.weights()]
+
+    def pullback(self, x: Tensor, features: Features, gradient: Tensor) -> Tensor:
+        for_x, *for_weights = self.phi.pullback(x, features, gradient)
+        for total, part in zip(self.totals, for_weights, strict=True):
+            total += part
+        return for_x

@@ -1,0 +1,121 @@
+"""The legend of shapes, and the protocols that the rooms meet at.
+
+Single letters stand for tensors and their sizes, everywhere the same:
+
+===  ==========================================================
+q    queries, ``b h n d``
+k    keys, ``b h s d``
+v    values, ``b h s e`` (most often e = d)
+b    batch
+h    heads
+n    number of queries
+s    number of keys (s = n where a sequence attends to itself)
+d    width of a head
+e    width of a value
+m    number of features
+===  ==========================================================
+
+``keep`` is ``b s``, true where a key is real and false where it is padding.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Queries = Float[Tensor, "b h n d"]
+Keys = Float[Tensor, "b h s d"]
+Values = Float[Tensor, "b h s e"]
+Mixed = Float[Tensor, "b h n e"]
+Keep = Bool[Tensor, "b s"]
+
+
+class Features(NamedTuple):
+    """phi(x) = values * 2**exponent, so that exponentials of any size fit into a float.
+
+    An exponent of None stands for zero. Base 2, because ``exp2`` is up to four times as fast as ``exp`` on a CPU.
+    """
+
+    values: Float[Tensor, "b h n m"]
+    exponent: Float[Tensor, "b h n 1"] | None
+
+
+class Room:
+    """Memory for the large temporaries of a loop over blocks: each round takes the same pieces again.
+
+    Fresh tensors of a megabyte cost a CPU as much as the arithmetic in them.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._made: dict[str, Any] = {"dtype": dtype, "device": device}
+        self._pieces: list[Tensor] = []
+        self._next = 0
+
+    def start(self) -> None:
+        """A new round: what the last one took is free again."""
+        self._next = 0
+
+    def take(self, *shape: int) -> Tensor:
+        """A tensor with anything in it."""
+        size = math.prod(shape)
+        if self._next == len(self._pieces):
+            self._pieces.append(torch.empty(size, **self._made))
+        elif self._pieces[self._next].numel() < size:
+            self._pieces[self._next] = torch.empty(size, **self._made)
+        self._next += 1
+        return self._pieces[self._next - 1][:size].view(shape)
+
+
+@runtime_checkable
+class FeatureFunction(Protocol):
+    """phi: from queries or keys to features, with the gradient that lets an op recompute instead of store."""
+
+    has_exponent: bool  # whether its features come with an exponent
+
+    def __call__(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        """The features of each position by itself, in `room` where it is given (then no gradient is recorded)."""
+        ...
+
+    def pullback(
+        self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
+    ) -> tuple[Tensor, ...]:
+        """The gradient for x and for each of `weights`, from the one for the features.
+
+        `gradient` is that of ``values`` with the exponent held fixed, and may be overwritten.
+        """
+        ...
+
+    def weights(self) -> Sequence[Tensor]:
+        """The tensors other than x that phi is differentiable in."""
+        ...
+
+    def width(self, d: int) -> int:
+        """m, the number of features that an input of width d gives."""
+        ...
+
+
+@runtime_checkable
+class Attention(Protocol):
+    """Mixes values: every query sees every kept key."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None) -> Tensor: ...
+
+
+@runtime_checkable
+class CausalAttention(Attention, Protocol):
+    """Attention in which position i can be made to see no further than i."""
+
+    def causal(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any = None, *, keep: Tensor | None = None
+    ) -> tuple[Tensor, Any]: ...
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None) -> tuple[Tensor, Any]: ...
+
+
+class AttentionOptions(Protocol):
+    """Options of a mechanism: a frozen dataclass that builds."""
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> torch.nn.Module: ...
