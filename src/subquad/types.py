@@ -18,7 +18,6 @@ m    number of features
 ``keep`` is ``b s``, true where a key is real and false where it is padding.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -43,30 +42,12 @@ class Features(NamedTuple):
     exponent: Float[Tensor, "b h n 1"] | None
 
 
-class Room:
-    """Memory for the large temporaries of a loop over blocks: each round takes the same pieces again.
-
-    Fresh tensors of a megabyte cost a CPU as much as the arithmetic in them.
-    """
-
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._made: dict[str, Any] = {"dtype": dtype, "device": device}
-        self._pieces: list[Tensor] = []
-        self._next = 0
-
-    def start(self) -> None:
-        """A new round: what the last one took is free again."""
-        self._next = 0
+class Room(Protocol):
+    """Memory for the large temporaries of a loop over blocks."""
 
     def take(self, *shape: int) -> Tensor:
-        """A tensor with anything in it."""
-        size = math.prod(shape)
-        if self._next == len(self._pieces):
-            self._pieces.append(torch.empty(size, **self._made))
-        elif self._pieces[self._next].numel() < size:
-            self._pieces[self._next] = torch.empty(size, **self._made)
-        self._next += 1
-        return self._pieces[self._next - 1][:size].view(shape)
+        """A tensor with anything in it, good until the next round."""
+        ...
 
 
 @runtime_checkable

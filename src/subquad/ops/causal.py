@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad.ops.linear import prefers_parallel, quotient
+from subquad.ops.scratch import Scratch
 from subquad.ops.sums import (
     LinearState,
     WeightGradients,
@@ -37,11 +38,13 @@ from subquad.ops.sums import (
     kept_features,
     land,
     landing,
+    needs_gradient,
     new_mixed,
     precise,
     reciprocal,
+    without_autocast,
 )
-from subquad.types import FeatureFunction, Room
+from subquad.types import FeatureFunction
 
 CHUNK = 64  # positions that attend to each other by the equation; of 32, 64, 128 the fastest for 64 to 256 features
 PARALLEL_CHUNK = 128  # fewer states to keep, which is what the parallel form pays for
@@ -58,7 +61,7 @@ def attend(
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """The mixed values, and the state after the last position."""
     before = empty_state(k, v, phi_k) if state is None else state
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         if prefers_parallel(q):
             return attend_parallel(q, k, v, phi_q, phi_k, before, keep)
         return attend_in_chunks(q, k, v, phi_q, phi_k, before, keep)
@@ -74,7 +77,7 @@ def step(
 ) -> tuple[Float[Tensor, "b h 1 e"], LinearState]:
     """Equations 9 to 12: one position of a recurrent network."""
     sums, norms, peak = empty_state(k, v, phi_k) if state is None else state
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         keys, exponent = phi_k(k.to(sums.dtype))
         if exponent is not None:
             higher = torch.maximum(peak, exponent[..., 0, 0])
@@ -145,7 +148,11 @@ def attend_in_chunks(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """One chunk after the other."""
-    mixed, *after = _Chunks.apply(q, k, v, keep, *state, phi_q, phi_k, *phi_q.weights(), *phi_k.weights())
+    weights = (*phi_q.weights(), *phi_k.weights())
+    if needs_gradient(q, k, v, *state, *weights):
+        mixed, *after = _Chunks.apply(q, k, v, keep, *state, phi_q, phi_k, *weights)
+    else:
+        mixed, _, *after = _mix(q, k, v, keep, *state, phi_q, phi_k)
     return mixed, LinearState(*after)
 
 
@@ -225,27 +232,13 @@ class _Chunks(torch.autograd.Function):
         phi_k: FeatureFunction,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        b, h, n, _ = q.shape
-        mixed = new_mixed(q, v)
-        inverse = sums.new_empty(b, h, n, 1)
-        sums, norms, peak = sums.flatten(0, 1).clone(), norms.flatten(0, 1).clone(), peak.view(b * h, 1, 1)
         starts: list[Tensor] = []
-        room = Room(sums.dtype, q.device)
-        for position in blocks(n, block_length(q, norms.shape[1])):
-            if any(ctx.needs_input_grad):
-                starts += [sums.clone(), norms.clone(), peak]
-            room.start()
-            chunks, peak, *_ = _read(q, k, v, keep, phi_q, phi_k, peak, position, room)
-            out, factor = landing(mixed, position, room), landing(inverse, position, room)
-            _mix(chunks, sums, norms, out, factor)
-            land(mixed, position, out)
-            land(inverse, position, factor)
-        peak = peak.view(b, h)
+        mixed, inverse, sums, norms, peak = _mix(q, k, v, keep, sums, norms, peak, phi_q, phi_k, starts)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, *starts)
         ctx.maps = phi_q, phi_k
         ctx.mark_non_differentiable(peak)
         ctx.set_materialize_grads(False)
-        return mixed, sums.unflatten(0, (b, h)), norms.unflatten(0, (b, h)), peak
+        return mixed, sums, norms, peak
 
     @staticmethod
     @once_differentiable
@@ -263,7 +256,7 @@ class _Chunks(torch.autograd.Function):
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for_q, for_k = WeightGradients(phi_q), WeightGradients(phi_k)
 
-        room = Room(inverse.dtype, q.device)
+        room = Scratch(inverse.dtype)
         for index, position in reversed(list(enumerate(blocks(n, block_length(q, m))))):
             sums, norms, peak = starts[3 * index : 3 * index + 3]
             room.start()
@@ -291,7 +284,7 @@ def _read(
     phi_k: FeatureFunction,
     peak: Tensor,
     position: slice,
-    room: Room,
+    room: Scratch,
 ) -> tuple[Any, ...]:
     """The chunks of a block, the peak after it, and what its features were computed from."""
     x_q, x_k = q[:, :, position].to(precise(q.dtype)), kept(k, keep, position)
@@ -308,17 +301,48 @@ def _read(
 # A batched product writes into a slice one matrix at a time. Hence results of a chunk first get a tensor of their own.
 
 
-def _mix(chunks: list[_Chunk], sums: Tensor, norms: Tensor, out: Tensor, factor: Tensor) -> None:
+def _mix(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keep: Tensor | None,
+    sums: Tensor,
+    norms: Tensor,
+    peak: Tensor,
+    phi_q: FeatureFunction,
+    phi_k: FeatureFunction,
+    starts: list[Tensor] | None = None,
+) -> tuple[Tensor, ...]:
+    """The mixed values, 1 / denominator, and the state after. `starts`, if given, collects the state before each block."""
+    b, h, n, _ = q.shape
+    mixed, inverse = new_mixed(q, v), sums.new_empty(b, h, n, 1)
+    sums, norms, peak = sums.flatten(0, 1).clone(), norms.flatten(0, 1).clone(), peak.view(b * h, 1, 1)
+    room = Scratch(sums.dtype)
+    for position in blocks(n, block_length(q, norms.shape[1])):
+        if starts is not None:
+            starts += [sums.clone(), norms.clone(), peak]
+        room.start()
+        chunks, peak, *_ = _read(q, k, v, keep, phi_q, phi_k, peak, position, room)
+        out, factor = landing(mixed, position, room), landing(inverse, position, room)
+        _mix_block(chunks, sums, norms, out, factor)
+        land(mixed, position, out)
+        land(inverse, position, factor)
+    return mixed, inverse, sums.unflatten(0, (b, h)), norms.unflatten(0, (b, h)), peak.view(b, h)
+
+
+def _mix_block(chunks: list[_Chunk], sums: Tensor, norms: Tensor, out: Tensor, factor: Tensor) -> None:
     """Writes the mixed values of a block and 1 / denominator. Sums and norms move on past the block."""
-    for chunk, mixed, inverse in zip(chunks, out.split(CHUNK, dim=1), factor.split(CHUNK, dim=1), strict=True):
+    for chunk, mixed, total in zip(chunks, out.split(CHUNK, dim=1), factor.split(CHUNK, dim=1), strict=True):
         scores = chunk.visible(torch.bmm(chunk.queries, chunk.keys.mT))
         past, past_total = torch.bmm(chunk.queries, sums), along(chunk.queries, norms)
         if chunk.fade is not None:
             past.mul_(chunk.fade.rows)
             past_total = past_total * chunk.fade.rows
-        inverse.copy_(reciprocal(scores.sum(-1, keepdim=True).add_(past_total)))
-        torch.mul(past.baddbmm_(scores, chunk.values), inverse, out=mixed)
+        torch.add(past_total, scores.sum(-1, keepdim=True), out=total)
+        mixed.copy_(past.baddbmm_(scores, chunk.values))
         chunk.join(sums, norms)
+    factor.copy_(reciprocal(factor))
+    out.mul_(factor)
 
 
 def _back_to_queries(

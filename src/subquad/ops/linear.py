@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from subquad.ops.scratch import Scratch
 from subquad.ops.sums import (
     WeightGradients,
     across,
@@ -28,11 +29,13 @@ from subquad.ops.sums import (
     kept_features,
     land,
     landing,
+    needs_gradient,
     new_mixed,
     precise,
     reciprocal,
+    without_autocast,
 )
-from subquad.types import FeatureFunction, Room
+from subquad.types import FeatureFunction
 
 
 def attend(
@@ -44,7 +47,8 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """out_i = phi(q_i) S / phi(q_i) z."""
-    if prefers_parallel(q):
+    one_block = max(q.shape[2], k.shape[2]) <= block_length(q, phi_k.width(q.shape[-1]))
+    if prefers_parallel(q) or (one_block and not needs_gradient(q, k, v, *phi_q.weights(), *phi_k.weights())):
         return attend_parallel(q, k, v, phi_q, phi_k, keep)
     return attend_in_blocks(q, k, v, phi_q, phi_k, keep)
 
@@ -63,7 +67,7 @@ def attend_parallel(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """Everything at once."""
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         everything = slice(0, k.shape[2])
         values, exponent = kept_features(phi_k, kept(k, keep, everything), keep, everything)
         if exponent is not None:
@@ -84,8 +88,11 @@ def attend_in_blocks(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """A block at a time."""
-    with torch.autocast(q.device.type, enabled=False):
-        mixed: Tensor = _Blocks.apply(q, k, v, keep, phi_q, phi_k, *phi_q.weights(), *phi_k.weights())
+    weights = (*phi_q.weights(), *phi_k.weights())
+    with without_autocast(q):
+        if not needs_gradient(q, k, v, *weights):
+            return _mix(q, k, v, keep, phi_q, phi_k)[0]
+        mixed: Tensor = _Blocks.apply(q, k, v, keep, phi_q, phi_k, *weights)
         return mixed
 
 
@@ -103,18 +110,7 @@ class _Blocks(torch.autograd.Function):
         phi_k: FeatureFunction,
         *weights: Tensor,
     ) -> Tensor:
-        room = Room(precise(q.dtype), q.device)
-        sums, norms, peak = sum_keys(k, v, phi_k, keep, room)
-        mixed, inverse = new_mixed(q, v), norms.new_empty(*q.shape[:3], 1)
-        for block in blocks(q.shape[2], block_length(q, norms.shape[-1])):
-            room.start()
-            queries = phi_q(q[:, :, block].to(norms.dtype), room).values.flatten(0, 1)
-            factor, out = landing(inverse, block, room), landing(mixed, block, room)
-            factor.copy_(reciprocal(along(queries, norms)))
-            torch.bmm(queries, sums, out=out).mul_(factor)
-            land(inverse, block, factor)
-            land(mixed, block, out)
-        state = (sums, norms, peak)
+        mixed, inverse, *state = _mix(q, k, v, keep, phi_q, phi_k)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state, *weights)
         ctx.maps = phi_q, phi_k
         return mixed
@@ -128,7 +124,7 @@ class _Blocks(torch.autograd.Function):
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         d_sums, d_norms = torch.zeros_like(sums), torch.zeros_like(norms)
         for_q, for_k = WeightGradients(phi_q), WeightGradients(phi_k)
-        room = Room(dtype, q.device)
+        room = Scratch(dtype)
 
         for block in blocks(q.shape[2], block_length(q, norms.shape[-1])):
             room.start()
@@ -160,12 +156,29 @@ class _Blocks(torch.autograd.Function):
         return dq, dk, dv, None, None, None, *for_q.totals, *for_k.totals
 
 
+def _mix(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, phi_q: FeatureFunction, phi_k: FeatureFunction
+) -> tuple[Tensor, ...]:
+    """The mixed values, and for the backward 1 / denominator and what `sum_keys` gave."""
+    room = Scratch(precise(q.dtype))
+    sums, norms, peak = sum_keys(k, v, phi_k, keep, room)
+    mixed, inverse = new_mixed(q, v), norms.new_empty(*q.shape[:3], 1)
+    for block in blocks(q.shape[2], block_length(q, norms.shape[-1])):
+        room.start()
+        queries = phi_q(q[:, :, block].to(norms.dtype), room).values.flatten(0, 1)
+        out, factor = landing(mixed, block, room), reciprocal(along(queries, norms))
+        torch.bmm(queries, sums, out=out).mul_(factor)
+        land(mixed, block, out)
+        land(inverse, block, factor)
+    return mixed, inverse, sums, norms, peak
+
+
 def sum_keys(
     k: Float[Tensor, "b h s d"],
     v: Float[Tensor, "b h s e"],
     phi: FeatureFunction,
     keep: Bool[Tensor, "b s"] | None,
-    room: Room,
+    room: Scratch,
 ) -> tuple[Float[Tensor, "bh m e"], Float[Tensor, "bh m"], Float[Tensor, "bh 1 1"]]:
     """S and z over all the keys, a block at a time, relative to the largest exponent so far; batch and heads in one."""
     sums, norms, peak = (part.flatten(0, 1) for part in empty_state(k, v, phi))
@@ -192,7 +205,7 @@ def quotient(
     mixed: Float[Tensor, "b h n e"],
     inverse: Float[Tensor, "b h n 1"],
     block: slice,
-    room: Room,
+    room: Scratch,
 ) -> tuple[Float[Tensor, "bh c e"], Float[Tensor, "bh c 1"]]:
     """G and e: the gradients of numerator and denominator from that of their quotient, batch and heads in one."""
     part, factor = gradient[:, :, block].to(inverse.dtype), inverse[:, :, block]

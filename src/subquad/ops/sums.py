@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from subquad.ops.scratch import WORKING_SET, Scratch
 from subquad.types import FeatureFunction, Features, Room
 
 
@@ -23,6 +25,18 @@ class LinearState(NamedTuple):
     peak: Float[Tensor, "b h"]
 
 
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Sums stay precise under autocast, too. Where it is off, which is cheap to ask, nothing needs to be done."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.autocast(x.device.type, enabled=False)
+    return nullcontext()
+
+
+def needs_gradient(*tensors: Tensor) -> bool:
+    """Whether autograd will come back for any of these."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
 def precise(dtype: torch.dtype) -> torch.dtype:
     """The type in which sums and normalisers are kept."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -32,7 +46,7 @@ def empty_state(k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], phi: F
     """The state before the first key."""
     b, h, _, d = k.shape
     m = phi.width(d)
-    made = {"dtype": precise(k.dtype), "device": k.device}
+    made: dict[str, Any] = {"dtype": precise(k.dtype), "device": k.device}
     return LinearState(
         torch.zeros(b, h, m, v.shape[-1], **made),
         torch.zeros(b, h, m, **made),
@@ -60,13 +74,10 @@ def across(x: Float[Tensor, "*b n m"], factors: Float[Tensor, "*b n 1"]) -> Floa
     return (factors.mT @ x)[..., 0, :]
 
 
-WORKING_SET = 2**18  # floats in a block of features: a megabyte, so that a few of them stay in cache
-
-
 def block_length(x: Float[Tensor, "b h n d"], features: int) -> int:
     """How many positions to work on at once."""
     rows = WORKING_SET // max(1, x.shape[0] * x.shape[1] * features)
-    return max(64, min(256, rows // 64 * 64))
+    return max(64, min(512, rows // 64 * 64))
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
@@ -104,7 +115,7 @@ def new_mixed(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"]) -> Float
     return v.new_empty(*q.shape[:3], v.shape[-1])
 
 
-def landing(x: Float[Tensor, "b h n e"], block: slice, room: Room) -> Float[Tensor, "bh c e"]:
+def landing(x: Float[Tensor, "b h n e"], block: slice, room: Scratch) -> Float[Tensor, "bh c e"]:
     """Where to write a block of x with batch and heads in one dimension: in x itself if its layout allows, else beside it."""
     part = x[:, :, block]
     b, h, c, e = part.shape

@@ -1,0 +1,50 @@
+"""The mechanisms: each a frozen dataclass of options that builds a module.
+
+A mechanism is called as ``attend(q, k, v, keep=keep)``. One with a causal form also has ``attend.causal(q, k, v, state)``
+and ``attend.step(q, k, v, state)``. See `subquad.types` for the shapes.
+"""
+
+from subquad.attention.favor import Favor, FavorAttention
+from subquad.attention.linear import Linear, LinearAttention
+from subquad.attention.linformer import Linformer, LinformerAttention
+from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
+from subquad.errors import SubquadError
+from subquad.ops.sums import LinearState
+from subquad.types import Attention, AttentionOptions, CausalAttention
+
+MECHANISMS: dict[str, type[AttentionOptions]] = {
+    "softmax": Softmax,
+    "linear": Linear,
+    "favor": Favor,
+    "linformer": Linformer,
+}
+
+
+def require_causal(attend: Attention, name: str) -> CausalAttention:
+    """The mechanism, if it has a causal form; the refusal in words, if not."""
+    if isinstance(attend, CausalAttention):
+        return attend
+    causal = [other for other, options in MECHANISMS.items() if _has_causal(options)]
+    raise SubquadError(
+        f"{name} has no causal form: it mixes positions; choose {', '.join(causal[:-1])} or {causal[-1]}"
+    )
+
+
+def _has_causal(options: type[AttentionOptions]) -> bool:
+    return isinstance(options().build(heads=1, width=2), CausalAttention)
+
+
+__all__ = [
+    "MECHANISMS",
+    "Favor",
+    "FavorAttention",
+    "Linear",
+    "LinearAttention",
+    "LinearState",
+    "Linformer",
+    "LinformerAttention",
+    "Softmax",
+    "SoftmaxAttention",
+    "SoftmaxState",
+    "require_causal",
+]

@@ -1,0 +1,39 @@
+"""FAVOR+ (Choromanski et al. 2021, *Rethinking Attention with Performers*): linear attention with random features."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from subquad.attention.linear import LinearAttention
+from subquad.errors import SubquadError
+from subquad.feature_maps import Kernel, Random, RandomMap
+from subquad.ops.projections import Norms, Projection
+
+
+@dataclass(frozen=True)
+class Favor:
+    """An unbiased estimate of softmax attention, in linear time. The error of a weight falls with the number of features."""
+
+    features: int = 256  # the length of phi(x): what is paid for
+    kernel: Kernel = "positive"  # hyperbolic and trigonometric take two features for each direction; relu is no softmax
+    projection: Projection = "orthogonal"
+    norms: Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(width) long
+    per_head: bool = False  # whether every head draws its own directions
+    relu_offset: float = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
+    kind: str = field(default="favor", init=False)
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "FavorAttention":
+        random = Random(self.features, self.kernel, self.projection, self.norms, self.per_head, self.relu_offset)
+        return FavorAttention(random.build(heads=heads, width=width, generator=generator), heads, width)
+
+
+class FavorAttention(LinearAttention):
+    """Linear attention whose random directions can be drawn anew."""
+
+    feature_map: RandomMap
+
+    def redraw(self, generator: torch.Generator) -> None:
+        """New directions, for a training loop that asks for them. Generators of one seed agree on every process."""
+        if not self.training:
+            raise SubquadError("favor does not redraw in eval mode, where its directions stay: call .train() first")
+        self.feature_map.redraw(generator)

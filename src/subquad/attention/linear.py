@@ -1,0 +1,63 @@
+"""Linear attention (Katharopoulos et al. 2020, *Transformers are RNNs*): a feature map in the place of the exponential."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
+from subquad.ops import causal, linear, reference
+from subquad.ops.sums import LinearState
+from subquad.types import Keep, Keys, Mixed, Queries, Values
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Time and memory grow with the length, a decoder's state not at all. A kernel of its own, not an approximation."""
+
+    feature_map: FeatureMapOptions = field(default_factory=Elu)
+    kind: str = field(default="linear", init=False)
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LinearAttention":
+        return LinearAttention(self.feature_map.build(heads=heads, width=width, generator=generator), heads, width)
+
+
+class LinearAttention(nn.Module):
+    """phi(q) (phi(k)^T v) over phi(q) (phi(k)^T 1)."""
+
+    def __init__(self, feature_map: FeatureMap, heads: int, width: int) -> None:
+        super().__init__()
+        self.feature_map, self.heads, self.width = feature_map, heads, width
+
+    def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        return check_result(linear.attend(q, k, v, *self.feature_map.sides(), keep), q, k, v)
+
+    def causal(
+        self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, keep: Keep | None = None
+    ) -> tuple[Mixed, LinearState]:
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
+        self._check_state(state, v)
+        mixed, after = causal.attend(q, k, v, *self.feature_map.sides(), state, keep)
+        return check_result(mixed, q, k, v), after
+
+    def step(self, q: Queries, k: Keys, v: Values, state: LinearState | None = None) -> tuple[Mixed, LinearState]:
+        """One position: the fast path of `causal`."""
+        check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
+        self._check_state(state, v)
+        if q.shape[2] != 1:
+            return self.causal(q, k, v, state)
+        mixed, after = causal.step(q, k, v, *self.feature_map.sides(), state)
+        return check_result(mixed, q, k, v), after
+
+    def weights(self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False) -> Tensor:
+        """The attention matrix that this would be, for analysis."""
+        check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
+        phi_q, phi_k = self.feature_map.sides()
+        return reference.linear_weights(phi_q(q), phi_k(k), keep, causal)
+
+    def _check_state(self, state: LinearState | None, v: Tensor) -> None:
+        if state is not None:
+            b, h, m = len(v), self.heads, self.feature_map.width(self.width)
+            check_state(state, {"sums": (b, h, m, v.shape[3]), "norms": (b, h, m), "peak": (b, h)})

@@ -1,0 +1,175 @@
+"""Linformer (Wang et al. 2020): softmax attention over k slots, into which the keys and values are projected."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from subquad.attention.checks import check_inputs, check_result
+from subquad.errors import SubquadError
+from subquad.ops.sums import precise
+from subquad.types import Keep, Keys, Mixed, Queries, Values
+
+Method = Literal["learned", "mean", "convolution"]
+Sharing = Literal["none", "heads", "keys-values"]
+
+
+@dataclass(frozen=True)
+class Linformer:
+    """Exact attention over a summary of `k` slots, in linear time. Bidirectional only: a slot mixes positions."""
+
+    k: int = 256  # slots; a layer may have a number of its own
+    max_length: int = 16384  # the longest sequence; learned and convolution have weights for it
+    method: Method = "learned"  # mean has no weights and takes any length; convolution moves by max_length / k positions
+    sharing: Sharing = "keys-values"  # none: each head has its own; heads: one for keys, one for values; keys-values: one
+    kind: str = field(default="linformer", init=False)
+
+    def build(
+        self,
+        *,
+        heads: int,
+        width: int,
+        generator: torch.Generator | None = None,
+        projection: "SlotProjection | None" = None,
+    ) -> "LinformerAttention":
+        """Layers that are given the same `projection` share it ("layerwise" in the paper)."""
+        own = projection or self.build_projection(heads=heads, width=width, generator=generator)
+        return LinformerAttention(own, heads, width)
+
+    def build_projection(
+        self, *, heads: int, width: int, generator: torch.Generator | None = None
+    ) -> "SlotProjection":
+        """A projection for one layer, or for several to hold."""
+        for name, value in (("k", self.k), ("max_length", self.max_length)):
+            if value < 1:
+                raise SubquadError(f"linformer's {name} must be at least 1, but is {value}")
+        return _METHODS[self.method](self, heads, width, generator)
+
+
+class LinformerAttention(nn.Module):
+    """softmax(q (E k)^T / sqrt d) F v."""
+
+    def __init__(self, projection: "SlotProjection", heads: int, width: int) -> None:
+        super().__init__()
+        self.projection, self.heads, self.width = projection, heads, width
+
+    def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        with torch.autocast(q.device.type, enabled=False):
+            slots_k, slots_v, used = self.projection(k, v, keep)
+        mask = None if used is None else used[:, None, None, :]
+        mixed = F.scaled_dot_product_attention(q, slots_k.to(q.dtype), slots_v.to(v.dtype), attn_mask=mask)
+        return check_result(mixed, q, k, v)
+
+
+class SlotProjection(nn.Module):
+    """From keys and values to k slots each, and which slots are in use (None: all)."""
+
+    def __init__(self, options: Linformer, heads: int, width: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        raise NotImplementedError
+
+    def _check_length(self, k: Tensor) -> None:
+        if k.shape[2] > self.options.max_length:
+            raise SubquadError(
+                f"k has {k.shape[2]} positions, but linformer was built for max_length={self.options.max_length}: "
+                "build it with a larger max_length, or with method='mean', which takes any length"
+            )
+
+    def _weights(self, heads: int, *shape: int) -> nn.ParameterList:
+        """One set of weights for keys and one for values, or one for both; for each head or for all."""
+        sharing = self.options.sharing
+        groups, sets = (heads if sharing == "none" else 1), (1 if sharing == "keys-values" else 2)
+        return nn.ParameterList(nn.Parameter(torch.empty(groups, *shape)) for _ in range(sets))
+
+
+class LearnedSlots(SlotProjection):
+    """Each slot is a learned combination of positions: E k, with E of the shape k x max_length, entries N(0, 1/k) at first."""
+
+    def __init__(self, options: Linformer, heads: int, width: int, generator: torch.Generator | None) -> None:
+        super().__init__(options, heads, width, generator)
+        self.weight = self._weights(heads, options.k, options.max_length)
+        for weight in self.weight:
+            nn.init.normal_(weight, std=options.k**-0.5, generator=generator)
+
+    def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        self._check_length(k)
+        k, v = without_padding(k, keep), without_padding(v, keep)
+        return self._project(k, self.weight[0]), self._project(v, self.weight[-1]), None
+
+    def _project(self, x: Tensor, weight: Tensor) -> Tensor:
+        """One product for each group of heads, the batch beside the width, so that the weights are read once."""
+        b, h, n, d = x.shape
+        grouped = x.unflatten(1, (len(weight), -1)).permute(1, 3, 0, 2, 4)  # g n b (h/g) d
+        slots = torch.bmm(weight[..., :n].to(x.dtype), grouped.flatten(2))
+        return slots.view(len(weight), -1, b, h // len(weight), d).permute(2, 0, 3, 1, 4).flatten(1, 2)
+
+
+class MeanSlots(SlotProjection):
+    """Each slot is the mean of a run of positions. A sequence of at most k positions is attended to exactly."""
+
+    def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        b, _, n, _ = k.shape
+        real = torch.ones(b, n, dtype=torch.bool, device=k.device) if keep is None else keep
+        length = real.sum(1, keepdim=True)
+        used = length.clamp(max=self.options.k)
+        order = real.cumsum(1) - 1
+        slot = (order.clamp(min=0) * used).div(length.clamp(min=1), rounding_mode="floor")
+        count = torch.zeros(b, self.options.k, device=k.device).scatter_add_(1, slot, real.float())
+        in_use = torch.arange(self.options.k, device=k.device) < used
+        return self._mean(k, slot, real, count), self._mean(v, slot, real, count), in_use
+
+    def _mean(self, x: Tensor, slot: Tensor, real: Tensor, count: Tensor) -> Tensor:
+        b, h, _, d = x.shape
+        x = x.to(precise(x.dtype)).masked_fill(~real[:, None, :, None], 0.0)
+        total = x.new_zeros(b, h, self.options.k, d).scatter_add(2, slot[:, None, :, None].expand(x.shape), x)
+        return total / count.clamp(min=1).to(x.dtype)[:, None, :, None]
+
+
+class ConvolutionSlots(SlotProjection):
+    """Each slot is a learned combination of the coordinates in a run of max_length / k positions: their mean at first."""
+
+    def __init__(self, options: Linformer, heads: int, width: int, generator: torch.Generator | None) -> None:
+        super().__init__(options, heads, width, generator)
+        self.stride = -(-options.max_length // options.k)
+        self.weight = self._weights(heads, self.stride * width, width)
+        mean = torch.eye(width).repeat(self.stride, 1) / self.stride
+        for weight in self.weight:
+            nn.init.normal_(weight, std=0.1 * (self.stride * width) ** -0.5, generator=generator)
+            weight.data += mean
+
+    def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        self._check_length(k)
+        used = None
+        if keep is not None:
+            runs = -(-k.shape[2] // self.stride)
+            used = torch.arange(runs, device=k.device) * self.stride < keep.sum(1, keepdim=True)
+        k, v = without_padding(k, keep), without_padding(v, keep)
+        return self._project(k, self.weight[0]), self._project(v, self.weight[-1]), used
+
+    def _project(self, x: Tensor, weight: Tensor) -> Tensor:
+        """A convolution whose kernel is as long as its stride is a product with each run of positions."""
+        filled = F.pad(x, (0, 0, 0, -x.shape[2] % self.stride))
+        return filled.unflatten(2, (filled.shape[2] // self.stride, self.stride)).flatten(3) @ weight.to(x.dtype)
+
+
+_METHODS: dict[str, type[SlotProjection]] = {
+    "learned": LearnedSlots,
+    "mean": MeanSlots,
+    "convolution": ConvolutionSlots,
+}
+
+
+def without_padding(x: Tensor, keep: Tensor | None) -> Tensor:
+    """The real positions first, in their order, and zeros after them: as if there had been no padding, wherever it stood."""
+    x = x.to(precise(x.dtype))
+    if keep is None:
+        return x
+    order = keep.int().argsort(dim=1, descending=True, stable=True)
+    moved = x.gather(2, order[:, None, :, None].expand(x.shape))
+    return moved.masked_fill(~keep.gather(1, order)[:, None, :, None], 0.0)

@@ -1,0 +1,89 @@
+"""Softmax attention: the baseline, through PyTorch's fused kernels."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.ops import reference
+from subquad.types import Keep, Keys, Mixed, Queries, Values
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Exact attention; time grows with the square of the length, a decoder's state with the length."""
+
+    materialised: bool = False  # whether the attention matrix is made as the equation says, to compare with or to look at
+    kind: str = field(default="softmax", init=False)
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "SoftmaxAttention":
+        return SoftmaxAttention(self, heads, width)
+
+
+class SoftmaxState(NamedTuple):
+    """Every key and value so far. It grows."""
+
+    keys: Tensor  # b h s d
+    values: Tensor  # b h s e
+    keep: Tensor  # b s
+
+
+class SoftmaxAttention(nn.Module):
+    """softmax(q k^T / sqrt d) v."""
+
+    def __init__(self, options: Softmax, heads: int, width: int) -> None:
+        super().__init__()
+        self.options, self.heads, self.width = options, heads, width
+
+    def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        if keep is not None:
+            k, v = _blanked(k, keep), _blanked(v, keep)
+        return check_result(self._mix(q, k, v, keep, causal=False), q, k, v)
+
+    def causal(
+        self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, keep: Keep | None = None
+    ) -> tuple[Mixed, SoftmaxState]:
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
+        every = keep
+        if keep is None:
+            keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
+        else:
+            k, v = _blanked(k, keep), _blanked(v, keep)
+        if state is not None:
+            b, h, s, d = state.keys.shape
+            check_state(
+                state, {"keys": (len(k), self.heads, s, d), "values": (len(k), h, s, v.shape[3]), "keep": (b, s)}
+            )
+            k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
+            every = keep = torch.cat([state.keep, keep], dim=1)
+        return check_result(self._mix(q, k, v, every, causal=True), q, k, v), SoftmaxState(k, v, keep)
+
+    def step(self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None) -> tuple[Mixed, SoftmaxState]:
+        """One position: `causal`, whose only query sees every key."""
+        return self.causal(q, k, v, state)
+
+    def weights(self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False) -> Tensor:
+        """The attention matrix, for analysis."""
+        check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
+        return reference.softmax_weights(q, k if keep is None else _blanked(k, keep), keep, causal)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+        """Attention in which the last query stands beside the last key."""
+        if self.options.materialised:
+            return reference.attend(reference.softmax_weights(q, k, keep, causal), v)
+        if keep is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        if causal and q.shape[2] > 1:
+            mask = reference.visible(q.shape[2], k.shape[2], keep, causal, q.device)
+        else:
+            mask = keep[:, None, None, :]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def _blanked(x: Tensor, keep: Tensor) -> Tensor:
+    """Zeros where there is padding: a NaN times a weight of zero would still be a NaN."""
+    return x.masked_fill(~keep[:, None, :, None], 0.0)

@@ -1,0 +1,1 @@
+"""Instruments: they take callables, not mechanisms, and give numbers and rows."""

@@ -1,0 +1,5 @@
+"""Models around the mechanisms."""
+
+from subquad.models.multihead import MultiheadAttention
+
+__all__ = ["MultiheadAttention"]
