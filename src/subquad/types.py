@@ -42,6 +42,7 @@ class Features(NamedTuple):
     exponent: Float[Tensor, "b h n 1"] | None
 
 
+@runtime_checkable
 class Room(Protocol):
     """Memory for the large temporaries of a loop over blocks."""
 

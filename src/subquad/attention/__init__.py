@@ -4,11 +4,15 @@ A mechanism is called as ``attend(q, k, v, keep=keep)``. One with a causal form 
 and ``attend.step(q, k, v, state)``. See `subquad.types` for the shapes.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from subquad.attention.favor import Favor, FavorAttention
 from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
 from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
 from subquad.errors import SubquadError
+from subquad.feature_maps import FEATURE_MAPS
 from subquad.ops.sums import LinearState
 from subquad.types import Attention, AttentionOptions, CausalAttention
 
@@ -18,6 +22,28 @@ MECHANISMS: dict[str, type[AttentionOptions]] = {
     "favor": Favor,
     "linformer": Linformer,
 }
+
+
+def options_from(values: Mapping[str, Any]) -> AttentionOptions:
+    """The options that `dataclasses.asdict` made these values of, as they stand in a file."""
+    known: dict[str, Any] = {**MECHANISMS, **{f"map {name}": options for name, options in FEATURE_MAPS.items()}}
+
+    def load(values: Mapping[str, Any], prefix: str) -> Any:
+        given = dict(values)
+        kind = given.pop("kind", None)
+        if f"{prefix}{kind}" not in known:
+            choices = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
+            raise SubquadError(f"kind must be one of {', '.join(choices)}, but is {kind!r}")
+        for name, value in given.items():
+            if isinstance(value, Mapping):
+                given[name] = load(value, "map ")
+        try:
+            return known[f"{prefix}{kind}"](**given)
+        except TypeError:
+            raise SubquadError(f"{kind} has no options {', '.join(given)}: the file is of another version") from None
+
+    options: AttentionOptions = load(values, "")
+    return options
 
 
 def require_causal(attend: Attention, name: str) -> CausalAttention:
@@ -46,5 +72,6 @@ __all__ = [
     "Softmax",
     "SoftmaxAttention",
     "SoftmaxState",
+    "options_from",
     "require_causal",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result
 from subquad.errors import SubquadError
-from subquad.ops.sums import precise
+from subquad.ops.sums import precise, without_autocast
 from subquad.types import Keep, Keys, Mixed, Queries, Values
 
 Method = Literal["learned", "mean", "convolution"]
@@ -57,11 +57,12 @@ class LinformerAttention(nn.Module):
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             slots_k, slots_v, used = self.projection(k, v, keep)
-        mask = None if used is None else used[:, None, None, :]
-        mixed = F.scaled_dot_product_attention(q, slots_k.to(q.dtype), slots_v.to(v.dtype), attn_mask=mask)
-        return check_result(mixed, q, k, v)
+            mask = None if used is None else used[:, None, None, :]
+            # a slot is a sum, too large to be rounded to half precision
+            mixed = F.scaled_dot_product_attention(q.to(slots_k.dtype), slots_k, slots_v, attn_mask=mask)
+        return check_result(mixed.to(v.dtype), q, k, v)
 
 
 class SlotProjection(nn.Module):
@@ -105,9 +106,10 @@ class LearnedSlots(SlotProjection):
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
         """One product for each group of heads, the batch beside the width, so that the weights are read once."""
         b, h, n, d = x.shape
-        grouped = x.unflatten(1, (len(weight), -1)).permute(1, 3, 0, 2, 4)  # g n b (h/g) d
-        slots = torch.bmm(weight[..., :n].to(x.dtype), grouped.flatten(2))
-        return slots.view(len(weight), -1, b, h // len(weight), d).permute(2, 0, 3, 1, 4).flatten(1, 2)
+        g = len(weight)
+        grouped = x.unflatten(1, (g, h // g)).permute(1, 3, 0, 2, 4)  # g n b h/g d
+        slots = torch.bmm(weight[..., :n].to(x.dtype), grouped.reshape(g, n, b * h // g * d))
+        return slots.view(g, self.options.k, b, h // g, d).permute(2, 0, 3, 1, 4).flatten(1, 2)
 
 
 class MeanSlots(SlotProjection):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.ops import reference
+from subquad.ops.sums import precise
 from subquad.types import Keep, Keys, Mixed, Queries, Values
 
 
@@ -74,7 +75,8 @@ class SoftmaxAttention(nn.Module):
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
         """Attention in which the last query stands beside the last key."""
         if self.options.materialised:
-            return reference.attend(reference.softmax_weights(q, k, keep, causal), v)
+            q, k = q.to(precise(q.dtype)), k.to(precise(k.dtype))
+            return reference.attend(reference.softmax_weights(q, k, keep, causal).to(v.dtype), v)
         if keep is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         if causal and q.shape[2] > 1:

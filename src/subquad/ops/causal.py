@@ -134,8 +134,9 @@ def attend_parallel(
 
 def _chunked(x: Float[Tensor, "b h n m"], padding: float = 0.0) -> Float[Tensor, "b h t c m"]:
     """Cut into chunks, the last one filled up."""
-    missing = -x.shape[2] % PARALLEL_CHUNK
-    return F.pad(x, (0, 0, 0, missing), value=padding).unflatten(2, (-1, PARALLEL_CHUNK))
+    chunks = (x.shape[2] + PARALLEL_CHUNK - 1) // PARALLEL_CHUNK
+    filled = F.pad(x, (0, 0, 0, chunks * PARALLEL_CHUNK - x.shape[2]), value=padding)
+    return filled.view(*x.shape[:2], chunks, PARALLEL_CHUNK, x.shape[3])
 
 
 def attend_in_chunks(

@@ -6,6 +6,7 @@ Numbers are those of Katharopoulos et al. 2020, *Transformers are RNNs*.
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -58,3 +59,27 @@ def linear_weights(
 def attend(weights: Float[Tensor, "b h n s"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
     """Equation 3: out_i = sum over j of weight_ij v_j."""
     return weights @ v
+
+
+def learned_slots(x: Float[Tensor, "h n d"], weight: Float[Tensor, "#h k longest"]) -> Float[Tensor, "h k d"]:
+    """Linformer (Wang et al. 2020, equation 7): E x, for one sequence without padding."""
+    return weight[:, :, : x.shape[1]] @ x
+
+
+def mean_slots(x: Float[Tensor, "h n d"], slots: int) -> Float[Tensor, "h k d"]:
+    """The means of at most `slots` runs of positions that are as equal in length as can be."""
+    n = x.shape[1]
+    used = min(slots, n)
+    runs: list[list[int]] = [[] for _ in range(used)]
+    for position in range(n):
+        runs[position * used // n].append(position)
+    return torch.stack([x[:, run].mean(1) for run in runs], dim=1) if runs else x
+
+
+def convolved_slots(x: Float[Tensor, "h n d"], weight: Float[Tensor, "#h run d"]) -> Float[Tensor, "h k d"]:
+    """A convolution whose stride is the length of its kernel, the last run filled up with zeros."""
+    h, n, d = x.shape
+    stride = weight.shape[1] // d
+    kernel = weight.expand(h, -1, -1).unflatten(1, (stride, d)).permute(0, 3, 2, 1)  # h, out, in, stride
+    filled = torch.cat([x, x.new_zeros(h, -n % stride, d)], dim=1)
+    return torch.stack([F.conv1d(one.T, of_head, stride=stride).T for one, of_head in zip(filled, kernel, strict=True)])

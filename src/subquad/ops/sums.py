@@ -60,8 +60,9 @@ def finite(exponent: Tensor) -> Tensor:
 
 
 def reciprocal(total: Tensor) -> Tensor:
-    """1 / total, and 0 where nothing was summed: such a row is zero, in its value and in its gradient."""
-    return total.masked_fill(total == 0, math.inf).reciprocal()
+    """1 / total, and 0 where nothing was summed or all of it underflowed: such a row is zero, in its value and gradient."""
+    nothing = total.abs() < torch.finfo(total.dtype).tiny ** 0.8  # 5e-31 in float32: far above what 1 / total can bear
+    return total.masked_fill(nothing, math.inf).reciprocal()
 
 
 def along(x: Float[Tensor, "*b n m"], norms: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n 1"]:

@@ -1,0 +1,309 @@
+"""How do the attentions of other packages compare on this machine? Run by `make bench-peers`.
+
+The measurement is that of `attention.py`: ratios to PyTorch's fused softmax within one run, candidates in turns. The
+Linformer packages have no attention without projections, so they are measured as layers, beside subquad's Linformer in a
+layer and relative to fused softmax in a layer. What fails is named, and the run goes on. The leak of a causal form: how much
+its outputs change in the first half, relative to the largest of them, when the keys of the second are ten times as loud.
+"""
+
+import contextlib
+import io
+import os
+import platform
+import resource
+import runpy
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib import import_module
+from importlib.metadata import distribution
+from itertools import product
+from math import isnan, nan
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import psutil
+import torch
+import torch.nn.functional as F
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Column, Table
+from torch import Tensor
+
+from attention import BASELINE, HEADS, WIDTH, Mix, What, mixers, work
+from subquad import Linear, Linformer, MultiheadAttention, Softmax
+from subquad.measure.memory import in_fresh_process, peak_extra_bytes
+from subquad.measure.timing import interleave, median, pays_from, ratio
+from subquad.results import Row, append_rows
+from subquad.types import AttentionOptions
+
+FEATURES = SLOTS = 256
+LEAK_LENGTH = 512
+STEPS = 50  # in one measurement of decoding, because one step is short for a clock
+SLOW = 5  # what takes this many times as long as the baseline is timed alone with it, so that the others get their rounds
+
+Kind = Literal["bidirectional", "causal", "layer", "causal layer"]
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """subquad's linear, favor and linformer beside the same mechanisms of other packages."""
+
+    lengths: tuple[int, ...] = (128, 512, 1024, 4096)
+    memory_lengths: tuple[int, ...] = (4096,)
+    batches: tuple[int, ...] = (1, 32)
+    """Sequences in a decoding step."""
+    threads: int = 1
+    seconds: float = 2.0
+    """Time for the rounds of one cell, beyond the three that every cell gets."""
+    out: Path = Path("runs/bench-peers")
+    """Where the rows go."""
+    seed: int = 0
+
+
+def layered(layer: Callable[[Tensor], Any]) -> Mix:
+    """A layer as a function of q, k and v, whose sum is its input: all layers alike pay for that."""
+    return lambda q, k, v: layer((q + k + v).transpose(1, 2).flatten(2)).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
+
+
+def own(name: str, kind: Kind, length: int) -> Mix:
+    """subquad's, or PyTorch's softmax. In a layer, Linformer has the length and the sharing that the other packages have."""
+    if kind == "bidirectional" or kind == "causal":
+        return mixers(kind)[name]
+    options: dict[str, AttentionOptions] = {BASELINE: Softmax(), "linear": Linear()}
+    options["linformer"] = Linformer(SLOTS, length, sharing="heads")
+    layer = MultiheadAttention(options[name].build(heads=HEADS, width=WIDTH), model_width=HEADS * WIDTH, heads=HEADS)
+    return layered(layer if kind == "layer" else lambda x: layer.causal(x)[0])
+
+
+def linear_attention_transformer(bucket: int, kind: Kind, length: int) -> Mix:
+    """Softmax is its feature map. Buckets of 1, as its layer has, are exact; larger ones do not see themselves."""
+    module = import_module("linear_attention_transformer.linear_attention_transformer")
+    mix: Mix = partial(module.causal_linear_attn, bucket_size=bucket) if kind == "causal" else module.linear_attn
+    return mix
+
+
+def flash_linear_attention(kind: Kind, length: int) -> Mix:
+    """Its reference, which alone runs on a CPU, with elu + 1. Read as a file, because importing it needs triton."""
+    file = distribution("fla-core").locate_file("fla/ops/linear_attn/naive.py")
+    attend = partial(runpy.run_path(str(file))["naive_chunk_linear_attn"], scale=1.0, normalize=True)
+    features: Callable[[Tensor], Tensor] = lambda x: (F.elu(x) + 1).transpose(1, 2)  # noqa: E731
+    return lambda q, k, v: attend(features(q), features(k), v.transpose(1, 2)).transpose(1, 2)
+
+
+def fast_transformers(features: int | None, kind: Kind, length: int) -> Mix:
+    """elu + 1, or random features, drawn once and not at every call, as its default is. Masks are made beforehand."""
+    warnings.filterwarnings("ignore", message="torch.qr is deprecated")
+    attention, masking = import_module("fast_transformers.attention"), import_module("fast_transformers.masking")
+    favor = import_module("fast_transformers.feature_maps").Favor.factory(n_dims=features, redraw=10**9)
+    attend_type = attention.CausalLinearAttention if kind == "causal" else attention.LinearAttention
+    attend = attend_type(WIDTH, feature_map=favor if features else None)
+    mask = (masking.TriangularCausalMask if kind == "causal" else masking.FullMask)(length)
+    lengths = masking.LengthMask(torch.tensor([length]))
+    return lambda q, k, v: attend(*(x.transpose(1, 2) for x in (q, k, v)), mask, lengths, lengths).transpose(1, 2)
+
+
+def performer(kind: Kind, length: int) -> Mix:
+    """Without CUDA its causal form is a slower one, as it says on the screen."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        mix: Mix = import_module("performer_pytorch").FastAttention(WIDTH, FEATURES, causal=kind == "causal")
+    return mix
+
+
+def linformer(kind: Kind, length: int) -> Mix:
+    """One projection for keys and one for values, which the heads share."""
+    return layered(import_module("linformer").LinformerSelfAttention(HEADS * WIDTH, length, k=SLOTS, heads=HEADS))
+
+
+def linformer_pytorch(kind: Kind, length: int) -> Mix:
+    """The same sharing. Its causal form masks slots, though each slot holds all positions."""
+    module = import_module("linformer_pytorch.linformer_pytorch")
+    mask = module.gen_causal_mask(length, SLOTS) if kind == "causal layer" else None
+    sizes = (length, WIDTH, HEADS * WIDTH, SLOTS, HEADS)
+    return layered(module.MHAttention(*sizes, 0.0, "C0", "headwise", None, None, False, mask))
+
+
+CORES: tuple[Kind, ...] = ("bidirectional", "causal")
+SOFTMAX, OWN, FAST = f"torch {BASELINE}", "subquad linear", "pytorch-fast-transformers linear"
+# A package and a mechanism, the forms it has, and how it is built for a form and a length.
+CANDIDATES: dict[str, tuple[tuple[Kind, ...], Callable[[Kind, int], Mix]]] = {
+    SOFTMAX: (get_args(Kind), partial(own, BASELINE)),
+    OWN: ((*CORES, "causal layer"), partial(own, "linear")),
+    "linear-attention-transformer linear": (CORES, partial(linear_attention_transformer, 1)),
+    "linear-attention-transformer linear, buckets": (("causal",), partial(linear_attention_transformer, 64)),
+    "flash-linear-attention linear": (("causal",), flash_linear_attention),
+    FAST: (CORES, partial(fast_transformers, None)),
+    "subquad favor": (CORES, partial(own, "favor")),
+    "performer-pytorch favor": (CORES, performer),
+    "pytorch-fast-transformers favor": (CORES, partial(fast_transformers, FEATURES)),
+    "subquad linformer": (("bidirectional", "layer"), partial(own, "linformer")),
+    "linformer linformer": (("layer",), linformer),
+    "linformer-pytorch linformer": (("layer", "causal layer"), linformer_pytorch),
+}
+
+
+def build(name: str, kind: Kind, length: int, seed: int) -> Mix:
+    """The other packages draw from the global generator."""
+    torch.manual_seed(seed)
+    return CANDIDATES[name][1](kind, length)
+
+
+def prepare(name: str, kind: Kind, what: What, length: int, seed: int) -> Run:
+    """A function that runs one forward, or a forward with its backward."""
+    return work(build(name, kind, length, seed), what, length, seed)
+
+
+def peak(name: str, kind: Kind, what: What, length: int) -> int:
+    """Peak extra bytes of one run, to be called in a fresh process."""
+    torch.set_num_threads(1)
+    return peak_extra_bytes(lambda: prepare(name, kind, what, length, 0), lambda: prepare(name, kind, what, 64, 0)())
+
+
+def leak(name: str, kind: Kind, seed: int) -> float:
+    """How much of the future is seen."""
+    mix, half = build(name, kind, LEAK_LENGTH, seed), LEAK_LENGTH // 2
+    q, k, v = torch.randn(3, 1, HEADS, LEAK_LENGTH, WIDTH, generator=torch.Generator().manual_seed(seed))
+    louder = torch.cat([k[:, :, :half], 10 * k[:, :, half:]], dim=2)
+    with torch.no_grad():
+        before, after = (mix(q, keys, v)[:, :, :half] for keys in (k, louder))
+    if not (before.isfinite().all() and after.isfinite().all()):
+        raise ArithmeticError("its output is not finite")
+    return float((after - before).abs().max() / before.abs().max())
+
+
+def decoding(name: str, batch: int) -> Run:
+    """Decoding steps, each from the state that the one before left."""
+    q, k, v = torch.randn(3, batch, HEADS, 1, WIDTH, generator=torch.Generator().manual_seed(0))
+    step: Callable[..., Any] = Linear().build(heads=HEADS, width=WIDTH).step
+    if name == FAST:
+        module = import_module("fast_transformers.recurrent.attention.self_attention.linear_attention")
+        step, q, k, v = module.RecurrentLinearAttention(WIDTH), q[:, :, 0], k[:, :, 0], v[:, :, 0]
+    state = None
+
+    def run() -> None:
+        nonlocal state
+        with torch.no_grad():
+            for _ in range(STEPS):
+                _, state = step(q, k, v, state)
+
+    return run
+
+
+def failed(error: Exception, cell: Row) -> Row:
+    """Why there is no number, in words."""
+    said = (str(error).splitlines() or [""])[0]
+    words = f"not installed: {said}" if isinstance(error, ImportError) else f"{type(error).__name__}: {said}"
+    return {"metric": "failure", "value": None, "unit": "", "words": words, **cell}
+
+
+def attempt(metric: str, unit: str, cell: Row, measure: Callable[[], float]) -> Row:
+    """The row of one number, or of the reason why there is none."""
+    try:
+        return {"metric": metric, "value": measure(), "unit": unit, **cell}
+    except Exception as error:
+        return failed(error, cell)
+
+
+def turns(prepared: Mapping[str, Callable[[], Run]], cell: Row, seconds: float, repeats: int = 1) -> list[Row]:
+    """Seconds of each candidate, and its speed relative to the first, with which it took turns."""
+    runs: dict[str, Run] = {}
+
+    def trial(name: str) -> float:
+        run, start = prepared[name](), time.perf_counter()
+        run()
+        runs[name] = run
+        return time.perf_counter() - start
+
+    tried = {name: attempt("trial", "s", cell | {"mechanism": name}, partial(trial, name)) for name in prepared}
+    rows = [row for row in tried.values() if row["metric"] == "failure"]
+    first, took = next(iter(runs)), {name: float(tried[name]["value"] or 0) for name in runs}
+    slow = [name for name in runs if took[name] > SLOW * took[first]]
+    pairs: dict[str, tuple[list[float], list[float]]] = {}
+    for group in (*([first, name] for name in slow), [name for name in runs if name not in slow]):
+        try:
+            taken = interleave({name: runs[name] for name in group}, seconds=seconds)
+            pairs |= {name: (taken[first], taken[name]) for name in group}
+        except Exception as error:  # memory may suffice once and not again
+            rows += [failed(error, cell | {"mechanism": name}) for name in group if name != first]
+    for name, (baseline, measured) in pairs.items():
+        for metric, unit, value in (
+            ("seconds", "s", median([each / repeats for each in measured])),
+            ("speedup", f"times {first}", ratio(baseline, measured)),
+        ):
+            spread = {"value": value.middle, "low": value.low, "high": value.high, "rounds": len(measured)}
+            rows.append({"metric": metric, "unit": unit, **spread, **cell, "mechanism": name})
+    return rows
+
+
+def measure(options: Comparison, progress: Progress) -> Iterator[list[Row]]:
+    """The rows of one cell after the other."""
+    have = {kind: [name for name, (kinds, _) in CANDIDATES.items() if kind in kinds] for kind in get_args(Kind)}
+    cells = list(product(options.lengths, have, get_args(What)))
+    for length, kind, what in progress.track(cells, description="time"):
+        cell: Row = {"form": kind, "what": what, "length": length, "threads": options.threads}
+        ready = {name: partial(prepare, name, kind, what, length, options.seed) for name in have[kind]}
+        yield turns(ready, cell, options.seconds)
+    for batch in progress.track(options.batches, description="decoding"):
+        cell = {"form": "step", "what": "forward", "batch": batch, "threads": options.threads}
+        yield turns({name: partial(decoding, name, batch) for name in (OWN, FAST)}, cell, options.seconds, STEPS)
+    cells = list(product(options.memory_lengths, have, get_args(What)))
+    for length, kind, what in progress.track(cells, description="memory"):
+        for name in have[kind]:
+            cell = {"mechanism": name, "form": kind, "what": what, "length": length, "threads": 1}
+            yield [attempt("peak_memory", "bytes", cell, partial(in_fresh_process, peak, name, kind, what, length))]
+    for kind in progress.track([kind for kind in have if "causal" in kind], description="leak"):
+        for name in have[kind]:
+            cell = {"mechanism": name, "form": kind, "what": "forward", "length": LEAK_LENGTH, "threads": options.threads}
+            yield [attempt("leak", "share of the largest output", cell, partial(leak, name, kind, options.seed))]
+
+
+def show(rows: list[Row], options: Comparison, console: Console) -> None:
+    """A table for each form, the decoding step, and what failed."""
+    keys = ("metric", "form", "what", "mechanism", "length", "batch")
+    found = {tuple(row.get(key) for key in keys): float(row["value"] or 0) for row in rows}
+    sizes = [f"MB at {length}" for length in options.memory_lengths]
+    for kind in get_args(Kind):
+        title = f"{kind}: speed-up over fused softmax, threads: {options.threads}"
+        first = Column("attention", overflow="fold")
+        table = Table(first, "what", *map(str, options.lengths), "pays from", *sizes, "leak", title=title)
+        for name, what in product([name for name in CANDIDATES if kind in CANDIDATES[name][0]], get_args(What)):
+            speeds = [found.get(("speedup", kind, what, name, length, None), nan) for length in options.lengths]
+            start = nan if any(map(isnan, speeds)) else pays_from(options.lengths, speeds) or nan
+            memory = [found.get(("peak_memory", kind, what, name, length, None), nan) for length in options.memory_lengths]
+            seen = found.get(("leak", kind, what, name, LEAK_LENGTH, None), nan)
+            cells = [*(f"{speed:.2f}" for speed in speeds), f"{start:.0f}", *(f"{size / 1e6:.0f}" for size in memory)]
+            table.add_row(name, what, *(cell.replace("nan", "-") for cell in (*cells, f"{seen:.1g}")))
+        console.print(table)
+    for row in (row for row in rows if row["form"] == "step" and row["metric"] == "seconds"):
+        speed = found["speedup", "step", "forward", row["mechanism"], None, row["batch"]]
+        step = f"one decoding step, batch {row['batch']}: {float(row['value'] or 0) * 1e6:.0f} microseconds"
+        console.print(f"{row['mechanism']}, {step}, {speed:.2f} times as fast as {OWN}")
+    for failure in dict.fromkeys(f"{row['mechanism']}: {row['words']}" for row in rows if row["metric"] == "failure"):
+        console.print(failure, markup=False)
+
+
+def main(options: Comparison) -> None:
+    """Measures, keeps the rows and shows them."""
+    console = Console()
+    rows = options.out / f"rows-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}.jsonl"
+    torch.set_num_threads(options.threads)
+    # What wants more memory than there is shall get an error, which is reported, and not be killed, which would end the run.
+    limit, hard = int(0.9 * psutil.virtual_memory().available), resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    measured: list[Row] = []
+    with Progress(console=console) as progress:
+        for cell in measure(options, progress):
+            append_rows(rows, cell)
+            measured += cell
+    show(measured, options, console)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+    console.print(f"Measured on {machine}. Rows: {rows}.")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Comparison, description=__doc__))

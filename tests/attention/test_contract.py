@@ -1,0 +1,363 @@
+"""What every mechanism must satisfy. A new entry of MECHANISMS is tested here by itself."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from tests.attention.cases import CASES, CAUSAL, HEADS, WIDTH, build, equation, inputs
+
+every = pytest.mark.parametrize("name", CASES)
+every_causal = pytest.mark.parametrize("name", CAUSAL)
+
+
+def gradients(mixed: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
+    """Of a sum with fixed random weights, so that no gradient cancels."""
+    weights = torch.randn(mixed.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64).to(mixed.dtype)
+    return torch.autograd.grad(mixed, of, weights, allow_unused=True, materialize_grads=True)
+
+
+def some_keep(batch: int, keys: int) -> Tensor:
+    """Holes anywhere, the first keys of the first sequence among them."""
+    keep = torch.rand(batch, keys, generator=torch.Generator().manual_seed(3)) > 0.3
+    keep[0, :3] = False
+    keep[1, -2:] = False
+    return keep
+
+
+@every
+@pytest.mark.parametrize("queries,keys", [(157, 157), (31, 131), (131, 31), (1, 5), (600, 600)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_equals_its_equation(name: str, queries: int, keys: int, padded: bool) -> None:
+    attend = build(name)
+    if keys > getattr(CASES[name], "max_length", keys):
+        pytest.skip("longer than this variant's max_length")
+    q, k, v = inputs(queries, keys)
+    keep = some_keep(2, keys) if padded else None
+    mixed, wanted = attend(q, k, v, keep=keep), equation(attend, q, k, v, keep)
+    assert_close(mixed, wanted, rtol=1e-9, atol=1e-9)
+    of = (q, k, v, *attend.parameters())
+    assert_close(gradients(mixed, *of), gradients(wanted, *of), rtol=1e-8, atol=1e-8)
+
+
+@every_causal
+@pytest.mark.parametrize("length", [1, 64, 157, 600])
+@pytest.mark.parametrize("padded", [False, True])
+def test_causal_equals_its_equation(name: str, length: int, padded: bool) -> None:
+    attend = build(name)
+    q, k, v = inputs(length)
+    keep = some_keep(2, length) if padded else None
+    mixed, wanted = attend.causal(q, k, v, keep=keep)[0], equation(attend, q, k, v, keep, causal=True)
+    tight = 1e-7 if "trigonometric" in name else 1e-9  # its denominators come close to zero
+    assert_close(mixed, wanted, rtol=tight, atol=tight)
+    of = (q, k, v, *attend.parameters())
+    assert_close(gradients(mixed, *of), gradients(wanted, *of), rtol=1e-6, atol=10 * tight)
+
+
+@every
+@pytest.mark.parametrize("where", ["right", "left", "anywhere"])
+@pytest.mark.parametrize("garbage", [1e3, float("inf"), float("nan")])
+def test_padding_changes_nothing(name: str, where: str, garbage: float) -> None:
+    attend = build(name)
+    q, k, v = (x.detach() for x in inputs(97, 83, batch=1))
+    alone = attend(q, k, v)
+    total = 131
+    places = {
+        "right": torch.arange(83),
+        "left": torch.arange(total - 83, total),
+        "anywhere": torch.randperm(total, generator=torch.Generator().manual_seed(5))[:83].sort().values,
+    }[where]
+    padded = [torch.full((1, HEADS, total, WIDTH), garbage, dtype=x.dtype).index_copy(2, places, x) for x in (k, v)]
+    keep = torch.zeros(1, total, dtype=torch.bool).index_fill(1, places, True)
+    assert_close(attend(q, *padded, keep=keep), alone, rtol=1e-9, atol=1e-9)
+
+
+@every_causal
+def test_padding_changes_nothing_in_the_causal_form(name: str) -> None:
+    attend = build(name)
+    q, k, v = (x.detach() for x in inputs(83, batch=1))
+    alone, after = attend.causal(q, k, v)
+    padded = [torch.cat([torch.full_like(x[:, :, :40], bad), x], dim=2) for x, bad in ((q, 0.0), (k, 1e3), (v, 1e3))]
+    keep = torch.arange(123)[None] >= 40
+    mixed, state = attend.causal(*padded, keep=keep)
+    assert_close(mixed[:, :, 40:], alone, rtol=1e-9, atol=1e-9)
+    more = [x.detach() for x in inputs(5, batch=1, seed=2)]
+    assert_close(attend.causal(*more, state)[0], attend.causal(*more, after)[0], rtol=1e-9, atol=1e-9)
+
+
+@every_causal
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("cut", [1, 100, 140])
+def test_the_future_changes_nothing(name: str, cut: int, dtype: torch.dtype) -> None:
+    """Not even keys a thousand times louder, not even by rounding beyond what the order of a sum may cost."""
+    attend = build(name, dtype)
+    q, k, v = (x.detach() for x in inputs(157, dtype=dtype))
+    before = attend.causal(q, k, v)[0][:, :, :cut]
+    for x in (q, k, v):
+        x[:, :, cut:] *= 1e3
+    tight = 1e-12 if dtype == torch.float64 else 1e-6
+    assert_close(attend.causal(q, k, v)[0][:, :, :cut], before, rtol=tight, atol=tight)
+
+
+@every_causal
+@given(cuts=st.lists(st.integers(0, 157), max_size=4))
+def test_causal_cut_anywhere_and_continued_is_the_whole(name: str, cuts: list[int]) -> None:
+    attend = build(name)
+    q, k, v = inputs(157)
+    keep = some_keep(2, 157)
+    whole, last = attend.causal(q, k, v, keep=keep)
+    state, parts = None, []
+    for start, stop in zip([0, *sorted(cuts)], [*sorted(cuts), 157], strict=True):
+        piece = slice(start, stop)
+        mixed, state = attend.causal(q[:, :, piece], k[:, :, piece], v[:, :, piece], state, keep=keep[:, piece])
+        parts.append(mixed)
+    tight = 1e-6 if "trigonometric" in name else 1e-8
+    assert_close(torch.cat(parts, dim=2), whole, rtol=tight, atol=tight)
+    assert_close(tuple(state or ()), tuple(last), rtol=1e-8, atol=1e-8)
+    of = (q, k, v, *attend.parameters())
+    assert_close(gradients(torch.cat(parts, dim=2), *of), gradients(whole, *of), rtol=1e-6, atol=10 * tight)
+
+
+@every_causal
+def test_step_equals_causal(name: str) -> None:
+    attend = build(name)
+    q, k, v = inputs(23)
+    whole, last = attend.causal(q, k, v)
+    state, parts = None, []
+    for place in range(23):
+        one = slice(place, place + 1)
+        mixed, state = attend.step(q[:, :, one], k[:, :, one], v[:, :, one], state)
+        parts.append(mixed)
+    assert_close(torch.cat(parts, dim=2), whole, rtol=1e-7, atol=1e-7)
+    assert_close(tuple(state or ()), tuple(last), rtol=1e-9, atol=1e-9)
+    of = (q, k, v, *attend.parameters())
+    assert_close(gradients(torch.cat(parts, dim=2), *of), gradients(whole, *of), rtol=1e-6, atol=1e-6)
+
+
+@every_causal
+def test_a_state_is_not_changed_by_what_continues_it(name: str) -> None:
+    attend = build(name)
+    q, k, v = (x.detach() for x in inputs(70))
+    state = attend.causal(q, k, v)[1]
+    kept = [part.clone() for part in state]
+    one = [x[:, :, :1] for x in (q, k, v)]
+    attend.step(*one, state)
+    attend.causal(q, k, v, state)
+    assert_close(tuple(state), tuple(kept), rtol=0, atol=0)
+
+
+@every
+def test_gradcheck(name: str) -> None:
+    attend = build(name)
+    q, k, v = (x.detach()[:1].requires_grad_() for x in inputs(4, 5))
+    keep = torch.tensor([[True, False, True, True, True]])
+    assert torch.autograd.gradcheck(lambda *qkv: attend(*qkv, keep=keep), (q, k, v), fast_mode=True)
+
+
+@every_causal
+def test_gradcheck_of_the_causal_form_and_its_state(name: str) -> None:
+    attend = build(name)
+    q, k, v = (x.detach()[:1].requires_grad_() for x in inputs(5))
+    start = attend.causal(*(x.detach()[:1] for x in inputs(3, seed=9)))[1]
+    floats = [part.requires_grad_() for part in start[:2]]
+
+    def run(q: Tensor, k: Tensor, v: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        mixed, state = attend.causal(q, k, v, type(start)(*parts, start[2]))
+        if name.startswith("softmax"):
+            return mixed, state.keys, state.values
+        # sums are relative to 2**peak, which moves with the keys: only their product has a derivative
+        return mixed, state.sums * torch.exp2(state.peak)[..., None, None], state.norms * torch.exp2(state.peak)[..., None]
+
+    assert torch.autograd.gradcheck(run, (q, k, v, *floats), fast_mode=True)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3])
+def test_finite_for_loud_input(name: str, dtype: torch.dtype, scale: float) -> None:
+    attend = build(name, torch.float32)
+    q, k, v = (x.clamp(-1e3, 1e3).detach().requires_grad_() for x in inputs(133, dtype=dtype, scale=scale))
+    forms = [lambda: attend(q, k, v)]
+    if name in CAUSAL:
+        forms.append(lambda: attend.causal(q, k, v)[0])
+    for form in forms:
+        mixed = form()
+        assert mixed.dtype == dtype
+        assert mixed.isfinite().all()
+        if dtype != torch.float16:  # whose own range ends at 65504
+            assert all(gradient.isfinite().all() for gradient in gradients(mixed, q, k, v))
+
+
+@every
+def test_half_precision_is_as_good_as_its_inputs(name: str) -> None:
+    """Sums and normalisers are float32: the result is off by the rounding of inputs and output, not by that of sums."""
+    attend = build(name, torch.float32)
+    q, k, v = (x.detach() for x in inputs(211, dtype=torch.bfloat16))
+    wanted = equation(attend.double(), q.double(), k.double(), v.double(), None)
+    attend.float()
+    assert_close(attend(q, k, v).double(), wanted, rtol=2**-7, atol=2**-7)
+
+
+@every_causal
+def test_states_are_float32_under_half_precision_and_autocast(name: str) -> None:
+    if name.startswith("softmax"):
+        pytest.skip("its state holds keys and values, not sums")
+    attend = build(name, torch.float32)
+    q, k, v = (x.detach() for x in inputs(70, dtype=torch.bfloat16))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed, state = attend.causal(q, k, v)
+        stepped, after = attend.step(q[:, :, :1], k[:, :, :1], v[:, :, :1], state)
+    assert mixed.dtype == stepped.dtype == torch.bfloat16
+    assert {part.dtype for part in (*state, *after)} == {torch.float32}
+
+
+@every
+def test_autocast_changes_nothing_inside(name: str) -> None:
+    attend = build(name, torch.float32)
+    q, k, v = inputs(70, dtype=torch.float32)
+    plain = attend(q, k, v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under = attend(q, k, v)
+    tight = 1e-2 if name.startswith(("softmax", "linformer")) else 1e-6  # PyTorch's own attention does follow autocast
+    assert_close(under.float(), plain, rtol=tight, atol=tight)
+
+
+@every
+def test_nothing_to_see_gives_zeros(name: str) -> None:
+    attend = build(name)
+    q, k, v = inputs(9, 13)
+    keep = torch.zeros(2, 13, dtype=torch.bool)
+    keep[1] = True
+    mixed = attend(q, k, v, keep=keep)
+    assert mixed[0].count_nonzero() == 0
+    assert mixed[1].count_nonzero() > 0
+    assert all(gradient.isfinite().all() for gradient in gradients(mixed, q, k, v))
+
+
+@every
+def test_an_empty_sequence_gives_an_empty_result(name: str) -> None:
+    attend = build(name)
+    q, k, v = inputs(0, 13)
+    assert attend(q, k, v).shape == (2, HEADS, 0, WIDTH)
+    q, k, v = inputs(9, 0)
+    assert attend(q, k, v).count_nonzero() == 0
+    q, k, v = inputs(9, batch=0)
+    assert attend(q, k, v).shape == (0, HEADS, 9, WIDTH)
+    if name in CAUSAL:
+        q, k, v = inputs(9)
+        state = attend.causal(q, k, v)[1]
+        empty = [x[:, :, :0] for x in (q, k, v)]
+        mixed, after = attend.causal(*empty, state)
+        assert mixed.shape == (2, HEADS, 0, WIDTH)
+        assert_close(tuple(after), tuple(state))
+
+
+class Form(nn.Module):
+    """One form of a mechanism as a module, which is what compilers and exporters take."""
+
+    def __init__(self, attend: Any, form: str) -> None:
+        super().__init__()
+        self.attend, self.form = attend, form
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None) -> Any:
+        if self.form == "whole":
+            return self.attend(q, k, v)
+        return getattr(self.attend, self.form)(q, k, v, state)
+
+
+FORMS = [(name, "whole") for name in CASES] + [(name, form) for name in CAUSAL for form in ("causal", "step")]
+
+
+@pytest.fixture
+def _unchecked_shapes() -> Any:
+    """Compilers do not see through the wrappers that check shapes."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("_unchecked_shapes")
+@pytest.mark.parametrize("name,form", FORMS)
+def test_compiles_whole(name: str, form: str) -> None:
+    torch.compiler.reset()
+    module = Form(build(name), form)
+    q, k, v = inputs(1 if form == "step" else 157)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    wanted, got = module(q, k, v), compiled(q, k, v)
+    assert_close(got, wanted, rtol=1e-7, atol=1e-7)
+    first = [x[0] if isinstance(x, tuple) else x for x in (got, wanted)]
+    assert_close(gradients(first[0], q, k, v), gradients(first[1], q, k, v), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_unchecked_shapes")
+@pytest.mark.parametrize("name,form", FORMS)
+def test_compiles_to_machine_code(name: str, form: str) -> None:
+    torch.compiler.reset()
+    module = Form(build(name), form)
+    q, k, v = (x.detach() for x in inputs(1 if form == "step" else 157))
+    assert_close(torch.compile(module, fullgraph=True)(q, k, v), module(q, k, v), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.usefixtures("_unchecked_shapes")
+@pytest.mark.parametrize("name,form", FORMS)
+def test_exports_for_any_length(name: str, form: str) -> None:
+    module = Form(build(name), form)
+    # chunks of 128 in the causal form, runs of 29 in this convolution: lengths are multiples of these, padded where need be
+    unit = {"causal": 128, "step": 1, "whole": 29 if "convolution" in name else 1}[form]
+    if name.startswith("softmax"):
+        unit = 1
+    arguments = tuple(x.detach() for x in inputs(1 if form == "step" else 6 * unit))
+    units = torch.export.Dim("units", min=2, max=(getattr(CASES[name], "max_length", 4096) - 1) // unit)
+    length: Any = {} if form == "step" else {2: unit * units if unit > 1 else units}
+    state = of_state = None
+    if form == "step":
+        with torch.no_grad():
+            state = module.attend.causal(*inputs(5))[1]
+        past = torch.export.Dim("past", min=2, max=4096)
+        grows: Any = {"keys": {2: past}, "values": {2: past}, "keep": {1: past}}
+        of_state = type(state)(*(grows.get(field, {}) for field in state._fields))
+    exported = torch.export.export(
+        module, (*arguments, state), dynamic_shapes={"q": length, "k": length, "v": length, "state": of_state}
+    )
+    more = tuple(x.detach() for x in inputs(1 if form == "step" else 4 * unit, seed=4))
+    assert_close(exported.module()(*more, state), module(*more, state), rtol=1e-7, atol=1e-7)
+
+
+@every
+def test_survives_copying_and_saving(name: str, tmp_path: Path) -> None:
+    attend = build(name)
+    q, k, v = inputs(50)
+    wanted = attend(q, k, v)
+    assert_close(copy.deepcopy(attend)(q, k, v), wanted, rtol=0, atol=0)
+    save_file(attend.state_dict(), tmp_path / "weights.safetensors")
+    other = CASES[name].build(heads=HEADS, width=WIDTH, generator=torch.Generator().manual_seed(2)).double()
+    other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+    assert_close(other(q, k, v), wanted, rtol=0, atol=0)
+
+
+@every
+def test_the_generator_decides(name: str) -> None:
+    q, k, v = inputs(50)
+    assert_close(build(name)(q, k, v), build(name)(q, k, v), rtol=0, atol=0)
+
+
+@every
+def test_split_heads_need_not_be_contiguous(name: str) -> None:
+    """As they come from a projection: positions before heads in memory."""
+    attend = build(name)
+    q, k, v = inputs(157)
+    strided = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v)]
+    mixed, wanted = attend(*strided), attend(q, k, v)
+    assert_close(mixed, wanted, rtol=1e-12, atol=1e-12)
+    assert_close(gradients(mixed, *strided), gradients(wanted, q, k, v), rtol=1e-10, atol=1e-10)
+    if name in CAUSAL:
+        assert_close(attend.causal(*strided)[0], attend.causal(q, k, v)[0], rtol=1e-9, atol=1e-9)
