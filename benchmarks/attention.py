@@ -9,6 +9,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,8 @@ OPTIONS: dict[str, AttentionOptions] = {"linear": Linear(), "favor": Favor(featu
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 Form = Literal["bidirectional", "causal"]
 What = Literal["forward", "with backward"]
+FORMS: tuple[Form, ...] = ("bidirectional", "causal")
+WORKS: tuple[What, ...] = ("forward", "with backward")
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,11 @@ def mixers(form: Form) -> dict[str, Mix]:
 def work(mix: Mix, what: What, length: int, seed: int) -> Callable[[], object]:
     """A function that runs one forward, or a forward with its backward."""
     generator = torch.Generator().manual_seed(seed)
-    q, k, v, gradient = (torch.randn(1, HEADS, length, WIDTH, generator=generator) for _ in range(4))
+    draw = partial(torch.randn, 1, HEADS, length, WIDTH, generator=generator)
+    q, k, v = draw(), draw(), draw()
     if what == "forward":
-        return lambda: torch.no_grad()(mix)(q, k, v)
+        return torch.no_grad()(lambda: mix(q, k, v))
+    gradient = draw()
     inputs = tuple(x.requires_grad_() for x in (q, k, v))
     return lambda: torch.autograd.grad(mix(*inputs), inputs, gradient)
 
@@ -86,8 +91,8 @@ def time_cells(options: Benchmark, rows: Path, progress: Progress) -> list[Row]:
         (threads, form, what, length)
         for threads in dict.fromkeys(options.threads)
         for length in options.lengths
-        for form in ("bidirectional", "causal")
-        for what in ("forward", "with backward")
+        for form in FORMS
+        for what in WORKS
     ]
     measured: list[Row] = []
     task = progress.add_task("time", total=len(cells))
@@ -114,8 +119,8 @@ def memory_cells(options: Benchmark, rows: Path, progress: Progress) -> list[Row
     cells = [
         (form, what, length, name)
         for length in options.memory_lengths
-        for form in ("bidirectional", "causal")
-        for what in ("forward", "with backward")
+        for form in FORMS
+        for what in WORKS
         for name in mixers(form)
     ]
     measured: list[Row] = []
@@ -135,32 +140,32 @@ def memory_cells(options: Benchmark, rows: Path, progress: Progress) -> list[Row
 def show(rows: list[Row], console: Console) -> None:
     """Tables: speed-up by length with the length from which it pays, and memory."""
     speedups = [row for row in rows if row["metric"] == "speedup" and row["mechanism"] != BASELINE]
-    lengths = sorted({int(row["length"] or 0) for row in speedups})
-    for threads in sorted({int(row["threads"] or 0) for row in speedups}):
+    lengths = sorted({row["length"] for row in speedups})
+    for threads in sorted({row["threads"] for row in speedups}):
         table = Table("mechanism", "form", "what", *map(str, lengths), "pays from", title=f"speed-up, threads: {threads}")
         for name in OPTIONS:
-            for form in ("bidirectional", "causal"):
-                for what in ("forward", "with backward"):
+            for form in FORMS:
+                for what in WORKS:
                     line = {
-                        int(row["length"] or 0): row
+                        row["length"]: row
                         for row in speedups
                         if (row["mechanism"], row["form"], row["what"], row["threads"]) == (name, form, what, threads)
                     }
                     if not line:
                         continue
-                    values = [float(line[length]["value"] or 0) for length in lengths]
+                    values = [line[length]["value"] for length in lengths]
                     start = pays_from(lengths, values)
                     cells = [f"{value:.2f}" for value in values]
                     table.add_row(name, form, what, *cells, "not measured" if start is None else f"{start:.0f}")
         console.print(table)
     memory = [row for row in rows if row["metric"] == "peak_memory"]
     if memory:
-        lengths = sorted({int(row["length"] or 0) for row in memory})
+        lengths = sorted({row["length"] for row in memory})
         table = Table("mechanism", "form", "what", *map(str, lengths), title="peak extra memory, MB")
         kinds = dict.fromkeys((row["mechanism"], row["form"], row["what"]) for row in memory)
         for kind in kinds:
             line = {row["length"]: row for row in memory if (row["mechanism"], row["form"], row["what"]) == kind}
-            table.add_row(*map(str, kind), *(f"{float(line[length]['value'] or 0) / 1e6:.0f}" for length in lengths))
+            table.add_row(*map(str, kind), *(f"{line[length]['value'] / 1e6:.0f}" for length in lengths))
         console.print(table)
 
 

@@ -12,7 +12,6 @@ import os
 import platform
 import resource
 import runpy
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ from subquad.types import AttentionOptions
 FEATURES = SLOTS = 256
 LEAK_LENGTH = 512
 STEPS = 50  # in one measurement of decoding, because one step is short for a clock
-SLOW = 5  # what takes this many times as long as the baseline is timed alone with it, so that the others get their rounds
 
 Kind = Literal["bidirectional", "causal", "layer", "causal layer"]
 Run = Callable[[], object]
@@ -145,6 +143,20 @@ CANDIDATES: dict[str, tuple[tuple[Kind, ...], Callable[[Kind, int], Mix]]] = {
     "linformer linformer": (("layer",), linformer),
     "linformer-pytorch linformer": (("layer", "causal layer"), linformer_pytorch),
 }
+# These take so long and so much that the others would get few rounds beside them.
+HEAVY = {("linear-attention-transformer linear", "causal"), ("performer-pytorch favor", "causal")}
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """What wants more memory than there is gets an error, which is reported, instead of being killed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = int(0.9 * psutil.virtual_memory().available)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def build(name: str, kind: Kind, length: int, seed: int) -> Mix:
@@ -158,6 +170,7 @@ def prepare(name: str, kind: Kind, what: What, length: int, seed: int) -> Run:
     return work(build(name, kind, length, seed), what, length, seed)
 
 
+@limited()
 def peak(name: str, kind: Kind, what: What, length: int) -> int:
     """Peak extra bytes of one run, to be called in a fresh process."""
     torch.set_num_threads(1)
@@ -210,47 +223,50 @@ def attempt(metric: str, unit: str, cell: Row, measure: Callable[[], float]) -> 
 
 
 def turns(prepared: Mapping[str, Callable[[], Run]], cell: Row, seconds: float, repeats: int = 1) -> list[Row]:
-    """Seconds of each candidate, and its speed relative to the first, with which it took turns."""
+    """Seconds of each candidate, and its speed relative to the first, with which it took turns. For a fresh process."""
+    torch.set_num_threads(int(cell["threads"] or 1))
     runs: dict[str, Run] = {}
+    failures: dict[str, Row] = {}
 
-    def trial(name: str) -> float:
-        run, start = prepared[name](), time.perf_counter()
-        run()
-        runs[name] = run
-        return time.perf_counter() - start
-
-    tried = {name: attempt("trial", "s", cell | {"mechanism": name}, partial(trial, name)) for name in prepared}
-    rows = [row for row in tried.values() if row["metric"] == "failure"]
-    first, took = next(iter(runs)), {name: float(tried[name]["value"] or 0) for name in runs}
-    slow = [name for name in runs if took[name] > SLOW * took[first]]
-    pairs: dict[str, tuple[list[float], list[float]]] = {}
-    for group in (*([first, name] for name in slow), [name for name in runs if name not in slow]):
+    def once(name: str) -> None:
+        if name in failures:
+            return
         try:
-            taken = interleave({name: runs[name] for name in group}, seconds=seconds)
-            pairs |= {name: (taken[first], taken[name]) for name in group}
-        except Exception as error:  # memory may suffice once and not again
-            rows += [failed(error, cell | {"mechanism": name}) for name in group if name != first]
-    for name, (baseline, measured) in pairs.items():
+            runs[name] = runs.get(name) or prepared[name]()  # the first round is not timed
+            runs[name]()
+        except Exception as error:
+            failures[name] = failed(error, cell | {"mechanism": name})
+
+    with limited():
+        taken = interleave({name: partial(once, name) for name in prepared}, seconds=seconds)
+    first, rows = next(iter(taken)), list(failures.values())
+    for name, measured in taken.items():
         for metric, unit, value in (
             ("seconds", "s", median([each / repeats for each in measured])),
-            ("speedup", f"times {first}", ratio(baseline, measured)),
+            ("speedup", f"times {first}", ratio(taken[first], measured)),
         ):
             spread = {"value": value.middle, "low": value.low, "high": value.high, "rounds": len(measured)}
-            rows.append({"metric": metric, "unit": unit, **spread, **cell, "mechanism": name})
+            if name not in failures:
+                rows.append({"metric": metric, "unit": unit, **spread, **cell, "mechanism": name})
     return rows
 
 
 def measure(options: Comparison, progress: Progress) -> Iterator[list[Row]]:
-    """The rows of one cell after the other."""
+    """The rows of one cell after the other, each from a process of its own."""
     have = {kind: [name for name, (kinds, _) in CANDIDATES.items() if kind in kinds] for kind in get_args(Kind)}
     cells = list(product(options.lengths, have, get_args(What)))
     for length, kind, what in progress.track(cells, description="time"):
         cell: Row = {"form": kind, "what": what, "length": length, "threads": options.threads}
-        ready = {name: partial(prepare, name, kind, what, length, options.seed) for name in have[kind]}
-        yield turns(ready, cell, options.seconds)
+        alone = [name for name in have[kind] if (name, kind) in HEAVY]
+        together = [name for name in have[kind] if name not in alone]
+        for group in (together, *([SOFTMAX, name] for name in alone)):
+            ready = {name: partial(prepare, name, kind, what, length, options.seed) for name in group}
+            rows = in_fresh_process(turns, ready, cell, options.seconds)
+            yield [row for row in rows if group is together or row["mechanism"] != SOFTMAX]
     for batch in progress.track(options.batches, description="decoding"):
         cell = {"form": "step", "what": "forward", "batch": batch, "threads": options.threads}
-        yield turns({name: partial(decoding, name, batch) for name in (OWN, FAST)}, cell, options.seconds, STEPS)
+        steps = {name: partial(decoding, name, batch) for name in (OWN, FAST)}
+        yield in_fresh_process(turns, steps, cell, options.seconds, STEPS)
     cells = list(product(options.memory_lengths, have, get_args(What)))
     for length, kind, what in progress.track(cells, description="memory"):
         for name in have[kind]:
@@ -258,7 +274,7 @@ def measure(options: Comparison, progress: Progress) -> Iterator[list[Row]]:
             yield [attempt("peak_memory", "bytes", cell, partial(in_fresh_process, peak, name, kind, what, length))]
     for kind in progress.track([kind for kind in have if "causal" in kind], description="leak"):
         for name in have[kind]:
-            cell = {"mechanism": name, "form": kind, "what": "forward", "length": LEAK_LENGTH, "threads": options.threads}
+            cell = {"mechanism": name, "form": kind, "what": "forward", "length": LEAK_LENGTH}
             yield [attempt("leak", "share of the largest output", cell, partial(leak, name, kind, options.seed))]
 
 
@@ -291,10 +307,6 @@ def main(options: Comparison) -> None:
     """Measures, keeps the rows and shows them."""
     console = Console()
     rows = options.out / f"rows-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}.jsonl"
-    torch.set_num_threads(options.threads)
-    # What wants more memory than there is shall get an error, which is reported, and not be killed, which would end the run.
-    limit, hard = int(0.9 * psutil.virtual_memory().available), resource.getrlimit(resource.RLIMIT_DATA)[1]
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     measured: list[Row] = []
     with Progress(console=console) as progress:
         for cell in measure(options, progress):

@@ -69,6 +69,11 @@ class FeatureMap(nn.Module):
 class FeatureMapOptions(Protocol):
     """Options of a feature map: a frozen dataclass that builds."""
 
+    @property
+    def kind(self) -> str:
+        """Its name in the registry."""
+        ...
+
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> FeatureMap: ...
 
 
@@ -167,7 +172,7 @@ class Learned:
     kind: str = field(default="learned", init=False)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LearnedMap":
-        return LearnedMap(heads, width, _even("learned", self.features or 2 * width), generator)
+        return LearnedMap(heads, width, _even("learned", 2 * width if self.features is None else self.features), generator)
 
 
 class LearnedMap(FeatureMap):
@@ -211,7 +216,9 @@ Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 class Random:
     """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; to stand in for a trained softmax as it is."""
 
-    features: int = 256  # the length of phi(x), which is what is paid for; hyperbolic and trigonometric take two for each direction
+    features: int = (
+        256  # the length of phi(x), which is what is paid for; hyperbolic and trigonometric take two for each direction
+    )
     kernel: Kernel = "positive"
     projection: projections.Projection = "orthogonal"
     norms: projections.Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(width) long
@@ -224,7 +231,7 @@ class Random:
 
 
 class RandomMap(FeatureMap):
-    """Features along random directions omega of y = x / d^(1/4). The directions are a buffer: they change by `redraw` alone."""
+    """Features along random directions omega of y = x / d^(1/4). They are a buffer, which `redraw` alone changes."""
 
     omega: Float[Tensor, "*h d r"]
     paired = False  # whether a direction gives two features
@@ -241,9 +248,7 @@ class RandomMap(FeatureMap):
     def redraw(self, generator: torch.Generator | None) -> None:
         """New directions. Give every process a generator of the same seed, and they agree."""
         draws = [
-            projections.draw(
-                self.omega.shape[-2], self.directions, self.options.projection, self.options.norms, generator
-            )
+            projections.draw(self.omega.shape[-2], self.directions, self.options.projection, self.options.norms, generator)
             for _ in range(self.heads if self.options.per_head else 1)
         ]
         self.omega.copy_(torch.stack(draws).view_as(self.omega))

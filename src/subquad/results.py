@@ -8,8 +8,8 @@ from typing import Any
 
 from subquad.errors import SubquadError
 
-Row = dict[str, str | int | float | bool | None]
-"""At least `metric`, `value` and `unit`, and what it was measured on: `mechanism`, `length`, `threads`, ..."""
+Row = dict[str, Any]
+"""Flat: numbers, strings, booleans and None. `metric`, `value`, `unit`, and what it was measured on."""
 
 
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

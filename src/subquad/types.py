@@ -98,6 +98,11 @@ class CausalAttention(Attention, Protocol):
 
 
 class AttentionOptions(Protocol):
-    """Options of a mechanism: a frozen dataclass that builds."""
+    """Options of a mechanism: a frozen dataclass that builds. Its `asdict` is the file format."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in the registry."""
+        ...
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> torch.nn.Module: ...

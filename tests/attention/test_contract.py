@@ -34,7 +34,7 @@ def some_keep(batch: int, keys: int) -> Tensor:
 
 
 @every
-@pytest.mark.parametrize("queries,keys", [(157, 157), (31, 131), (131, 31), (1, 5), (600, 600)])
+@pytest.mark.parametrize(("queries", "keys"), [(157, 157), (31, 131), (131, 31), (1, 5), (600, 600)])
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_its_equation(name: str, queries: int, keys: int, padded: bool) -> None:
     attend = build(name)
@@ -185,7 +185,7 @@ def test_gradcheck_of_the_causal_form_and_its_state(name: str) -> None:
 def test_finite_for_loud_input(name: str, dtype: torch.dtype, scale: float) -> None:
     attend = build(name, torch.float32)
     q, k, v = (x.clamp(-1e3, 1e3).detach().requires_grad_() for x in inputs(133, dtype=dtype, scale=scale))
-    forms = [lambda: attend(q, k, v)]
+    forms: list[Any] = [lambda: attend(q, k, v)]
     if name in CAUSAL:
         forms.append(lambda: attend.causal(q, k, v)[0])
     for form in forms:
@@ -285,7 +285,7 @@ def _unchecked_shapes() -> Any:
 
 
 @pytest.mark.usefixtures("_unchecked_shapes")
-@pytest.mark.parametrize("name,form", FORMS)
+@pytest.mark.parametrize(("name", "form"), FORMS)
 def test_compiles_whole(name: str, form: str) -> None:
     torch.compiler.reset()
     module = Form(build(name), form)
@@ -299,7 +299,7 @@ def test_compiles_whole(name: str, form: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_unchecked_shapes")
-@pytest.mark.parametrize("name,form", FORMS)
+@pytest.mark.parametrize(("name", "form"), FORMS)
 def test_compiles_to_machine_code(name: str, form: str) -> None:
     torch.compiler.reset()
     module = Form(build(name), form)
@@ -308,7 +308,7 @@ def test_compiles_to_machine_code(name: str, form: str) -> None:
 
 
 @pytest.mark.usefixtures("_unchecked_shapes")
-@pytest.mark.parametrize("name,form", FORMS)
+@pytest.mark.parametrize(("name", "form"), FORMS)
 def test_exports_for_any_length(name: str, form: str) -> None:
     module = Form(build(name), form)
     # chunks of 128 in the causal form, runs of 29 in this convolution: lengths are multiples of these, padded where need be

@@ -26,24 +26,20 @@ MECHANISMS: dict[str, type[AttentionOptions]] = {
 
 def options_from(values: Mapping[str, Any]) -> AttentionOptions:
     """The options that `dataclasses.asdict` made these values of, as they stand in a file."""
-    known: dict[str, Any] = {**MECHANISMS, **{f"map {name}": options for name, options in FEATURE_MAPS.items()}}
-
-    def load(values: Mapping[str, Any], prefix: str) -> Any:
-        given = dict(values)
-        kind = given.pop("kind", None)
-        if f"{prefix}{kind}" not in known:
-            choices = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
-            raise SubquadError(f"kind must be one of {', '.join(choices)}, but is {kind!r}")
-        for name, value in given.items():
-            if isinstance(value, Mapping):
-                given[name] = load(value, "map ")
-        try:
-            return known[f"{prefix}{kind}"](**given)
-        except TypeError:
-            raise SubquadError(f"{kind} has no options {', '.join(given)}: the file is of another version") from None
-
-    options: AttentionOptions = load(values, "")
+    given = {name: _load(value, FEATURE_MAPS) if isinstance(value, Mapping) else value for name, value in values.items()}
+    options: AttentionOptions = _load(given, MECHANISMS)
     return options
+
+
+def _load(values: Mapping[str, Any], registry: Mapping[str, Any]) -> Any:
+    given = dict(values)
+    kind = given.pop("kind", None)
+    if kind not in registry:
+        raise SubquadError(f"kind must be one of {', '.join(registry)}, but is {kind!r}")
+    try:
+        return registry[kind](**given)
+    except TypeError:
+        raise SubquadError(f"{kind} has no options {', '.join(given)}: the file is of another version") from None
 
 
 def require_causal(attend: Attention, name: str) -> CausalAttention:
@@ -51,9 +47,7 @@ def require_causal(attend: Attention, name: str) -> CausalAttention:
     if isinstance(attend, CausalAttention):
         return attend
     causal = [other for other, options in MECHANISMS.items() if _has_causal(options)]
-    raise SubquadError(
-        f"{name} has no causal form: it mixes positions; choose {', '.join(causal[:-1])} or {causal[-1]}"
-    )
+    raise SubquadError(f"{name} has no causal form: it mixes positions; choose {', '.join(causal[:-1])} or {causal[-1]}")
 
 
 def _has_causal(options: type[AttentionOptions]) -> bool:

@@ -38,9 +38,7 @@ class Linformer:
         own = projection or self.build_projection(heads=heads, width=width, generator=generator)
         return LinformerAttention(own, heads, width)
 
-    def build_projection(
-        self, *, heads: int, width: int, generator: torch.Generator | None = None
-    ) -> "SlotProjection":
+    def build_projection(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "SlotProjection":
         """A projection for one layer, or for several to hold."""
         for name, value in (("k", self.k), ("max_length", self.max_length)):
             if value < 1:
@@ -90,7 +88,7 @@ class SlotProjection(nn.Module):
 
 
 class LearnedSlots(SlotProjection):
-    """Each slot is a learned combination of positions: E k, with E of the shape k x max_length, entries N(0, 1/k) at first."""
+    """Each slot is a learned combination of positions: E k, with E of k x max_length entries, N(0, 1/k) at first."""
 
     def __init__(self, options: Linformer, heads: int, width: int, generator: torch.Generator | None) -> None:
         super().__init__(options, heads, width, generator)

@@ -56,9 +56,7 @@ class SoftmaxAttention(nn.Module):
             k, v = _blanked(k, keep), _blanked(v, keep)
         if state is not None:
             b, h, s, d = state.keys.shape
-            check_state(
-                state, {"keys": (len(k), self.heads, s, d), "values": (len(k), h, s, v.shape[3]), "keep": (b, s)}
-            )
+            check_state(state, {"keys": (len(k), self.heads, s, d), "values": (len(k), h, s, v.shape[3]), "keep": (b, s)})
             k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
             every = keep = torch.cat([state.keep, keep], dim=1)
         return check_result(self._mix(q, k, v, every, causal=True), q, k, v), SoftmaxState(k, v, keep)

@@ -82,8 +82,7 @@ class MultiheadAttention(nn.Module):
         """q, k and v as b h n d."""
         q = self.to_q(x).unflatten(-1, (self.heads, self.width)).transpose(1, 2)
         k, v = (
-            project(context).unflatten(-1, (self.kv_heads, self.width)).transpose(1, 2)
-            for project in (self.to_k, self.to_v)
+            project(context).unflatten(-1, (self.kv_heads, self.width)).transpose(1, 2) for project in (self.to_k, self.to_v)
         )
         if self.kv_heads != self.heads:
             k, v = (part.repeat_interleave(self.heads // self.kv_heads, dim=1) for part in (k, v))

@@ -151,14 +151,14 @@ def attend_in_chunks(
     """One chunk after the other."""
     weights = (*phi_q.weights(), *phi_k.weights())
     if needs_gradient(q, k, v, *state, *weights):
-        mixed, *after = _Chunks.apply(q, k, v, keep, *state, phi_q, phi_k, *weights)
+        mixed, *after = _Chunks.apply(q, k, v, keep, *state, phi_q, phi_k, *weights)  # type: ignore[no-untyped-call]
     else:
         mixed, _, *after = _mix(q, k, v, keep, *state, phi_q, phi_k)
     return mixed, LinearState(*after)
 
 
 class _Fade(NamedTuple):
-    """By how much a chunk's parts count relative to each other, all at most 1: 2 to the power of a difference of exponents."""
+    """By how much a chunk's parts count relative to each other: 2 to a difference of exponents, at most 1."""
 
     pairs: Float[Tensor, "bh c c"]  # key j for query i; zero where j is after i
     rows: Float[Tensor, "bh c 1"]  # the state before the chunk for query i
@@ -188,7 +188,7 @@ def _fades(exponent: Float[Tensor, "bh c 1"], peak: Float[Tensor, "bh 1 1"]) -> 
 
 
 class _Chunk(NamedTuple):
-    """What a chunk of positions needs, with batch and heads in one dimension. The feature maps run on a whole block of them."""
+    """What a chunk of positions needs, batch and heads in one dimension. Feature maps run on a whole block of chunks."""
 
     queries: Float[Tensor, "bh c m"]
     keys: Float[Tensor, "bh c m"]
@@ -249,10 +249,10 @@ class _Chunks(torch.autograd.Function):
         q, k, v, keep, mixed, inverse, *starts = ctx.saved_tensors
         phi_q, phi_k = ctx.maps
         b, h, n, d = q.shape
-        m, e, made = phi_k.width(d), v.shape[-1], {"dtype": inverse.dtype, "device": q.device}
+        m, made = phi_k.width(d), {"dtype": inverse.dtype, "device": q.device}
         # the sums of q'_i G_i^T and q'_i e_i over later positions; the state that is handed on is one of those
-        later = torch.zeros(b * h, m, e, **made) if d_sums is None else d_sums.reshape(b * h, m, e).clone()
-        later_norms = torch.zeros(b * h, m, **made) if d_norms is None else d_norms.reshape(b * h, m).clone()
+        later = torch.zeros(b * h, m, v.shape[-1], **made) if d_sums is None else d_sums.flatten(0, 1).clone()
+        later_norms = torch.zeros(b * h, m, **made) if d_norms is None else d_norms.flatten(0, 1).clone()
         gradient = torch.zeros_like(mixed) if gradient is None else gradient
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for_q, for_k = WeightGradients(phi_q), WeightGradients(phi_k)
@@ -262,11 +262,11 @@ class _Chunks(torch.autograd.Function):
             sums, norms, peak = starts[3 * index : 3 * index + 3]
             room.start()
             chunks, _, x_q, x_k, features_q, features_k = _read(q, k, v, keep, phi_q, phi_k, peak, position, room)
-            d_quotient = [part.split(CHUNK, dim=1) for part in quotient(gradient, mixed, inverse, position, room)]
+            g, e = (part.split(CHUNK, dim=1) for part in quotient(gradient, mixed, inverse, position, room))
             d_queries, d_keys = room.take(*features_q.values.shape), room.take(*features_k.values.shape)
             d_values = landing(dv, position, room)
-            pairs = _back_to_queries(chunks, *d_quotient, sums.clone(), norms.clone(), d_queries.flatten(0, 1))
-            _back_to_keys(chunks, *d_quotient, pairs, later, later_norms, d_keys.flatten(0, 1), d_values)
+            pairs = _back_to_queries(chunks, g, e, sums.clone(), norms.clone(), d_queries.flatten(0, 1))
+            _back_to_keys(chunks, g, e, pairs, later, later_norms, d_keys.flatten(0, 1), d_values)
             land(dv, position, d_values)
             if keep is not None:
                 d_keys.masked_fill_(~keep[:, None, position, None], 0.0)

@@ -92,12 +92,12 @@ def attend_in_blocks(
     with without_autocast(q):
         if not needs_gradient(q, k, v, *weights):
             return _mix(q, k, v, keep, phi_q, phi_k)[0]
-        mixed: Tensor = _Blocks.apply(q, k, v, keep, phi_q, phi_k, *weights)
+        mixed: Tensor = _Blocks.apply(q, k, v, keep, phi_q, phi_k, *weights)  # type: ignore[no-untyped-call]
         return mixed
 
 
 class _Blocks(torch.autograd.Function):
-    """dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS, where G and e are the gradients of numerator and denominator."""
+    """dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS, with G and e the gradients of numerator and denominator."""
 
     @staticmethod
     def forward(

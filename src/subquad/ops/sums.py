@@ -66,7 +66,7 @@ def reciprocal(total: Tensor) -> Tensor:
 
 
 def along(x: Float[Tensor, "*b n m"], norms: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n 1"]:
-    """x_i . norms for every i. The row times the matrix: a CPU takes up to ten times as long for the matrix times a column."""
+    """x_i . norms for every i. As a row times a matrix: a matrix times a column takes a CPU up to ten times as long."""
     return (norms[..., None, :] @ x.mT).mT
 
 
@@ -110,14 +110,14 @@ def kept_features(
 
 
 def new_mixed(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
-    """Room for the result. It takes the queries' layout where it can, so that merging heads that were split costs nothing."""
+    """Room for the result, laid out as the queries where it can be, so that merging heads that were split is free."""
     if q.shape[-1] == v.shape[-1] and q.dtype == v.dtype:
         return torch.empty_like(q)
     return v.new_empty(*q.shape[:3], v.shape[-1])
 
 
 def landing(x: Float[Tensor, "b h n e"], block: slice, room: Scratch) -> Float[Tensor, "bh c e"]:
-    """Where to write a block of x with batch and heads in one dimension: in x itself if its layout allows, else beside it."""
+    """Where to write a block of x, batch and heads in one dimension: in x itself if its layout allows, else beside it."""
     part = x[:, :, block]
     b, h, c, e = part.shape
     if x.dtype == precise(x.dtype) and (b == 1 or part.stride(0) == h * part.stride(1)):

@@ -24,9 +24,7 @@ def speedups(rows: Sequence[Row], *, threads: int = 1) -> alt.TopLevelMixin:
         data=alt.Data(values=shown),
     ).properties(width=280, height=220)
     forms, works = ["bidirectional", "causal"], ["forward", "with backward"]
-    return layers.facet(
-        column=alt.Column("form:N", title=None).sort(forms), row=alt.Row("what:N", title=None).sort(works)
-    )
+    return layers.facet(column=alt.Column("form:N", title=None).sort(forms), row=alt.Row("what:N", title=None).sort(works))
 
 
 def save(chart: alt.TopLevelMixin, stem: Path) -> Path:

@@ -1,0 +1,32 @@
+"""Peak memory in a process of its own."""
+
+import os
+
+import pytest
+
+from subquad.measure.memory import in_fresh_process, peak_extra_bytes
+
+MEGABYTE = 2**20
+
+
+def peak_of(megabytes: int) -> tuple[int, int]:
+    """The process and what filling so much memory adds to its peak."""
+    return os.getpid(), peak_extra_bytes(
+        lambda: lambda: bytearray(b"x") * (megabytes * MEGABYTE), lambda: bytearray(b"x") * MEGABYTE
+    )
+
+
+@pytest.mark.parametrize("megabytes", [40, 200])
+def test_the_peak_is_what_was_used(megabytes: int) -> None:
+    process, peak = in_fresh_process(peak_of, megabytes)
+    assert process != os.getpid()
+    assert abs(peak / MEGABYTE - megabytes) < 8
+
+
+def fails() -> None:
+    raise ValueError("no")
+
+
+def test_an_error_comes_back() -> None:
+    with pytest.raises(ValueError, match="no"):
+        in_fresh_process(fails)

@@ -1,0 +1,98 @@
+"""Loops for a CPU and the all-parallel form for a GPU are the same function, and continue from each other."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from subquad.feature_maps import FEATURE_MAPS, FeatureMap, Kernel, Random
+from subquad.ops import causal, linear, scratch
+from subquad.ops.sums import block_length, empty_state
+
+KERNELS: list[Kernel] = ["positive", "hyperbolic", "trigonometric", "relu"]
+MAPS: dict[str, Any] = {name: options() for name, options in FEATURE_MAPS.items()} | {
+    kernel: Random(features=16, kernel=kernel) for kernel in KERNELS
+}
+every_map = pytest.mark.parametrize("name", MAPS)
+
+
+def setup(name: str, length: int, scale: float = 1.0) -> tuple[FeatureMap, list[Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    phi = MAPS[name].build(heads=3, width=5, generator=generator).double()
+    made = [torch.randn(2, 3, length, 5, generator=generator, dtype=torch.float64) * scale for _ in range(3)]
+    return phi, [x.requires_grad_() for x in made]
+
+
+@every_map
+def test_blocks_equal_parallel(name: str) -> None:
+    phi, (q, k, v) = setup(name, 700)
+    keep = torch.rand(2, 700) > 0.2
+    one = linear.attend_in_blocks(q, k, v, *phi.sides(), keep)
+    other = linear.attend_parallel(q, k, v, *phi.sides(), keep)
+    assert_close(one, other, rtol=1e-9, atol=1e-9)
+    of = (q, k, v, *phi.parameters())
+    assert_close(torch.autograd.grad(one.sum(), of), torch.autograd.grad(other.sum(), of), rtol=1e-8, atol=1e-8)
+
+
+@every_map
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float) -> None:
+    phi, (q, k, v) = setup(name, 700, scale)
+    sides, start = phi.sides(), empty_state(k, v, phi.sides()[1])
+    parts = [[x[:, :, :333] for x in (q, k, v)], [x[:, :, 333:] for x in (q, k, v)]]
+    results = []
+    forms: list[Any] = [causal.attend_in_chunks, causal.attend_parallel]
+    for first in forms:
+        for second in forms:
+            begun, state = first(*parts[0], *sides, start)
+            ended, last = second(*parts[1], *sides, state)
+            results.append((torch.cat([begun, ended], dim=2), *last[:2]))
+    tight = 1e-6 if name == "trigonometric" else 1e-9  # its denominators come close to zero
+    for result in results[1:]:
+        assert_close(result, results[0], rtol=tight, atol=tight)
+    of = (q, k, v, *phi.parameters())
+    wanted = torch.autograd.grad(results[0][0].sum(), of, retain_graph=True)
+    for mixed, *_ in results[1:]:
+        assert_close(torch.autograd.grad(mixed.sum(), of, retain_graph=True), wanted, rtol=1e-5, atol=1e3 * tight)
+
+
+def test_the_op_picks_by_device_and_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.zeros(1)
+    assert not linear.prefers_parallel(cpu)
+    assert linear.prefers_parallel(cpu.to("meta"))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert linear.prefers_parallel(cpu)
+
+
+def test_results_do_not_live_in_the_scratch_memory() -> None:
+    """A second call writes over the scratch, not over what the first one gave."""
+    phi, (q, k, v) = setup("elu", 700)
+    sides, start = phi.sides(), empty_state(k, v, phi)
+    whole: Any = lambda *x: (linear.attend_in_blocks(*x),)  # noqa: E731
+    chunked: Any = lambda *x: causal.attend_in_chunks(*x, start)  # type: ignore[call-arg]  # noqa: E731
+    for form in (whole, chunked):
+        mixed = form(q.detach(), k.detach(), v.detach(), *sides)
+        flat = [mixed[0], *(mixed[1] if len(mixed) > 1 else ())]
+        kept = [part.clone() for part in flat]
+        form(2 * v.detach(), 3 * q.detach(), k.detach(), *sides)
+        assert_close(flat, kept, rtol=0, atol=0)
+
+
+def test_scratch_keeps_small_pieces_only() -> None:
+    room = scratch.Scratch(torch.float16)
+    first = room.take(3, 5)
+    room.start()
+    assert room.take(15).data_ptr() == first.data_ptr()
+    large = room.take(scratch.WORKING_SET + 1)
+    room.start()
+    room.take(1)
+    assert room.take(scratch.WORKING_SET + 1).data_ptr() != large.data_ptr()
+
+
+def test_blocks_are_never_longer_than_memory_allows() -> None:
+    x = torch.empty(1, 8, 1, 64)
+    assert block_length(x, 64) == 512
+    assert block_length(x, 256) == 256
+    assert block_length(x.expand(64, 8, 1, 64), 256) == 64

@@ -1,0 +1,59 @@
+"""What the maps approximate, and their gradients written by hand."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from subquad.feature_maps import Elu, FeatureMap, Kernel, Learned, Random, Relu, Taylor
+from subquad.ops.scratch import Scratch
+
+KERNELS: list[Kernel] = ["positive", "hyperbolic", "trigonometric", "relu"]
+BY_HAND: list[Any] = [Elu(), Relu(), *(Random(features=16, kernel=kernel) for kernel in KERNELS)]
+
+
+def test_elu_is_elu_plus_one() -> None:
+    x = torch.linspace(-20, 20, 400, dtype=torch.float64).view(1, 1, -1, 4)
+    assert_close(Elu().build(heads=1, width=4)(x).values, F.elu(x) + 1, rtol=1e-12, atol=1e-12)
+
+
+def test_taylor_s_kernel_is_the_polynomial() -> None:
+    q, k = torch.randn(2, 1, 3, 9, 5, dtype=torch.float64)
+    phi = Taylor().build(heads=3, width=5)
+    dots = q @ k.mT / math.sqrt(5)
+    assert_close(phi(q).values @ phi(k).values.mT, 1 + dots + dots**2 / 2)
+
+
+def test_learned_starts_from_the_input_itself() -> None:
+    x = torch.randn(1, 3, 9, 5, dtype=torch.float64)
+    for side in Learned().build(heads=3, width=5).double().sides():
+        y = x / 5**0.25
+        assert_close(side(x).values, torch.cat([y.softmax(-1), (-y).softmax(-1)], dim=-1))
+
+
+@pytest.mark.parametrize("options", BY_HAND, ids=str)
+def test_gradients_by_hand_are_autograd_s(options: Any) -> None:
+    phi = options.build(heads=3, width=5, generator=torch.Generator().manual_seed(0)).double()
+    x = torch.randn(2, 3, 17, 5, dtype=torch.float64)
+    features = phi(x)
+    gradient = torch.randn_like(features.values)
+    assert_close(phi.pullback(x, features, gradient.clone()), FeatureMap.pullback(phi, x, features, gradient))
+
+
+@pytest.mark.parametrize("options", BY_HAND, ids=str)
+def test_features_in_scratch_memory_are_the_same(options: Any) -> None:
+    phi = options.build(heads=3, width=5, generator=torch.Generator().manual_seed(0)).double()
+    x = torch.randn(2, 3, 17, 5, dtype=torch.float64)
+    plain, kept = phi(x), phi(x, Scratch(torch.float64))
+    assert_close(kept.values, plain.values)
+    assert (kept.exponent is None) == (plain.exponent is None) == (not phi.has_exponent)
+
+
+def test_width_is_the_number_of_features() -> None:
+    x = torch.randn(1, 2, 3, 6)
+    for options in (*BY_HAND, Taylor(), Learned(), Learned(features=20)):
+        for side in options.build(heads=2, width=6).sides():
+            assert side(x).values.shape[-1] == side.width(6)

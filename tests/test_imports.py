@@ -1,0 +1,45 @@
+"""Each room imports only from those above it."""
+
+import ast
+from pathlib import Path
+
+import subquad
+
+PACKAGE = Path(subquad.__file__).parent
+# From the design: a room, and the rooms it may look into.
+ROOMS = ["errors", "types", "results", "ops", "feature_maps", "attention", "models", "tasks", "hub", "training", "measure"]
+ROOMS += ["experiments", "report", "cli"]
+WITHOUT_TORCH = {"errors", "results", "report"}
+CALLABLES_ONLY = {"measure"}  # takes callables, so it knows no mechanism, model or task
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names = [node.module or ""] if node.module != "subquad" else [f"subquad.{alias.name}" for alias in node.names]
+        found |= {name for name in names if name}
+    return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_rooms_look_upwards_only() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        room = room_of(path)
+        if room == "__init__":
+            continue
+        assert room in ROOMS, f"{room} is not a room of the house"
+        for name in imports(path):
+            if name.startswith("subquad."):
+                other = name.split(".")[1]
+                assert ROOMS.index(other) <= ROOMS.index(room), f"{path} looks down into {other}"
+                if room in CALLABLES_ONLY:
+                    assert other in {"errors", "results", room}, f"{path} knows {other}"
+            if room in WITHOUT_TORCH:
+                assert name.split(".")[0] != "torch", f"{path} imports torch"
