@@ -210,7 +210,8 @@ def decoding(name: str, batch: int) -> Run:
 def failed(error: Exception, cell: Row) -> Row:
     """Why there is no number, in words."""
     said = (str(error).splitlines() or [""])[0]
-    words = f"not installed: {said}" if isinstance(error, ImportError) else f"{type(error).__name__}: {said}"
+    where = f"{cell['form']}, {cell['what']}, {cell.get('length')}"
+    words = f"not installed: {said}" if isinstance(error, ImportError) else f"{where}: {type(error).__name__}: {said}"
     return {"metric": "failure", "value": None, "unit": "", "words": words, **cell}
 
 

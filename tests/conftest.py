@@ -13,6 +13,8 @@ hypothesis.settings.load_profile("subquad")
 # The mechanisms and models check their input in words, which bad-input tests read. What they call is checked here.
 jaxtyping.install_import_hook(["subquad.ops", "subquad.feature_maps"], "beartype.beartype")
 
+torch.set_num_threads(1)  # workers share the cores; more threads each would wait for one another
+
 
 @pytest.fixture(autouse=True)
 def _deterministic() -> Iterator[None]:
