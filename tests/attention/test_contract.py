@@ -298,6 +298,7 @@ def test_compiles_whole(name: str, form: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own code
 @pytest.mark.usefixtures("_unchecked_shapes")
 @pytest.mark.parametrize(("name", "form"), FORMS)
 def test_compiles_to_machine_code(name: str, form: str) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from subquad.feature_maps import FEATURE_MAPS, FeatureMap, Kernel, Random
-from subquad.ops import causal, linear, scratch
+from subquad.ops import causal, chunks, linear, scratch
 from subquad.ops.sums import block_length, empty_state
 
 KERNELS: list[Kernel] = ["positive", "hyperbolic", "trigonometric", "relu"]
@@ -43,7 +43,7 @@ def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float) 
     sides, start = phi.sides(), empty_state(k, v, phi.sides()[1])
     parts = [[x[:, :, :333] for x in (q, k, v)], [x[:, :, 333:] for x in (q, k, v)]]
     results = []
-    forms: list[Any] = [causal.attend_in_chunks, causal.attend_parallel]
+    forms: list[Any] = [chunks.attend_in_chunks, causal.attend_parallel]
     for first in forms:
         for second in forms:
             begun, state = first(*parts[0], *sides, start)
@@ -71,7 +71,7 @@ def test_results_do_not_live_in_the_scratch_memory() -> None:
     phi, (q, k, v) = setup("elu", 700)
     sides, start = phi.sides(), empty_state(k, v, phi)
     whole: Any = lambda *x: (linear.attend_in_blocks(*x),)  # noqa: E731
-    chunked: Any = lambda *x: causal.attend_in_chunks(*x, start)  # type: ignore[call-arg]  # noqa: E731
+    chunked: Any = lambda *x: chunks.attend_in_chunks(*x, start)  # type: ignore[call-arg]  # noqa: E731
     for form in (whole, chunked):
         mixed = form(q.detach(), k.detach(), v.detach(), *sides)
         flat = [mixed[0], *(mixed[1] if len(mixed) > 1 else ())]
