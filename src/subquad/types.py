@@ -94,7 +94,9 @@ class CausalAttention(Attention, Protocol):
         self, q: Tensor, k: Tensor, v: Tensor, state: Any = None, *, keep: Tensor | None = None
     ) -> tuple[Tensor, Any]: ...
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None) -> tuple[Tensor, Any]: ...
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None, *, reuse: bool = False) -> tuple[Tensor, Any]:
+        """One position. With `reuse` the old state is given up, and its memory may hold the new one."""
+        ...
 
 
 class AttentionOptions(Protocol):

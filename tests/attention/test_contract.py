@@ -154,6 +154,20 @@ def test_a_state_is_not_changed_by_what_continues_it(name: str) -> None:
     assert_close(tuple(state), tuple(kept), rtol=0, atol=0)
 
 
+@every_causal
+def test_steps_that_reuse_the_state_are_the_same_steps(name: str) -> None:
+    attend = build(name)
+    q, k, v = inputs(9)
+    wanted = attend.causal(q, k, v)
+    with torch.no_grad():
+        state, parts = None, []
+        for place in range(9):
+            one = slice(place, place + 1)
+            mixed, state = attend.step(q[:, :, one], k[:, :, one], v[:, :, one], state, reuse=True)
+            parts.append(mixed)
+    assert_close((torch.cat(parts, dim=2), tuple(state or ())), (wanted[0], tuple(wanted[1])), rtol=1e-7, atol=1e-7)
+
+
 @every
 def test_gradcheck(name: str) -> None:
     attend = build(name)

@@ -1,6 +1,8 @@
 """Peak memory in a process of its own."""
 
 import os
+import signal
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
@@ -25,6 +27,15 @@ def test_the_peak_is_what_was_used(megabytes: int) -> None:
 
 def fails() -> None:
     raise ValueError("no")
+
+
+def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_process_is_noticed() -> None:
+    with pytest.raises(BrokenProcessPool):
+        in_fresh_process(dies)
 
 
 def test_an_error_comes_back() -> None:

@@ -42,13 +42,15 @@ class LinearAttention(nn.Module):
         mixed, after = causal.attend(q, k, v, *self.feature_map.sides(), state, keep)
         return check_result(mixed, q, k, v), after
 
-    def step(self, q: Queries, k: Keys, v: Values, state: LinearState | None = None) -> tuple[Mixed, LinearState]:
-        """One position: the fast path of `causal`."""
+    def step(
+        self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, reuse: bool = False
+    ) -> tuple[Mixed, LinearState]:
+        """One position: the fast path of `causal`. With `reuse` the new state takes the memory of the old one."""
         check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
         self._check_state(state, v)
         if q.shape[2] != 1:
             return self.causal(q, k, v, state)
-        mixed, after = causal.step(q, k, v, *self.feature_map.sides(), state)
+        mixed, after = causal.step(q, k, v, *self.feature_map.sides(), state, reuse)
         return check_result(mixed, q, k, v), after
 
     def weights(self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False) -> Tensor:
@@ -58,6 +60,7 @@ class LinearAttention(nn.Module):
         return reference.linear_weights(phi_q(q), phi_k(k), keep, causal)
 
     def _check_state(self, state: LinearState | None, v: Tensor) -> None:
-        if state is not None:
-            b, h, m = len(v), self.heads, self.feature_map.width(self.width)
-            check_state(state, {"sums": (b, h, m, v.shape[3]), "norms": (b, h, m), "peak": (b, h)})
+        if state is None:
+            return
+        b, h, m = len(v), self.heads, self.feature_map.width(self.width)
+        check_state(state, {"sums": (b, h, m, v.shape[3]), "norms": (b, h, m), "peak": (b, h)})

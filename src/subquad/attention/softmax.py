@@ -61,8 +61,10 @@ class SoftmaxAttention(nn.Module):
             every = keep = torch.cat([state.keep, keep], dim=1)
         return check_result(self._mix(q, k, v, every, causal=True), q, k, v), SoftmaxState(k, v, keep)
 
-    def step(self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None) -> tuple[Mixed, SoftmaxState]:
-        """One position: `causal`, whose only query sees every key."""
+    def step(
+        self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, reuse: bool = False
+    ) -> tuple[Mixed, SoftmaxState]:
+        """One position: `causal`, whose only query sees every key. The state grows, so there is nothing to reuse."""
         return self.causal(q, k, v, state)
 
     def weights(self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False) -> Tensor:

@@ -4,6 +4,7 @@ import multiprocessing
 import resource
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,9 +14,12 @@ _STATUS = Path("/proc/self/status")
 
 
 def in_fresh_process(work: Callable[..., T], *arguments: Any) -> T:
-    """The result of `work(*arguments)` from a new Python process. Both must be picklable."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(work, arguments)
+    """The result of `work(*arguments)` from a new Python process. Both must be picklable.
+
+    A process that is killed, by a lack of memory say, raises `BrokenProcessPool` here.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
 
 
 def peak_extra_bytes(prepare: Callable[[], Callable[[], object]], warm_up: Callable[[], object]) -> int:

@@ -68,10 +68,12 @@ class MultiheadAttention(nn.Module):
         mixed, state = self._causal().causal(*self._split(x, x), state, keep=keep)
         return self._merge(mixed), state
 
-    def step(self, x: Float[Tensor, "b 1 w"], state: Any = None) -> tuple[Float[Tensor, "b 1 w"], Any]:
-        """One position: the fast path of `causal`."""
+    def step(
+        self, x: Float[Tensor, "b 1 w"], state: Any = None, *, reuse: bool = False
+    ) -> tuple[Float[Tensor, "b 1 w"], Any]:
+        """One position: the fast path of `causal`. With `reuse` the old state is given up."""
         _check("x", x, self.model_width)
-        mixed, state = self._causal().step(*self._split(x, x), state)
+        mixed, state = self._causal().step(*self._split(x, x), state, reuse=reuse)
         return self._merge(mixed), state
 
     def _causal(self) -> Any:

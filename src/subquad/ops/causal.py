@@ -28,6 +28,8 @@ from subquad.ops.sums import (
     finite,
     kept,
     kept_features,
+    needs_gradient,
+    or_infinite,
     precise,
     reciprocal,
     without_autocast,
@@ -61,21 +63,41 @@ def step(
     phi_q: FeatureFunction,
     phi_k: FeatureFunction,
     state: LinearState | None = None,
+    reuse: bool = False,
 ) -> tuple[Float[Tensor, "b h 1 e"], LinearState]:
-    """Equations 9 to 12: one position of a recurrent network."""
+    """Equations 9 to 12: one position of a recurrent network.
+
+    With `reuse` the new state takes the memory of the old one, which is then gone. That saves most of the time of a step.
+    """
     sums, norms, peak = empty_state(k, v, phi_k) if state is None else state
+    dtype = v.dtype
     with without_autocast(q):
-        keys, exponent = phi_k(k.to(sums.dtype))
+        if q.dtype != sums.dtype:
+            q, k, v = q.to(sums.dtype), k.to(sums.dtype), v.to(sums.dtype)
+        queries, keys, exponent = _both(q, k, phi_q, phi_k)
+        if not reuse or needs_gradient(q, k, v, sums, norms):
+            sums, norms = sums.clone(), norms.clone()
         if exponent is not None:
             higher = torch.maximum(peak, exponent[..., 0, 0])
             fade = torch.exp2(peak - higher)[..., None]
-            sums, norms, peak = sums * fade[..., None], norms * fade, higher
+            sums, norms, peak = sums.mul_(fade[..., None]), norms.mul_(fade), higher
             keys = keys * torch.exp2(exponent - higher[..., None, None])
-        sums = torch.addcmul(sums, keys.mT, v.to(sums.dtype))
-        norms = norms + keys[:, :, 0]
-        queries = phi_q(q.to(sums.dtype)).values
-        inverse = reciprocal(along(queries, norms))
-        return (queries @ sums * inverse).to(v.dtype), LinearState(sums, norms, peak)
+        sums = sums.addcmul_(keys.mT, v)
+        norms = norms.add_(keys.squeeze(2))
+        total = torch.linalg.vecdot(queries, norms.unsqueeze(2)).unsqueeze(3)
+        mixed = (queries @ sums).div_(or_infinite(total))
+        return mixed if mixed.dtype == dtype else mixed.to(dtype), LinearState(sums, norms, peak)
+
+
+def _both(
+    q: Float[Tensor, "b h 1 d"], k: Float[Tensor, "b h 1 d"], phi_q: FeatureFunction, phi_k: FeatureFunction
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The features of a query and of a key, in one go where they have the same map: a step is made of small operations."""
+    if phi_q is not phi_k:
+        return phi_q(q).values, *phi_k(k)
+    values, exponent = phi_k(torch.cat([q, k], dim=2))
+    query, key = values.split(1, dim=2)
+    return query, key, None if exponent is None else exponent[:, :, 1:]
 
 
 def attend_parallel(

@@ -59,10 +59,18 @@ def finite(exponent: Tensor) -> Tensor:
     return torch.where(exponent == -math.inf, 0.0, exponent)
 
 
-def reciprocal(total: Tensor) -> Tensor:
-    """1 / total, and 0 where nothing was summed or all of it underflowed: such a row is zero, in its value and gradient."""
+def or_infinite(total: Tensor) -> Tensor:
+    """The denominator, and infinity where nothing was summed or all of it underflowed.
+
+    A row divided by it is then zero, in its value and in its gradient.
+    """
     nothing = total.abs() < torch.finfo(total.dtype).tiny ** 0.8  # 5e-31 in float32: far above what 1 / total can bear
-    return total.masked_fill(nothing, math.inf).reciprocal()
+    return total.masked_fill(nothing, math.inf)
+
+
+def reciprocal(total: Tensor) -> Tensor:
+    """1 / total, and 0 where there is nothing to divide by."""
+    return or_infinite(total).reciprocal()
 
 
 def along(x: Float[Tensor, "*b n m"], norms: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n 1"]:
