@@ -128,6 +128,7 @@ def linformer_pytorch(kind: Kind, length: int) -> Mix:
 
 CORES: tuple[Kind, ...] = ("bidirectional", "causal")
 SOFTMAX, OWN, FAST = f"torch {BASELINE}", "subquad linear", "pytorch-fast-transformers linear"
+COMPILED = "subquad linear, compiled"
 # A package and a mechanism, the forms it has, and how it is built for a form and a length.
 CANDIDATES: dict[str, tuple[tuple[Kind, ...], Callable[[Kind, int], Mix]]] = {
     SOFTMAX: (get_args(Kind), partial(own, BASELINE)),
@@ -190,9 +191,12 @@ def leak(name: str, kind: Kind, seed: int) -> float:
 
 
 def decoding(name: str, batch: int) -> Run:
-    """Decoding steps, each from the state that the one before left."""
+    """Decoding steps, each from the state that the one before left, and in its memory."""
     q, k, v = torch.randn(3, batch, HEADS, 1, WIDTH, generator=torch.Generator().manual_seed(0))
-    step: Callable[..., Any] = Linear().build(heads=HEADS, width=WIDTH).step
+    attend = Linear().build(heads=HEADS, width=WIDTH)
+    step: Callable[..., Any] = lambda q, k, v, state: attend.step(q, k, v, state, reuse=True)  # noqa: E731
+    if name == COMPILED:
+        step = torch.compile(step)
     if name == FAST:
         module = import_module("fast_transformers.recurrent.attention.self_attention.linear_attention")
         step, q, k, v = module.RecurrentLinearAttention(WIDTH), q[:, :, 0], k[:, :, 0], v[:, :, 0]
@@ -266,7 +270,7 @@ def measure(options: Comparison, progress: Progress) -> Iterator[list[Row]]:
             yield [row for row in rows if group is together or row["mechanism"] != SOFTMAX]
     for batch in progress.track(options.batches, description="decoding"):
         cell = {"form": "step", "what": "forward", "batch": batch, "threads": options.threads}
-        steps = {name: partial(decoding, name, batch) for name in (OWN, FAST)}
+        steps = {name: partial(decoding, name, batch) for name in (OWN, COMPILED, FAST)}
         yield in_fresh_process(turns, steps, cell, options.seconds, STEPS)
     cells = list(product(options.memory_lengths, have, get_args(What)))
     for length, kind, what in progress.track(cells, description="memory"):

@@ -47,8 +47,7 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """out_i = phi(q_i) S / phi(q_i) z."""
-    one_block = max(q.shape[2], k.shape[2]) <= block_length(q, phi_k.width(q.shape[-1]))
-    if prefers_parallel(q) or (one_block and not needs_gradient(q, k, v, *phi_q.weights(), *phi_k.weights())):
+    if prefers_parallel(q):
         return attend_parallel(q, k, v, phi_q, phi_k, keep)
     return attend_in_blocks(q, k, v, phi_q, phi_k, keep)
 
@@ -110,7 +109,8 @@ class _Blocks(torch.autograd.Function):
         phi_k: FeatureFunction,
         *weights: Tensor,
     ) -> Tensor:
-        mixed, inverse, *state = _mix(q, k, v, keep, phi_q, phi_k)
+        inverse = q.new_empty(*q.shape[:3], 1, dtype=precise(q.dtype))
+        mixed, *state = _mix(q, k, v, keep, phi_q, phi_k, inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state, *weights)
         ctx.maps = phi_q, phi_k
         return mixed
@@ -126,7 +126,7 @@ class _Blocks(torch.autograd.Function):
         for_q, for_k = WeightGradients(phi_q), WeightGradients(phi_k)
         room = Scratch(dtype)
 
-        for block in blocks(q.shape[2], block_length(q, norms.shape[-1])):
+        for block in blocks(q.shape[2], block_length(q, norms.shape[-1], most=512)):
             room.start()
             x = q[:, :, block].to(dtype)
             features = phi_q(x, room)
@@ -137,7 +137,7 @@ class _Blocks(torch.autograd.Function):
             d_queries = torch.mul(d_total, norms[:, None], out=room.take(*queries.shape)).baddbmm_(d_mixed, sums.mT)
             dq[:, :, block] = for_q.pullback(x, features, d_queries.unflatten(0, heads))
 
-        for block in blocks(k.shape[2], block_length(k, norms.shape[-1])):
+        for block in blocks(k.shape[2], block_length(k, norms.shape[-1], most=512)):
             room.start()
             x, values = kept(k, keep, block), kept(v, keep, block).flatten(0, 1)
             features = kept_features(phi_k, x, keep, block, room)
@@ -157,20 +157,28 @@ class _Blocks(torch.autograd.Function):
 
 
 def _mix(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, phi_q: FeatureFunction, phi_k: FeatureFunction
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keep: Tensor | None,
+    phi_q: FeatureFunction,
+    phi_k: FeatureFunction,
+    inverse: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The mixed values, and for the backward 1 / denominator and what `sum_keys` gave."""
+    """The mixed values, and what `sum_keys` gave. Writes 1 / denominator into `inverse`, if given, for the backward."""
+    most = 1024 if inverse is None else 512  # a training step has less memory to spare
     room = Scratch(precise(q.dtype))
-    sums, norms, peak = sum_keys(k, v, phi_k, keep, room)
-    mixed, inverse = new_mixed(q, v), norms.new_empty(*q.shape[:3], 1)
-    for block in blocks(q.shape[2], block_length(q, norms.shape[-1])):
+    sums, norms, peak = sum_keys(k, v, phi_k, keep, room, most)
+    mixed = new_mixed(q, v)
+    for block in blocks(q.shape[2], block_length(q, norms.shape[-1], most)):
         room.start()
         queries = phi_q(q[:, :, block].to(norms.dtype), room).values.flatten(0, 1)
         out, factor = landing(mixed, block, room), reciprocal(along(queries, norms))
         torch.bmm(queries, sums, out=out).mul_(factor)
         land(mixed, block, out)
-        land(inverse, block, factor)
-    return mixed, inverse, sums, norms, peak
+        if inverse is not None:
+            land(inverse, block, factor)
+    return mixed, sums, norms, peak
 
 
 def sum_keys(
@@ -179,25 +187,41 @@ def sum_keys(
     phi: FeatureFunction,
     keep: Bool[Tensor, "b s"] | None,
     room: Scratch,
+    most: int,
 ) -> tuple[Float[Tensor, "bh m e"], Float[Tensor, "bh m"], Float[Tensor, "bh 1 1"]]:
     """S and z over all the keys, a block at a time, relative to the largest exponent so far; batch and heads in one."""
-    sums, norms, peak = (part.flatten(0, 1) for part in empty_state(k, v, phi))
-    peak = peak[:, None, None]
-    for block in blocks(k.shape[2], block_length(k, norms.shape[-1])):
+    state: tuple[Tensor, Tensor, Tensor] | None = None
+    for block in blocks(k.shape[2], block_length(k, phi.width(k.shape[-1]), most)):
         room.start()
         features = kept_features(phi, kept(k, keep, block), keep, block, room)
         keys, values = features.values.flatten(0, 1), kept(v, keep, block).flatten(0, 1)
-        if features.exponent is None:
-            norms += keys.sum(1)
-        else:
-            exponent = features.exponent.flatten(0, 1)
-            higher = torch.maximum(peak, exponent.amax(1, keepdim=True))
-            fade, share = torch.exp2(peak - finite(higher)), torch.exp2(exponent - finite(higher))
-            sums.mul_(fade)
-            norms.mul_(fade[..., 0]).add_(across(keys, share))
-            values, peak = values * share, higher
-        sums.baddbmm_(keys.mT, values)
-    return sums, norms, peak
+        exponent = None if features.exponent is None else features.exponent.flatten(0, 1)
+        state = _sum_block(keys, values, exponent) if state is None else _add_block(*state, keys, values, exponent)
+    if state is None:
+        sums, norms, peak = (part.flatten(0, 1) for part in empty_state(k, v, phi))
+        state = sums, norms, peak[:, None, None]
+    return state
+
+
+def _sum_block(keys: Tensor, values: Tensor, exponent: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The first block: its own sums."""
+    if exponent is None:
+        return torch.bmm(keys.mT, values), keys.sum(1), keys.new_zeros(len(keys), 1, 1)
+    peak = exponent.amax(1, keepdim=True)
+    share = torch.exp2(exponent - finite(peak))
+    return torch.bmm(keys.mT, values * share), across(keys, share), peak
+
+
+def _add_block(
+    sums: Tensor, norms: Tensor, peak: Tensor, keys: Tensor, values: Tensor, exponent: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A further block, added in place."""
+    if exponent is None:
+        return sums.baddbmm_(keys.mT, values), norms.add_(keys.sum(1)), peak
+    higher = torch.maximum(peak, exponent.amax(1, keepdim=True))
+    fade, share = torch.exp2(peak - finite(higher)), torch.exp2(exponent - finite(higher))
+    norms = norms.mul_(fade[..., 0]).add_(across(keys, share))
+    return sums.mul_(fade).baddbmm_(keys.mT, values * share), norms, higher
 
 
 def quotient(

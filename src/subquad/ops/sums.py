@@ -83,10 +83,10 @@ def across(x: Float[Tensor, "*b n m"], factors: Float[Tensor, "*b n 1"]) -> Floa
     return (factors.mT @ x)[..., 0, :]
 
 
-def block_length(x: Float[Tensor, "b h n d"], features: int) -> int:
-    """How many positions to work on at once."""
+def block_length(x: Float[Tensor, "b h n d"], features: int, most: int) -> int:
+    """How many positions to work on at once: as many as the working set allows, and at most `most`."""
     rows = WORKING_SET // max(1, x.shape[0] * x.shape[1] * features)
-    return max(64, min(512, rows // 64 * 64))
+    return max(64, min(most, rows // 64 * 64))
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
