@@ -1,5 +1,6 @@
 """Loops for a CPU and the all-parallel form for a GPU are the same function, and continue from each other."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -78,6 +79,20 @@ def test_results_do_not_live_in_the_scratch_memory() -> None:
         kept = [part.clone() for part in flat]
         form(2 * v.detach(), 3 * q.detach(), k.detach(), *sides)
         assert_close(flat, kept, rtol=0, atol=0)
+
+
+def test_scratch_made_in_inference_mode_serves_training() -> None:
+    """PyTorch forbids writing to tensors of inference mode outside of it. A new thread starts without scratch memory."""
+    phi, (q, k, v) = setup("elu", 700)
+
+    def infer_then_train() -> None:
+        with torch.inference_mode():
+            linear.attend_in_blocks(q, k, v, *phi.sides())
+        linear.attend_in_blocks(q, k, v, *phi.sides()).sum().backward()  # type: ignore[no-untyped-call]
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(infer_then_train).result()
+    assert q.grad is not None
 
 
 def test_scratch_keeps_small_pieces_only() -> None:

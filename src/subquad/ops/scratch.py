@@ -35,6 +35,7 @@ class Scratch:
         if self._next == len(self._pieces):
             self._pieces.append(torch.empty(0, dtype=self._dtype))
         if self._pieces[self._next].numel() < size:
-            self._pieces[self._next] = torch.empty(size, dtype=self._dtype)
+            with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside of it
+                self._pieces[self._next] = torch.empty(size, dtype=self._dtype)
         self._next += 1
         return self._pieces[self._next - 1][:size].view(shape)
