@@ -88,7 +88,7 @@ def test_scratch_made_in_inference_mode_serves_training() -> None:
     def infer_then_train() -> None:
         with torch.inference_mode():
             linear.attend_in_blocks(q, k, v, *phi.sides())
-        linear.attend_in_blocks(q, k, v, *phi.sides()).sum().backward()  # type: ignore[no-untyped-call]
+        linear.attend_in_blocks(q, k, v, *phi.sides()).sum().backward()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(infer_then_train).result()
