@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 import tyro
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -141,27 +143,25 @@ def show(rows: list[Row], console: Console) -> None:
     """Tables: speed-up by length with the length from which it pays, and memory."""
     speedups = [row for row in rows if row["metric"] == "speedup" and row["mechanism"] != BASELINE]
     lengths = sorted({row["length"] for row in speedups})
-    for threads in sorted({row["threads"] for row in speedups}):
-        table = Table("mechanism", "form", "what", *map(str, lengths), "pays from", title=f"speed-up, threads: {threads}")
-        for name in OPTIONS:
-            for form in FORMS:
-                for what in WORKS:
-                    line = {
-                        row["length"]: row
-                        for row in speedups
-                        if (row["mechanism"], row["form"], row["what"], row["threads"]) == (name, form, what, threads)
-                    }
-                    if not line:
-                        continue
-                    values = [line[length]["value"] for length in lengths]
-                    start = pays_from(lengths, values)
-                    cells = [f"{value:.2f}" for value in values]
-                    table.add_row(name, form, what, *cells, "not measured" if start is None else f"{start:.0f}")
+    for threads, form in product(sorted({row["threads"] for row in speedups}), FORMS):
+        title = f"{form}: times as fast as fused softmax, threads: {threads}"
+        table = Table("attention", *map(str, lengths), "pays from", title=title, box=SIMPLE, padding=(0, 1, 0, 0))
+        for name, what in product(OPTIONS, WORKS):
+            cell = (name, form, what, threads)
+            found = {
+                row["length"]: row["value"]
+                for row in speedups
+                if (row["mechanism"], row["form"], row["what"], row["threads"]) == cell
+            }
+            if found:
+                start = pays_from(lengths, [found[length] for length in lengths])
+                values = [f"{found[length]:.2f}" for length in lengths]
+                table.add_row(f"{name}, {what}", *values, "-" if start is None else f"{start:.0f}")
         console.print(table)
     memory = [row for row in rows if row["metric"] == "peak_memory"]
     if memory:
         lengths = sorted({row["length"] for row in memory})
-        table = Table("mechanism", "form", "what", *map(str, lengths), title="peak extra memory, MB")
+        table = Table("mechanism", "form", "what", *map(str, lengths), title="peak extra memory, MB", box=SIMPLE)
         kinds = dict.fromkeys((row["mechanism"], row["form"], row["what"]) for row in memory)
         for kind in kinds:
             line = {row["length"]: row for row in memory if (row["mechanism"], row["form"], row["what"]) == kind}
