@@ -47,9 +47,14 @@ def check_state(state: Sequence[Tensor], fields: dict[str, tuple[int, ...]]) -> 
         _check_shape(f"state.{name}", part, needed)
 
 
-def check_result(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The result, if there was no NaN in what went in. One sum tells; a GPU, which would have to wait, is not asked."""
-    if mixed.device.type != "cpu" or torch.compiler.is_compiling() or not mixed.detach().sum().isnan():
+def check_result(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, *also: Tensor) -> Tensor:
+    """The result, unless what went in was not finite. A sum over the result tells; a GPU, which would wait, is not asked.
+
+    `also` holds what else to sum: PyTorch's fused attention may turn a NaN into zeros, so its result alone does not tell.
+    """
+    if mixed.device.type != "cpu" or torch.compiler.is_compiling():
+        return mixed
+    if all(part.detach().sum().isfinite() for part in (mixed, *also)):
         return mixed
     for name, x in (("q", q), ("k", k), ("v", v)):
         for what, found in (("NaN", x.isnan()), ("infinite numbers", x.isinf())):

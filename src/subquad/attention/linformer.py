@@ -60,7 +60,7 @@ class LinformerAttention(nn.Module):
             mask = None if used is None else used[:, None, None, :]
             # a slot is a sum, too large to be rounded to half precision
             mixed = F.scaled_dot_product_attention(q.to(slots_k.dtype), slots_k, slots_v, attn_mask=mask)
-        return check_result(mixed.to(v.dtype), q, k, v)
+        return check_result(mixed.to(v.dtype), q, k, v, q, slots_k, slots_v)
 
 
 class SlotProjection(nn.Module):

@@ -43,7 +43,7 @@ class SoftmaxAttention(nn.Module):
         check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
         if keep is not None:
             k, v = _blanked(k, keep), _blanked(v, keep)
-        return check_result(self._mix(q, k, v, keep, causal=False), q, k, v)
+        return check_result(self._mix(q, k, v, keep, causal=False), q, k, v, q, k, v)
 
     def causal(
         self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, keep: Keep | None = None
@@ -54,12 +54,13 @@ class SoftmaxAttention(nn.Module):
             keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
         else:
             k, v = _blanked(k, keep), _blanked(v, keep)
+        new = (q, k, v)
         if state is not None:
             b, h, s, d = state.keys.shape
             check_state(state, {"keys": (len(k), self.heads, s, d), "values": (len(k), h, s, v.shape[3]), "keep": (b, s)})
             k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
             every = keep = torch.cat([state.keep, keep], dim=1)
-        return check_result(self._mix(q, k, v, every, causal=True), q, k, v), SoftmaxState(k, v, keep)
+        return check_result(self._mix(q, k, v, every, causal=True), *new, *new), SoftmaxState(k, v, keep)
 
     def step(
         self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, reuse: bool = False
