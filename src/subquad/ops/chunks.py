@@ -38,7 +38,7 @@ from subquad.ops.sums import (
 from subquad.types import FeatureFunction
 
 CHUNK = 64  # positions that attend to each other by the equation
-BLOCK = 256  # positions whose features are computed at once; twice as many are as fast and need 2 MB more at 8 heads of 64
+BLOCK = 256  # positions whose features are computed at once, at most; more of them need more memory in training
 
 
 def attend_in_chunks(

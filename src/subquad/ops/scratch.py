@@ -1,8 +1,8 @@
 """Memory that loops over blocks use again.
 
 Fresh tensors of a megabyte cost a CPU as much as the arithmetic in them: the system has to find and clear their pages. So
-each round of a loop takes the same pieces as the round before, and each thread keeps them from one call to the next. On
-sequences of 256 tokens that saves a quarter of a training step's attention.
+each round of a loop takes the same pieces as the round before, and each thread keeps them from one call to the next,
+which short sequences notice most.
 """
 
 import math
