@@ -1,15 +1,23 @@
-"""Find out which attention your sequences need, then use it."""
+"""Find out which attention your sequences need, then use it.
 
-from subquad.attention import MECHANISMS, Favor, Linear, Linformer, Softmax, require_causal
-from subquad.errors import SubquadError
-from subquad.feature_maps import FEATURE_MAPS, Elu, Learned, Random, Relu, Taylor
-from subquad.models import MultiheadAttention
+Names are imported when they are first asked for: the commands that only read rows, and `--help`, do without PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from subquad.attention import MECHANISMS, Favor, Linear, Linformer, Softmax, require_causal
+    from subquad.errors import SubquadError
+    from subquad.feature_maps import FEATURE_MAPS, Elu, Learned, Random, Relu, Taylor
+    from subquad.models import Block, MultiheadAttention
 
 __version__ = "0.1.0"
 
 __all__ = [
     "FEATURE_MAPS",
     "MECHANISMS",
+    "Block",
     "Elu",
     "Favor",
     "Learned",
@@ -23,3 +31,18 @@ __all__ = [
     "Taylor",
     "require_causal",
 ]
+
+_HOMES = ("errors", "feature_maps", "attention", "models")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"subquad.{home}")
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module 'subquad' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

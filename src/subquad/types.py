@@ -99,12 +99,26 @@ class CausalAttention(Attention, Protocol):
         ...
 
 
+class Traits(NamedTuple):
+    """What can be said of a mechanism without running it. L: length, d: width of a head, m: features, k: slots."""
+
+    exact: bool  # whether it computes softmax attention itself
+    time: str  # of one head, as it grows with the length
+    space: str  # beside inputs and outputs
+    gives_up: str  # what its user does without, beside softmax
+
+
 class AttentionOptions(Protocol):
     """Options of a mechanism: a frozen dataclass that builds. Its `asdict` is the file format."""
 
     @property
     def kind(self) -> str:
         """Its name in the registry."""
+        ...
+
+    @property
+    def traits(self) -> Traits:
+        """Its formulas and its price, for tables and advice."""
         ...
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> torch.nn.Module: ...

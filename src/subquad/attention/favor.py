@@ -8,6 +8,7 @@ from subquad.attention.linear import LinearAttention
 from subquad.errors import SubquadError
 from subquad.feature_maps import Kernel, Random, RandomMap
 from subquad.ops.projections import Norms, Projection
+from subquad.types import Traits
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class Favor:
     per_head: bool = False  # whether every head draws its own directions
     relu_offset: float = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
     kind: str = field(default="favor", init=False)
+
+    @property
+    def traits(self) -> Traits:
+        price = "its weights are softmax's with a random error that falls with the number of features and grows with large inputs"
+        return Traits(False, "L m d", "m d", price)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "FavorAttention":
         random = Random(self.features, self.kernel, self.projection, self.norms, self.per_head, self.relu_offset)

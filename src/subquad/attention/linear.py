@@ -9,7 +9,7 @@ from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
 from subquad.ops import causal, linear, reference
 from subquad.ops.sums import LinearState
-from subquad.types import Keep, Keys, Mixed, Queries, Values
+from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,11 @@ class Linear:
 
     feature_map: FeatureMapOptions = field(default_factory=Elu)
     kind: str = field(default="linear", init=False)
+
+    @property
+    def traits(self) -> Traits:
+        price = "it weighs keys in a way of its own, so a model is to be trained with it or converted to it, not just switched"
+        return Traits(False, "L m d", "m d", price)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LinearAttention":
         return LinearAttention(self.feature_map.build(heads=heads, width=width, generator=generator), heads, width)

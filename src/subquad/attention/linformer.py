@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from subquad.attention.checks import check_inputs, check_result
 from subquad.errors import SubquadError
 from subquad.ops.sums import precise, without_autocast
-from subquad.types import Keep, Keys, Mixed, Queries, Values
+from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
 Method = Literal["learned", "mean", "convolution"]
 Sharing = Literal["none", "heads", "keys-values"]
@@ -25,6 +25,11 @@ class Linformer:
     method: Method = "learned"  # mean has no weights and takes any length; convolution moves by max_length / k positions
     sharing: Sharing = "keys-values"  # none: each head has its own; heads: one for keys, one for values; keys-values: one
     kind: str = field(default="linformer", init=False)
+
+    @property
+    def traits(self) -> Traits:
+        price = "it sees k mixtures of positions, has no causal form, and takes no sequence longer than it was built for"
+        return Traits(False, "L k d", "L k", price)
 
     def build(
         self,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.ops import reference
 from subquad.ops.sums import precise
-from subquad.types import Keep, Keys, Mixed, Queries, Values
+from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Softmax:
 
     materialised: bool = False  # whether the attention matrix is made as the equation says, to compare with or to look at
     kind: str = field(default="softmax", init=False)
+
+    @property
+    def traits(self) -> Traits:
+        space = "L^2" if self.materialised else "L d"
+        return Traits(True, "L^2 d", space, "nothing but time: it is the exact one, and its decoding state grows with the length")
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "SoftmaxAttention":
         return SoftmaxAttention(self, heads, width)

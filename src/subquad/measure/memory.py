@@ -1,12 +1,13 @@
-"""How much memory a piece of work needs, read in a process of its own."""
+"""How much memory work needs, and a limit on it."""
 
 import multiprocessing
-import resource
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 T = TypeVar("T")
 
@@ -22,17 +23,25 @@ def in_fresh_process(work: Callable[..., T], *arguments: Any) -> T:
         return pool.submit(work, *arguments).result()
 
 
-def peak_extra_bytes(prepare: Callable[[], Callable[[], object]], warm_up: Callable[[], object]) -> int:
-    """The peak of this process' resident memory during `prepare()()` above what it was once prepared.
+def peak_extra_bytes(run: Callable[[], object]) -> int:
+    """The peak of this process' resident memory during `run()` above what it was before.
 
-    `warm_up` does the same on something tiny, so that libraries and their buffers are in memory before. Meant for a fresh
-    process: memory that was used before and given back to the allocator would be used again unseen.
+    Meant for a process in which the same was done before on something tiny, so that libraries and their buffers are in
+    memory, and nothing larger: memory that was used before and given back to the allocator would be used again unseen.
     """
-    warm_up()
-    run = prepare()
     before = _forget_peak()
     run()
     return max(0, _peak() - before)
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """From here on this process gets so many bytes more; then its allocations fail. On Linux only."""
+    if not _STATUS.exists():
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + limit_bytes, hard))
 
 
 def _forget_peak() -> int:
@@ -46,6 +55,10 @@ def _forget_peak() -> int:
 def _peak() -> int:
     if _STATUS.exists():
         return _status("VmHWM")
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

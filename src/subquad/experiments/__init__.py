@@ -1,0 +1,1 @@
+"""Published claims and tables, each with the grid to run and the verdict on the rows."""

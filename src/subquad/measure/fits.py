@@ -1,0 +1,154 @@
+"""What measured costs say about lengths: how they grow, where one passes another, and how sure that is.
+
+Costs are positive and noisy by a factor, so everything is done with their logarithms. Intervals come from a bootstrap: each
+cost is drawn anew around its middle with the scatter that its repetitions showed, and what was computed is computed again.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from subquad.measure.timing import Interval, pays_from
+
+Array = NDArray[np.float64]
+
+DRAWS = 1000
+FEWEST_POINTS = 3
+
+
+class Costs(NamedTuple):
+    """Costs by length, ascending, and draws of them: ``draws[i, j]`` is the i-th draw at the j-th length."""
+
+    lengths: Array
+    middle: Array
+    draws: Array
+
+
+class Crossover(NamedTuple):
+    """From which length on a mechanism pays. None stands for beyond the measured lengths, on the side where it stands."""
+
+    middle: float | None
+    low: float | None
+    high: float | None
+    first_length: float
+    last_length: float
+
+    @property
+    def within(self) -> bool:
+        """Whether it lies within the measured lengths, the shortest included."""
+        return self.middle is not None
+
+
+class Growth(NamedTuple):
+    """a + b L + c L^2 with the three coefficients, none negative, and the exponent of the longer half of the lengths."""
+
+    constant: float
+    linear: float
+    quadratic: float
+    exponent: Interval | None
+
+
+def pooled_scatter(cells: Sequence[Sequence[float]]) -> float:
+    """By how much a measurement differs from one visit in fresh processes to the next: the standard deviation of its logarithm.
+
+    From all cells that were visited more than once: few visits each, but many together. At least 1% is believed, and 5% where
+    nothing was visited twice.
+    """
+    squares = degrees = 0.0
+    for values in cells:
+        logs = np.log(values)
+        squares += float(((logs - logs.mean()) ** 2).sum())
+        degrees += len(values) - 1
+    return max(0.01, float(np.sqrt(squares / degrees))) if degrees else 0.05
+
+
+def draw_costs(visits: Mapping[int, Sequence[float]], scatter: float, rng: np.random.Generator, draws: int = DRAWS) -> Costs:
+    """The middle of the visits to each length, and draws of what another run with as many visits would find.
+
+    Hence twice the variance of a middle: that of this run and that of the other.
+    """
+    lengths = np.array(sorted(visits), dtype=float)
+    logs = np.array([float(np.mean(np.log(visits[int(length)]))) for length in lengths])
+    spread = scatter * np.sqrt([2 / len(visits[int(length)]) for length in lengths])
+    return Costs(lengths, np.exp(logs), np.exp(logs + rng.standard_normal((draws, len(lengths))) * spread))
+
+
+def crossover(ratios: Costs) -> Crossover:
+    """Where the ratio baseline / measured comes above 1 to stay, by interpolation between lengths, never beyond them."""
+    lengths = [int(length) for length in ratios.lengths]
+    first, last = ratios.lengths[0], ratios.lengths[-1]
+    found = [pays_from(lengths, draw) for draw in ratios.draws]
+    # beyond the last length sorts last; at the first length or before it, first
+    ordered = np.sort([np.inf if length is None else length for length in found])
+    low, high = ordered[int(0.025 * len(ordered))], ordered[int(np.ceil(0.975 * len(ordered))) - 1]
+    middle = pays_from(lengths, list(ratios.middle))
+    return Crossover(
+        middle=middle,
+        low=None if low <= first else _finite(low),
+        high=_finite(high),
+        first_length=float(first),
+        last_length=float(last),
+    )
+
+
+def growth(costs: Costs) -> Growth | None:
+    """How the cost grows. None for fewer than three lengths."""
+    if len(costs.lengths) < FEWEST_POINTS:
+        return None
+    upper = slice(-max(FEWEST_POINTS, (len(costs.lengths) + 1) // 2), None)
+    logs = np.log(costs.lengths[upper])
+    slopes = np.polyfit(logs, np.log(np.vstack([costs.middle, costs.draws])[:, upper]).T, 1)[0]
+    low, high = np.quantile(slopes[1:], [0.025, 0.975])
+    return Growth(*polynomial(costs.lengths, costs.middle), Interval(float(slopes[0]), float(low), float(high)))
+
+
+def polynomial(lengths: Array, costs: Array, degree: int = 2) -> tuple[float, ...]:
+    """a, b and c of a + b L + c L^2, none negative, with the least relative error. c is 0 for the degree 1."""
+    powers = np.stack([lengths**power for power in range(degree + 1)], axis=1)
+    scale = powers.max(axis=0)
+    coefficients, _ = nnls(powers / scale / costs[:, None], np.ones(len(lengths)))
+    return tuple(float(value) for value in [*(coefficients / scale), 0.0, 0.0][:3])
+
+
+def extrapolated_crossover(baseline: Costs, measured: Costs) -> Interval | None:
+    """Where the two fitted costs would meet beyond the measured lengths. An extrapolation, to be called one.
+
+    None if the fits do not meet, or do not in one of forty draws and more, which leaves the interval open.
+    """
+    start = float(max(baseline.lengths[-1], measured.lengths[-1]))
+    middle = _meet(baseline.lengths, baseline.middle, measured.lengths, measured.middle, start)
+    count = min(len(baseline.draws), 200)
+    draws = [
+        _meet(baseline.lengths, baseline.draws[index], measured.lengths, measured.draws[index], start)
+        for index in range(count)
+    ]
+    if middle is None:
+        return None
+    low, high = np.quantile([np.inf if draw is None else draw for draw in draws], [0.025, 0.975], method="nearest")
+    return Interval(middle, float(low), float(high))
+
+
+def _meet(baseline_lengths: Array, baseline: Array, lengths: Array, measured: Array, start: float) -> float | None:
+    a, b, c = (
+        one - other
+        for one, other in zip(polynomial(baseline_lengths, baseline), polynomial(lengths, measured), strict=True)
+    )
+    roots = [float(root.real) for root in np.roots([c, b, a]) if abs(root.imag) < 1e-9 and root.real >= start]
+    return max(roots) if roots and c > 0 else None
+
+
+def interpolate(lengths: Sequence[float], costs: Sequence[float], at: float) -> float:
+    """A cost between measured lengths, or beyond the last along the fitted polynomial."""
+    x, y = np.array(lengths, dtype=float), np.array(costs, dtype=float)
+    if at <= x[-1]:
+        return float(np.exp(np.interp(np.log(at), np.log(x), np.log(y))))
+    a, b, c = polynomial(x, y)
+    return float((a + b * at + c * at**2) * y[-1] / (a + b * x[-1] + c * x[-1] ** 2))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+

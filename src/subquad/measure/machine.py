@@ -1,0 +1,47 @@
+"""On what was it measured?"""
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = ("subquad", "torch", "numpy", "scipy")
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of what figures depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def describe() -> dict[str, Any]:
+    """The processor, its cores, the memory and the system."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether figures of one tell about the other. Memory is not asked: virtual machines change it between boots."""
+    return all(one.get(name) == other.get(name) for name in ("processor", "cores", "system"))
+
+
+def processor() -> str:
+    """Its name as the system gives it."""
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,236 @@
+"""Work that is measured in child processes: one each, so that a cell that fails takes nothing with it.
+
+The children of one group take turns, round after round, so that drift of the machine hits all alike. Children are forked
+from a server that has imported PyTorch once: a fresh process costs 30 milliseconds, not two seconds.
+"""
+
+import contextlib
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import psutil
+
+from subquad.measure.devices import peak_bytes, wait_for
+from subquad.measure.memory import limit_memory
+
+OUT_OF_MEMORY, TIMEOUT, ERROR = "out of memory", "timeout", "error"
+
+BURST_SECONDS = 0.005  # one turn's measurement lasts at least so long,
+SETTLE_SECONDS = 0.003  # after its caches are warm again
+BRIEF_SECONDS = 0.02  # a run that takes longer has warmed up after its first moments
+
+
+class Work(NamedTuple):
+    """Something to run again and again, and the bytes that it holds in between and that count, a decoder's state say."""
+
+    run: Callable[[], object]
+    held_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a child builds for itself. Both must be picklable."""
+
+    prepare: Callable[[], Work]
+    warm_up: Callable[[], Work]
+    """The same on something tiny."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one child may use."""
+
+    memory_bytes: int = 2**30
+    run_seconds: float = 30.0
+    """For one run."""
+    turn_seconds: float = 0.04
+    """For all turns of one visit, beyond the fewest."""
+    threads: int = 1
+    device: str = "cpu"
+
+
+@dataclass
+class Outcome:
+    """What a child measured, or why it did not."""
+
+    seconds: list[float] = field(default_factory=list)
+    peak_bytes: int | None = None
+    failure: str = ""
+    message: str = ""
+
+
+class CellFailedError(Exception):
+    """A child did not answer, or answered that it could not."""
+
+    def __init__(self, failure: str, message: str) -> None:
+        super().__init__(message)
+        self.failure, self.message = failure, message
+
+
+def context(preload: Sequence[str] = ()) -> Any:
+    """How children are started: from a server that has imported `preload`, where the system can fork."""
+    methods = multiprocessing.get_all_start_methods()
+    chosen = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if preload and chosen.get_start_method() == "forkserver":
+        chosen.set_forkserver_preload([*preload, __name__])
+    return chosen
+
+
+def visit(
+    candidates: Mapping[str, Candidate], limits: Limits, running: Callable[[str], None] = lambda name: None
+) -> dict[str, Outcome]:
+    """Starts a child for each candidate and lets them take turns. `running` is told whose turn it is."""
+    outcomes = {name: Outcome() for name in candidates}
+    workers: dict[str, Worker] = {}
+    try:
+        for name, candidate in candidates.items():
+            workers[name] = Worker(candidate, limits)
+        for question in (None, "first"):  # without a question: that it is ready
+            for name in list(workers):
+                running(name)
+                _ask(question, name, workers, outcomes, limits)
+        while turn := [name for name in workers if _wants_a_turn(outcomes[name], limits)]:
+            for name in turn:
+                _ask("turn", name, workers, outcomes, limits)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return outcomes
+
+
+def _ask(
+    question: str | None, name: str, workers: dict[str, "Worker"], outcomes: dict[str, Outcome], limits: Limits
+) -> None:
+    outcome = outcomes[name]
+    try:
+        answer = workers[name].ask(question, limits.run_seconds)
+    except CellFailedError as error:
+        outcome.failure, outcome.message = error.failure, error.message
+        workers.pop(name).close()
+        return
+    if question == "first":
+        seconds, outcome.peak_bytes = answer
+        if seconds >= BRIEF_SECONDS:
+            outcome.seconds.append(seconds)
+    elif question == "turn":
+        outcome.seconds.append(answer)
+
+
+def _wants_a_turn(outcome: Outcome, limits: Limits) -> bool:
+    """A few turns each, fewer where one takes long; more while there is time."""
+    taken = outcome.seconds
+    if not taken:
+        return True
+    turns = sum(max(seconds, BURST_SECONDS + SETTLE_SECONDS) for seconds in taken)
+    return len(taken) < fewest_turns(taken[-1]) or turns < limits.turn_seconds
+
+
+def fewest_turns(run_seconds: float) -> int:
+    """How often a run is measured in any case."""
+    return 3 if run_seconds < 0.1 else 2 if run_seconds < 0.5 else 1
+
+
+class Worker:
+    """A child process that answers questions."""
+
+    def __init__(self, candidate: Candidate, limits: Limits) -> None:
+        chosen = context()
+        self.connection, theirs = chosen.Pipe()
+        self.process = chosen.Process(target=_serve, args=(theirs, candidate, limits), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.control = psutil.Process(self.process.pid)
+
+    def ask(self, question: str | None, seconds: float) -> Any:
+        """Its answer, within so many seconds."""
+        if question:
+            with contextlib.suppress(BrokenPipeError, psutil.NoSuchProcess):  # that there is no answer tells
+                self.control.resume()
+                self.connection.send(question)
+        if not self.connection.poll(seconds):
+            raise CellFailedError(TIMEOUT, f"one run took longer than {seconds:.0f} s")
+        try:
+            failure, answer = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._died() from None
+        if failure:
+            raise CellFailedError(failure, answer)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.control.suspend()  # its idle threads would go on to spin for milliseconds, into the next one's turn
+        return answer
+
+    def close(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+    def _died(self) -> CellFailedError:
+        self.process.join()
+        code = self.process.exitcode or 0
+        if code == -signal.SIGKILL:
+            return CellFailedError(OUT_OF_MEMORY, "the process was killed, most likely for lack of memory")
+        return CellFailedError(ERROR, f"the process ended by itself, with code {code}")
+
+
+def _serve(connection: Connection, candidate: Candidate, limits: Limits) -> None:
+    """The child's side: prepares, then answers until it is ended."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        try:
+            torch.set_num_threads(1)  # others prepare at the same time; their threads would wait for one another
+            limit_memory(limits.memory_bytes)
+            tiny, work = candidate.warm_up(), candidate.prepare()
+            connection.send(("", None))
+            seconds = 0.0
+            while question := connection.recv():
+                if question == "first":
+                    torch.set_num_threads(limits.threads)
+                    tiny.run()
+                    seconds, peak = _first(work, limits.device)
+                    connection.send(("", (seconds, peak)))
+                else:
+                    connection.send(("", _turn(work, limits.device, settle=seconds < BRIEF_SECONDS)))
+        except EOFError:
+            raise
+        except Exception as error:
+            connection.send((_kind_of(error), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+
+
+def _first(work: Work, device: str) -> tuple[float, int | None]:
+    """Seconds and peak of the first run, which also warms up."""
+    before = time.perf_counter()
+    peak = peak_bytes(device, work.run)
+    wait_for(device)
+    return time.perf_counter() - before, None if peak is None else peak + work.held_bytes
+
+
+def _turn(work: Work, device: str, *, settle: bool) -> float:
+    """Seconds of a run, from as many as a burst takes, after some that do not count."""
+    count = 1
+    if settle:
+        count = max(1, round(BURST_SECONDS / _run_for(work, device, SETTLE_SECONDS)))
+    return _run_for(work, device, 0.0, count)
+
+
+def _run_for(work: Work, device: str, seconds: float, count: int = 1) -> float:
+    """Runs at least so many times and for so many seconds: the seconds of each."""
+    start, done = time.perf_counter(), 0
+    while done < count or time.perf_counter() - start < seconds:
+        work.run()
+        done += 1
+    wait_for(device)
+    return (time.perf_counter() - start) / done
+
+
+def _kind_of(error: Exception) -> str:
+    words = str(error).lower()
+    short = isinstance(error, MemoryError) or "out of memory" in words or "allocate memory" in words or "bad_alloc" in words
+    return OUT_OF_MEMORY if short or "not enough memory" in words else ERROR
