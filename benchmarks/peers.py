@@ -33,18 +33,21 @@ from rich.progress import Progress
 from rich.table import Column, Table
 from torch import Tensor
 
-from attention import BASELINE, HEADS, WIDTH, Mix, What, mixers, work
-from subquad import Linear, Linformer, MultiheadAttention, Softmax
+from subquad import Favor, Linear, Linformer, MultiheadAttention, Softmax
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave, median, pays_from, ratio
 from subquad.results import Row, append_rows
 from subquad.types import AttentionOptions
 
+HEADS, WIDTH = 8, 64
+BASELINE = "softmax"
 FEATURES = SLOTS = 256
 LEAK_LENGTH = 512
 STEPS = 50  # in one measurement of decoding, because one step is short for a clock
 
 Kind = Literal["bidirectional", "causal", "layer", "causal layer"]
+What = Literal["forward", "with backward"]
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 Run = Callable[[], object]
 
 
@@ -62,6 +65,32 @@ class Comparison:
     out: Path = Path("runs/bench-peers")
     """Where the rows go."""
     seed: int = 0
+
+
+def mixers(form: Literal["bidirectional", "causal"]) -> dict[str, Mix]:
+    """PyTorch's fused attention and subquad's mechanisms that have the form."""
+    generator = torch.Generator().manual_seed(0)
+    options: dict[str, AttentionOptions] = {"linear": Linear(), "favor": Favor(FEATURES), "linformer": Linformer(SLOTS)}
+    built = {name: each.build(heads=HEADS, width=WIDTH, generator=generator) for name, each in options.items()}
+    if form == "bidirectional":
+        return {BASELINE: F.scaled_dot_product_attention, **built}
+
+    def causal(attend: Any) -> Mix:
+        return lambda q, k, v: attend.causal(q, k, v)[0]
+
+    fused: Mix = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
+    return {BASELINE: fused, **{name: causal(attend) for name, attend in built.items() if hasattr(attend, "causal")}}
+
+
+def work(mix: Mix, what: What, length: int, seed: int) -> Run:
+    """A function that runs one forward, or a forward with its backward."""
+    draw = partial(torch.randn, 1, HEADS, length, WIDTH, generator=torch.Generator().manual_seed(seed))
+    q, k, v = draw(), draw(), draw()
+    if what == "forward":
+        return torch.no_grad()(lambda: mix(q, k, v))
+    gradient = draw()
+    inputs = tuple(x.requires_grad_() for x in (q, k, v))
+    return lambda: torch.autograd.grad(mix(*inputs), inputs, gradient)
 
 
 def layered(layer: Callable[[Tensor], Any]) -> Mix:
@@ -175,7 +204,8 @@ def prepare(name: str, kind: Kind, what: What, length: int, seed: int) -> Run:
 def peak(name: str, kind: Kind, what: What, length: int) -> int:
     """Peak extra bytes of one run, to be called in a fresh process."""
     torch.set_num_threads(1)
-    return peak_extra_bytes(lambda: prepare(name, kind, what, length, 0), lambda: prepare(name, kind, what, 64, 0)())
+    prepare(name, kind, what, 64, 0)()
+    return peak_extra_bytes(prepare(name, kind, what, length, 0))
 
 
 def leak(name: str, kind: Kind, seed: int) -> float:

@@ -78,7 +78,9 @@ class Run:
         try:
             about = json.loads(path.read_text())
         except (FileNotFoundError, NotADirectoryError):
-            raise SubquadError(f"{folder} is not a run: it has no run.json (runs are folders such as runs/compare-...)") from None
+            raise SubquadError(
+                f"{folder} is not a run: it has no run.json (runs are folders such as runs/compare-...)"
+            ) from None
         except ValueError:
             raise SubquadError(f"{path} is not JSON: the run cannot be read") from None
         if not isinstance(about, dict) or not isinstance(about.get("format"), int):

@@ -2,20 +2,19 @@
 
 import os
 import signal
+import sys
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from subquad.measure.memory import in_fresh_process, peak_extra_bytes
+from subquad.measure.memory import in_fresh_process, limit_memory, peak_extra_bytes
 
 MEGABYTE = 2**20
 
 
 def peak_of(megabytes: int) -> tuple[int, int]:
     """The process and what filling so much memory adds to its peak."""
-    return os.getpid(), peak_extra_bytes(
-        lambda: lambda: bytearray(b"x") * (megabytes * MEGABYTE), lambda: bytearray(b"x") * MEGABYTE
-    )
+    return os.getpid(), peak_extra_bytes(lambda: bytearray(b"x") * (megabytes * MEGABYTE))
 
 
 @pytest.mark.parametrize("megabytes", [40, 200])
@@ -41,3 +40,15 @@ def test_a_killed_process_is_noticed() -> None:
 def test_an_error_comes_back() -> None:
     with pytest.raises(ValueError, match="no"):
         in_fresh_process(fails)
+
+
+def fill_below_a_limit(megabytes: int) -> int:
+    limit_memory(64 * MEGABYTE)
+    return len(bytearray(megabytes * MEGABYTE))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps the limit")
+def test_memory_beyond_the_limit_is_refused() -> None:
+    assert in_fresh_process(fill_below_a_limit, 32) == 32 * MEGABYTE
+    with pytest.raises(MemoryError):
+        in_fresh_process(fill_below_a_limit, 128)

@@ -25,7 +25,7 @@ class Favor:
 
     @property
     def traits(self) -> Traits:
-        price = "its weights are softmax's with a random error that falls with the number of features and grows with large inputs"
+        price = "its weights are softmax's with a random error, less with more features, more with large queries and keys"
         return Traits(False, "L m d", "m d", price)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "FavorAttention":

@@ -21,7 +21,9 @@ class Linear:
 
     @property
     def traits(self) -> Traits:
-        price = "it weighs keys in a way of its own, so a model is to be trained with it or converted to it, not just switched"
+        price = (
+            "it weighs keys in a way of its own, so a model is to be trained with it or converted to it, not just switched"
+        )
         return Traits(False, "L m d", "m d", price)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LinearAttention":

@@ -23,7 +23,9 @@ class Softmax:
     @property
     def traits(self) -> Traits:
         space = "L^2" if self.materialised else "L d"
-        return Traits(True, "L^2 d", space, "nothing but time: it is the exact one, and its decoding state grows with the length")
+        return Traits(
+            True, "L^2 d", space, "nothing but time: it is the exact one, and its decoding state grows with the length"
+        )
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "SoftmaxAttention":
         return SoftmaxAttention(self, heads, width)

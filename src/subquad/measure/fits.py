@@ -51,29 +51,44 @@ class Growth(NamedTuple):
     exponent: Interval | None
 
 
-def pooled_scatter(cells: Sequence[Sequence[float]]) -> float:
-    """By how much a measurement differs from one visit in fresh processes to the next: the standard deviation of its logarithm.
+class Scatter(NamedTuple):
+    """By how much a measurement differs from one visit to the next: a standard deviation of its logarithm, and how sure it is."""
 
-    From all cells that were visited more than once: few visits each, but many together. At least 1% is believed, and 5% where
-    nothing was visited twice.
+    deviation: float
+    freedom: float  # degrees of freedom that it was estimated with
+
+
+def pooled_scatter(cells: Sequence[Sequence[float]]) -> Scatter:
+    """The scatter of all cells that were visited more than once: few visits each, but many together.
+
+    It is the one that puts nine of ten deviations where they are, so that a few wild ones do not widen everything, at the
+    price of about half of the degrees of freedom. At least 1% is believed, and 10% where nothing was visited twice.
     """
-    squares = degrees = 0.0
-    for values in cells:
-        logs = np.log(values)
-        squares += float(((logs - logs.mean()) ** 2).sum())
-        degrees += len(values) - 1
-    return max(0.01, float(np.sqrt(squares / degrees))) if degrees else 0.05
+    deviations = [
+        np.abs(logs - logs.mean()) * np.sqrt(len(logs) / (len(logs) - 1))
+        for logs in (np.log(values) for values in cells if len(values) > 1)
+    ]
+    if not deviations:
+        return Scatter(0.1, 100.0)
+    freedom = sum(len(each) - 1 for each in deviations) / 2
+    return Scatter(max(0.01, float(np.quantile(np.concatenate(deviations), 0.9)) / 1.645), max(1.0, freedom))
 
 
-def draw_costs(visits: Mapping[int, Sequence[float]], scatter: float, rng: np.random.Generator, draws: int = DRAWS) -> Costs:
+def middle(visits: Sequence[float]) -> float:
+    """The median, on a logarithmic scale."""
+    return float(np.exp(np.median(np.log(visits))))
+
+
+def draw_costs(visits: Mapping[int, Sequence[float]], scatter: Scatter, rng: np.random.Generator, draws: int = DRAWS) -> Costs:
     """The middle of the visits to each length, and draws of what another run with as many visits would find.
 
     Hence twice the variance of a middle: that of this run and that of the other.
     """
     lengths = np.array(sorted(visits), dtype=float)
-    logs = np.array([float(np.mean(np.log(visits[int(length)]))) for length in lengths])
-    spread = scatter * np.sqrt([2 / len(visits[int(length)]) for length in lengths])
-    return Costs(lengths, np.exp(logs), np.exp(logs + rng.standard_normal((draws, len(lengths))) * spread))
+    logs = np.log([middle(visits[int(length)]) for length in lengths])
+    spread = scatter.deviation * np.sqrt([2 / len(visits[int(length)]) for length in lengths])
+    unsure = np.sqrt(scatter.freedom / rng.chisquare(scatter.freedom, (draws, 1)))  # the deviation is itself an estimate
+    return Costs(lengths, np.exp(logs), np.exp(logs + rng.standard_normal((draws, len(lengths))) * spread * unsure))
 
 
 def crossover(ratios: Costs) -> Crossover:
@@ -102,7 +117,8 @@ def growth(costs: Costs) -> Growth | None:
     logs = np.log(costs.lengths[upper])
     slopes = np.polyfit(logs, np.log(np.vstack([costs.middle, costs.draws])[:, upper]).T, 1)[0]
     low, high = np.quantile(slopes[1:], [0.025, 0.975])
-    return Growth(*polynomial(costs.lengths, costs.middle), Interval(float(slopes[0]), float(low), float(high)))
+    constant, linear, quadratic = polynomial(costs.lengths, costs.middle)
+    return Growth(constant, linear, quadratic, Interval(float(slopes[0]), float(low), float(high)))
 
 
 def polynomial(lengths: Array, costs: Array, degree: int = 2) -> tuple[float, ...]:
@@ -133,8 +149,7 @@ def extrapolated_crossover(baseline: Costs, measured: Costs) -> Interval | None:
 
 def _meet(baseline_lengths: Array, baseline: Array, lengths: Array, measured: Array, start: float) -> float | None:
     a, b, c = (
-        one - other
-        for one, other in zip(polynomial(baseline_lengths, baseline), polynomial(lengths, measured), strict=True)
+        one - other for one, other in zip(polynomial(baseline_lengths, baseline), polynomial(lengths, measured), strict=True)
     )
     roots = [float(root.real) for root in np.roots([c, b, a]) if abs(root.imag) < 1e-9 and root.real >= start]
     return max(roots) if roots and c > 0 else None
@@ -151,4 +166,3 @@ def interpolate(lengths: Sequence[float], costs: Sequence[float], at: float) -> 
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-

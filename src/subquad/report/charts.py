@@ -1,37 +1,128 @@
-"""Charts, each made of rows alone."""
+"""Charts, each made of rows alone: one description for the page and for a paper.
 
-from collections.abc import Sequence
+On the page a chart holds every view; the signal `view` chooses the one that is drawn. In a figure there is one view only.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
+import numpy as np
 
+from subquad.experiments.compare.views import AXES, BASELINE, Comparison, View, name_view
 from subquad.results import Row
 
+# Okabe and Ito's palette, which colour-blind readers can tell apart and which shows on white and on black.
+PALETTE = ["#888888", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b2a100"]
 
-def speedups(rows: Sequence[Row], *, threads: int = 1) -> alt.TopLevelMixin:
-    """How many times as fast as fused softmax each mechanism is, by length, with intervals. 1 is a draw."""
-    shown = [row for row in rows if row["metric"] == "speedup" and row["threads"] == threads]
-    mechanism = alt.Color("mechanism:N", title="attention").legend(orient="top", symbolOpacity=1)
-    powers = [2**power for power in range(3, 21)]
-    length = alt.X("length:Q", title="length, tokens").scale(type="log", base=2, nice=False).axis(values=powers, format="d")
-    base = alt.Chart().encode(x=length, color=mechanism)
-    marks = [mark * power for power in (0.1, 1, 10, 100) for mark in (1, 2, 5)]
-    value = alt.Y("value:Q", title="times as fast as fused softmax").scale(type="log", nice=False).axis(values=marks)
-    layers = alt.layer(
-        base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q").scale(type="log", nice=False), y2="high:Q"),
-        base.mark_line(point=True).encode(
-            y=value,
-            tooltip=["mechanism:N", "length:Q", alt.Tooltip("value:Q", format=".2f"), "low:Q", "high:Q", "rounds:Q"],
-        ),
-        data=alt.Data(values=shown),
-    ).properties(width=280, height=220)
-    forms, works = ["bidirectional", "causal"], ["forward", "with backward"]
-    return layers.facet(column=alt.Column("form:N", title=None).sort(forms), row=alt.Row("what:N", title=None).sort(works))
+METRICS: dict[str, str] = {
+    "time": "seconds",
+    "speedup": "times as fast as fused softmax",
+    "memory": "peak memory beside inputs, MB",
+    "throughput": "tokens per second",
+}
+HEIGHT = 320
 
 
-def save(chart: alt.TopLevelMixin, stem: Path) -> Path:
+def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) -> Iterator[Row]:
+    """Every figure of a view as a row of its own: metric, mechanism, length, value and range."""
+    label = name_view(view, views)
+    batch = view.setting[AXES.index("batch")]
+    assert isinstance(batch, int)
+    for mechanism in comparison.measured(view):
+        about = {"view": label, "run": run, "mechanism": mechanism}
+        costs, ratios = comparison.costs(view, mechanism), comparison.ratios(view, mechanism)
+        assert costs is not None  # it is among the measured ones
+        for at, length in enumerate(costs.lengths):
+            low, high = np.quantile(costs.draws[:, at], [0.025, 0.975])
+            middle, tokens = costs.middle[at], batch * (1 if view.what == "step" else length)
+            yield about | _point("time", length, middle, low, high)
+            yield about | _point("throughput", length, tokens / middle, tokens / high, tokens / low)
+            peak = comparison.peak(view, mechanism, int(length))
+            if peak:  # a logarithmic axis has no place for none at all
+                yield about | _point("memory", length, peak / 1e6, peak / 1e6, peak / 1e6)
+        if ratios is not None and mechanism != BASELINE:
+            for at, length in enumerate(ratios.lengths):
+                low, high = np.quantile(ratios.draws[:, at], [0.025, 0.975])
+                yield about | _point("speedup", length, ratios.middle[at], low, high)
+            yield from _crossover(comparison, view, mechanism, about)
+
+
+def _crossover(comparison: Comparison, view: View, mechanism: str, about: Mapping[str, Any]) -> Iterator[Row]:
+    """A mark where it draws level with the baseline."""
+    found = comparison.crossover(view, mechanism)
+    if found is None or found.middle is None or found.high == found.first_length:
+        return
+    low, high = found.low or found.first_length, found.high or found.last_length
+    yield {**about, "metric": "crossover", "length": found.middle, "value": 1.0, "low": low, "high": high}
+
+
+def _point(metric: str, length: float, value: float, low: float, high: float) -> Row:
+    return {"metric": metric, "length": int(length), "value": float(value), "low": float(low), "high": float(high)}
+
+
+def chart(metric: str, rows: Sequence[Row], *, interactive: bool = True) -> alt.LayerChart:
+    """One metric against length, on logarithmic axes, with ranges and crossovers."""
+    shown = [row for row in rows if row["metric"] in (metric, "crossover")]
+    mechanisms = list(dict.fromkeys(row["mechanism"] for row in rows))
+    views, runs = (list(dict.fromkeys(row[name] for row in rows)) for name in ("view", "run"))
+    hidden = alt.selection_point(name="hidden", fields=["mechanism"], bind="legend", toggle="true", empty=False)
+    base = alt.Chart().transform_filter("datum.view === view").encode(x=_length(), color=_mechanism(mechanisms))
+    if interactive:
+        base = base.transform_filter(~hidden)
+    if len(runs) > 1:
+        base = base.encode(strokeDash=alt.StrokeDash("run:N", title="run").scale(domain=runs))
+    layers = [*_layers(metric, base)]
+    drawn = alt.layer(*layers, data=alt.Data(values=shown)).properties(
+        width="container" if interactive else 480, height=HEIGHT
+    )
+    drawn = drawn.add_params(alt.param(name="view", value=views[0]))
+    if interactive:
+        drawn = drawn.add_params(hidden)
+    return drawn.configure(background="transparent" if interactive else "white").configure_view(stroke=None)
+
+
+def _layers(metric: str, base: alt.Chart) -> Iterator[alt.Chart]:
+    value = alt.Y("value:Q", title=METRICS[metric]).scale(type="log", nice=False)
+    low = alt.Y("low:Q", title=METRICS[metric]).scale(type="log", nice=False)
+    measured = base.transform_filter(f"datum.metric === '{metric}'")
+    crossings = base.transform_filter("datum.metric === 'crossover'")
+    ranged = [alt.Tooltip("low:Q", format=".4~g"), alt.Tooltip("high:Q", format=".4~g")]
+    hints = [
+        "mechanism:N",
+        alt.Tooltip("length:Q", format="d", title="tokens"),
+        alt.Tooltip("value:Q", format=".4~g"),
+        *ranged,
+    ]
+    yield measured.mark_area(opacity=0.18).encode(y=low, y2="high:Q")
+    yield measured.mark_line(strokeWidth=2).encode(y=value)
+    yield measured.mark_point(filled=True, size=45, opacity=1).encode(y=value, tooltip=[*hints, "run:N"])
+    found = ["mechanism:N", alt.Tooltip("length:Q", format=".0f", title="pays from"), *ranged, "run:N"]
+    if metric == "speedup":
+        draw = alt.Chart(alt.Data(values=[{"level": 1}])).mark_rule(strokeDash=[4, 4], opacity=0.6)
+        yield draw.encode(y=alt.Y("level:Q").scale(type="log"))
+        yield crossings.mark_rule(strokeWidth=5, opacity=0.5).encode(x=_length("low"), x2="high:Q", y=value)
+        yield crossings.mark_point(shape="diamond", filled=True, size=110, opacity=1).encode(y=value, tooltip=found)
+    else:
+        yield crossings.mark_rule(strokeDash=[2, 3], opacity=0.7).encode(tooltip=found)
+
+
+def _length(field: str = "length") -> alt.X:
+    powers = [2**power for power in range(3, 24)]
+    axis = alt.X(f"{field}:Q", title="length, tokens").axis(values=powers, format="d", labelOverlap=True)
+    return axis.scale(type="log", base=2, nice=False)
+
+
+def _mechanism(names: Sequence[str]) -> alt.Color:
+    colours = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", columns=4)
+    return alt.Color("mechanism:N").scale(domain=list(names), range=colours).legend(legend)
+
+
+def save(drawn: alt.TopLevelMixin, stem: Path) -> Path:
     """Writes a chart as SVG and PNG beside each other, and gives the PNG's path."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    chart.save(str(stem.with_suffix(".svg")))
-    chart.save(str(stem.with_suffix(".png")), ppi=144)
+    drawn.save(str(stem.with_suffix(".svg")))
+    drawn.save(str(stem.with_suffix(".png")), ppi=144)
     return stem.with_suffix(".png")

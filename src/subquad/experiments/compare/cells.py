@@ -70,7 +70,9 @@ class Fused(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)
 
-    def causal(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None, *, keep: Tensor | None = None) -> tuple[Tensor, Any]:
+    def causal(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any = None, *, keep: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True), None
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: FusedState, *, reuse: bool = True) -> tuple[Tensor, FusedState]:
@@ -81,7 +83,7 @@ class Fused(nn.Module):
 def prepare(cell: Cell) -> Work:
     """Builds the mechanism and its inputs."""
     generator = torch.Generator().manual_seed(cell.seed)
-    place = {"device": cell.setting.device, "dtype": DTYPES[cell.setting.dtype]}
+    place: dict[str, Any] = {"device": cell.setting.device, "dtype": DTYPES[cell.setting.dtype]}
     attend = build(cell, generator).to(**place)
     if cell.what == "layer":
         return _layer(cell, attend, generator, place)

@@ -8,7 +8,7 @@ scatter between visits is that of another run.
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from statistics import median
@@ -49,6 +49,8 @@ class Plan:
     forms: Sequence[Form] = FORMS
     whats: Sequence[What] = ("forward", "training", "layer", "step")
     settings: Sequence[Setting] = (Setting(),)
+    shortest: Mapping[str, int] = field(default_factory=dict)
+    """From which length on a mechanism is measured, if not from the first."""
     seed: int = 0
 
     @cached_property
@@ -68,6 +70,7 @@ class Plan:
         return [
             Cell(name, self.variants[name], group.form, group.what, group.length, group.setting, self.seed)
             for name in (self.variants if group.form == "bidirectional" else self._causal)
+            if group.length >= self.shortest.get(name, 1)
         ]
 
     @cached_property
@@ -148,7 +151,7 @@ class _State:
         if visits == 0:
             return (0, 0.0) if cheap else (2, seconds)
         if cheap and self._near_a_crossover(group):
-            return (1, 0.0) if visits == 1 else (3, 0.0)
+            return (1, 0.0) if visits == 1 or self._disagree(group) else (3, 0.0)
         return 3 + visits, 0.0
 
     def expected_seconds(self, group: Group) -> float:
@@ -166,6 +169,14 @@ class _State:
         if len(shorter) == 2:
             exponent = math.log(known[shorter[1]] / known[shorter[0]]) / math.log(shorter[1] / shorter[0])
         return known[shorter[-1]] * (group.length / shorter[-1]) ** min(max(exponent, 1.0), 2.2)
+
+    def _disagree(self, group: Group) -> bool:
+        """Whether the visits to some cell differ so much that one of them was disturbed."""
+        return any(
+            max(ratios) > 1.3 * min(ratios)
+            for name in self.known.measured(group.view())
+            if (ratios := self.known.paired(group.view(), name).get(group.length))
+        )
 
     def _near_a_crossover(self, group: Group) -> bool:
         """Whether some mechanism and the baseline draw level at this length, or between it and a neighbour."""
@@ -204,7 +215,13 @@ def _visit(state: _State, group: Group, limits: Limits, progress: Progress, *, c
 def _rows(cell: Cell, outcome: Outcome) -> Iterator[Row]:
     about = cell.labels()
     if outcome.failure:
-        yield {"metric": "seconds", "value": None, "unit": "s", "failure": outcome.failure, "message": outcome.message} | about
+        yield {
+            "metric": "seconds",
+            "value": None,
+            "unit": "s",
+            "failure": outcome.failure,
+            "message": outcome.message,
+        } | about
         return
     value = median_interval(outcome.seconds)
     spread = {"low": value.low, "high": value.high, "rounds": len(outcome.seconds)}

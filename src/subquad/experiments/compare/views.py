@@ -12,7 +12,18 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from subquad.measure.fits import Costs, Crossover, Growth, crossover, draw_costs, extrapolated_crossover, growth, pooled_scatter
+from subquad.measure.fits import (
+    Costs,
+    Crossover,
+    Growth,
+    Scatter,
+    crossover,
+    draw_costs,
+    extrapolated_crossover,
+    growth,
+    middle,
+    pooled_scatter,
+)
 from subquad.measure.timing import Interval
 from subquad.results import Row
 
@@ -59,7 +70,7 @@ class Comparison:
     def views(self) -> list[View]:
         """In the order of forms and kinds of work."""
         found = {view_of(row) for row in self.rows if row["metric"] == "seconds"}
-        return sorted(found, key=lambda view: (str(view.setting), FORMS.index(view.form), WHATS.index(view.what)))  # type: ignore[arg-type]
+        return sorted(found, key=lambda view: (str(view.setting), FORMS.index(view.form), WHATS.index(view.what)))
 
     @cached_property
     def mechanisms(self) -> list[str]:
@@ -115,6 +126,10 @@ class Comparison:
         """By length, ascending: those of each visit."""
         return {length: list(visits.values()) for length, visits in self._seconds.get((view, mechanism), {}).items()}
 
+    def middle(self, view: View, mechanism: str, length: int) -> float:
+        """Seconds of a cell: the middle over its visits."""
+        return middle(self.seconds(view, mechanism)[length])
+
     def costs(self, view: View, mechanism: str) -> Costs | None:
         """Seconds by length, with draws."""
         cells = self.seconds(view, mechanism)
@@ -141,8 +156,18 @@ class Comparison:
 
     def extrapolated(self, view: View, mechanism: str, baseline: str = BASELINE) -> Interval | None:
         """Where it would become faster beyond the measured lengths, if it does not within them."""
-        found, mine, theirs = self.crossover(view, mechanism, baseline), self.costs(view, mechanism), self.costs(view, baseline)
-        if found is None or found.within or mine is None or theirs is None or min(len(mine.lengths), len(theirs.lengths)) < 3:
+        found, mine, theirs = (
+            self.crossover(view, mechanism, baseline),
+            self.costs(view, mechanism),
+            self.costs(view, baseline),
+        )
+        if (
+            found is None
+            or found.within
+            or mine is None
+            or theirs is None
+            or min(len(mine.lengths), len(theirs.lengths)) < 3
+        ):
             return None
         return extrapolated_crossover(theirs, mine)
 
@@ -170,7 +195,7 @@ class Comparison:
             if mine[length].keys() & theirs.get(length, {}).keys()
         }
 
-    def _scatter(self, view: View, baseline: str | None) -> float:
+    def _scatter(self, view: View, baseline: str | None) -> Scatter:
         """From visit to visit: of ratios to a baseline, or of seconds. Pooled over the view, all mechanisms and lengths."""
         cells: Iterable[Sequence[float]]
         if baseline is None:

@@ -1,0 +1,97 @@
+"""`subquad advise`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from subquad.cli.show import show
+from subquad.cli.values import parse_bytes
+from subquad.errors import SubquadError
+from subquad.experiments.compare.advice import Advice, Wish, advise
+from subquad.experiments.compare.views import Comparison, What
+from subquad.experiments.compare.words import amount, duration
+from subquad.measure.machine import describe, same_machine
+from subquad.report.tables import NOTHING, Cell, Table
+from subquad.results import Run
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclass(frozen=True)
+class Advise:
+    """Which attention to use for a length, why, and what is given up: from what `subquad compare` measured here."""
+
+    length: int
+    """Tokens in a sequence."""
+    causal: Flag = False
+    """Position i sees no further than i. Bidirectional unless told."""
+    memory: str | None = None
+    """What one attention may use beside its inputs, such as 2GiB."""
+    exact: Flag = False
+    """Softmax itself only."""
+    approximate: Flag = False
+    """Only what takes the place of softmax, be it hardly faster."""
+    what: What = "training"
+    """What the time is for: forward, training (forward and backward), a whole layer, or a decoding step."""
+    run: Path | None = None
+    """The run to answer from: the newest of this machine under runs/ unless told."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answers from rows."""
+    given = tyro.cli(Advise, args=list(arguments), prog="subquad advise")
+    if given.length < 1:
+        raise SubquadError(f"--length must be positive, but is {given.length}")
+    if given.exact and given.approximate:
+        raise SubquadError("--exact and --approximate exclude each other: give one of them, or none")
+    run = Run.open(given.run, "compare") if given.run is not None else _newest(Path("runs"))
+    wish: Wish = "exact" if given.exact else "approximate" if given.approximate else "either"
+    found = advise(
+        Comparison(run.rows()),
+        run.about.get("mechanisms", {}),
+        length=given.length,
+        form="causal" if given.causal else "bidirectional",
+        what=given.what,
+        memory_bytes=None if given.memory is None else parse_bytes("--memory", given.memory),
+        wish=wish,
+    )
+    console = Console()
+    for sentence in found.sentences:
+        console.print(sentence, highlight=False)
+    show(_table(found), console)
+    console.print(
+        f"From {run.folder}, measured {run.about.get('started', 'at an unknown time')}.", highlight=False, soft_wrap=True
+    )
+    return 0
+
+
+def _newest(folder: Path) -> Run:
+    """The newest comparison of this machine."""
+    here = describe()
+    runs = [Run.open(path.parent) for path in folder.glob("*/run.json")] if folder.is_dir() else []
+    mine = [run for run in runs if run.about.get("kind") == "compare" and same_machine(run.about.get("machine", {}), here)]
+    mine = [run for run in mine if run.rows()]
+    if not mine:
+        raise SubquadError(
+            f"there is no comparison of this machine under {folder}/: run `subquad compare` first, or give --run"
+        )
+    return max(mine, key=lambda run: str(run.about.get("started", "")))
+
+
+def _table(found: Advice) -> Table:
+    rows = [
+        [
+            Cell(option.mechanism),
+            Cell("yes" if option.exact else "no"),
+            Cell(duration(option.seconds), option.seconds),
+            NOTHING if option.peak_bytes is None else Cell(amount(option.peak_bytes), option.peak_bytes),
+            Cell(option.basis),
+            Cell(option.obstacle or "fits"),
+        ]
+        for option in found.options
+    ]
+    return Table("What was considered", ["attention", "exact", "time", "memory", "basis", ""], rows)

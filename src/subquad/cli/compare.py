@@ -1,0 +1,317 @@
+"""`subquad compare`."""
+
+import dataclasses
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import torch
+import tyro
+from rich.console import Console, RenderableType
+from rich.progress import Progress as Bar
+from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
+
+from subquad.attention import MECHANISMS, Softmax, options_from
+from subquad.cli import INTERRUPTED
+from subquad.cli.show import show
+from subquad.cli.values import choose, parse_bytes, parse_lengths
+from subquad.errors import SubquadError
+from subquad.experiments import linformer
+from subquad.experiments.compare.cells import DTYPES, Setting
+from subquad.experiments.compare.plan import Group, Plan, Progress, measure
+from subquad.experiments.compare.views import BASELINE, FORMS, MATERIALISED, What
+from subquad.feature_maps import FEATURE_MAPS, FeatureMapOptions
+from subquad.measure.devices import require_device
+from subquad.measure.machine import describe, versions
+from subquad.measure.workers import Limits
+from subquad.report import tables
+from subquad.report.compare import Measured, answers, load, write_page
+from subquad.results import Row, Run
+from subquad.types import AttentionOptions
+
+# The options of every mechanism but softmax, whose two forms are both measured anyway.
+Tuning: Any = make_dataclass(
+    "Tuning",
+    [(name, options, field(default_factory=options)) for name, options in MECHANISMS.items() if name != BASELINE],
+    frozen=True,
+)
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclass(frozen=True)
+class Compare:
+    """From which length on does each attention pay on this machine, in time and in memory?
+
+    Every mechanism is measured against PyTorch's fused attention, in processes that take turns. The answer is printed, and
+    kept as a folder with the rows and a page.
+    """
+
+    mechanisms: tuple[str, ...] = ()
+    """Which to measure against softmax: materialised, linear, favor, linformer, ... All of them unless told."""
+    lengths: tuple[str, ...] = ("128..16384",)
+    """Numbers, and ranges that double from their start: 128..65536."""
+    causal: Flag = False
+    """The causal form only. Both forms are measured unless told."""
+    bidirectional: Flag = False
+    """The bidirectional form only."""
+    what: tuple[What, ...] = ("forward", "training", "layer", "step")
+    """Attention forward; attention forward and backward; a whole transformer layer; one decoding step at that context."""
+    batch: tuple[int, ...] = (1,)
+    """Sequences at a time. Several numbers here and below measure every combination."""
+    heads: tuple[int, ...] = (8,)
+    width: tuple[int, ...] = (64,)
+    """Of a head."""
+    threads: tuple[int, ...] = ()
+    """Threads that PyTorch uses: all cores unless told."""
+    dtype: tuple[Literal["float32", "bfloat16", "float16", "float64"], ...] = ("float32",)
+    device: tuple[str, ...] = ("cpu",)
+    """cpu, cuda, cuda:1, ..."""
+    grid: Literal["linformer"] | None = None
+    """linformer: its table of speed-up and memory saved by length and slots, beside the published one."""
+    budget: float = 120.0
+    """Seconds to measure for. The most informative cells come first; `--resume` goes on."""
+    memory_limit: str = "1GiB"
+    """What one cell may use. One that needs more becomes a row that says so."""
+    run_limit: float = 30.0
+    """Seconds that one run of a cell may take."""
+    tuning: Annotated[Tuning, tyro.conf.OmitArgPrefixes] = field(default_factory=Tuning)
+    out: Path | None = None
+    """The folder of the run: runs/compare-DATE-TIME unless told."""
+    resume: Path | None = None
+    """Goes on with a run: measures only what it has not. Its other options stay as they were; --budget may be given."""
+    seed: int = 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, prints the answer and leaves a page."""
+    given: Compare = tyro.cli(Compare, args=list(arguments), prog="subquad compare", registry=_registry())
+    console = Console()
+    if given.budget <= 0 or given.run_limit <= 0:
+        raise SubquadError("--budget and --run-limit must be positive numbers of seconds")
+    if given.resume is not None:
+        _refuse_other_options(given)
+        run = Run.open(given.resume, "compare")
+    else:
+        run = _create(given, ["subquad", "compare", *arguments])
+    plan, limits = _plan(run.about["options"])
+    left: list[Group] = []
+    interrupted = False
+    watch = _Watch(console, given.budget)
+    try:
+        with watch.bar:
+            left = measure(plan, run, budget=given.budget, limits=limits, progress=Progress(watch.started, watch.finished))
+    except KeyboardInterrupt:
+        interrupted = True
+    measured = load([run.folder])[0]
+    if measured.comparison.views:
+        page = run.folder / "report.html"
+        write_page([measured], page)
+        _answer(measured, console)
+        console.print(f"\nThe page: {page}   The rows: {run.rows_path}", soft_wrap=True, highlight=False)
+    return _farewell(run, left, interrupted, console)
+
+
+def _registry() -> ConstructorRegistry:
+    """How tyro reads a mechanism's options: each by its own name, a feature map by its kind."""
+    registry = ConstructorRegistry()
+
+    @registry.struct_rule
+    def mechanism(info: StructTypeInfo) -> StructConstructorSpec | None:
+        if info.type not in MECHANISMS.values():
+            return None
+        types, helps = get_type_hints(info.type), _comments(info.type)
+        fields = [found for found in dataclasses.fields(info.type) if found.init]
+        specs = [
+            StructFieldSpec(at.name, types[at.name], getattr(info.default, at.name), helps.get(at.name)) for at in fields
+        ]
+        return StructConstructorSpec(instantiate=info.type, fields=tuple(specs))
+
+    @registry.primitive_rule
+    def feature_map(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        if info.type is not FeatureMapOptions:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="{" + ",".join(FEATURE_MAPS) + "}",
+            instance_from_str=lambda names: FEATURE_MAPS[choose("feature map", names[0], FEATURE_MAPS)](),
+            is_instance=lambda value: hasattr(value, "kind"),
+            str_from_instance=lambda value: [value.kind],
+        )
+
+    return registry
+
+
+def _comments(options: type) -> dict[str, str]:
+    """What the comments behind a class' fields say of them."""
+    return dict(re.findall(r"^    (\w+): .*  # (.*)$", inspect.getsource(options), flags=re.MULTILINE))
+
+
+def _refuse_other_options(given: Compare) -> None:
+    for found in dataclasses.fields(Compare):
+        if found.name not in ("resume", "budget") and getattr(given, found.name) != getattr(Compare(), found.name):
+            name = found.name.replace("_", "-")
+            raise SubquadError(f"--resume goes on with the options of the run: leave --{name} out, or start a new run")
+
+
+def _create(given: Compare, command: Sequence[str]) -> Run:
+    for device in given.device:
+        require_device(device)
+    options = _options(given)
+    folder = given.out or Path("runs") / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    about = {
+        "options": options,
+        "mechanisms": {name: options_from(kept).traits._asdict() for name, kept in options["variants"].items()},
+        "seed": given.seed,
+        "versions": versions(),
+        "machine": describe(),
+        "command": shlex.join(command),
+        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+    }
+    return Run.create(folder, "compare", about)
+
+
+def _options(given: Compare) -> dict[str, Any]:
+    """What run.json keeps, and what a run is continued from."""
+    variants, shortest = _variants(given)
+    threads = given.threads or (torch.get_num_threads(),)
+    counts = {"batch": given.batch, "heads": given.heads, "width": given.width, "threads": threads}
+    for name, values in counts.items():
+        if min(values, default=0) < 1:
+            raise SubquadError(f"--{name} takes positive numbers, but was given {' '.join(map(str, values)) or 'none'}")
+    axes: dict[str, Sequence[object]] = {**counts, "dtype": given.dtype, "device": given.device}
+    forms = [form for form in FORMS if getattr(given, form)] or list(FORMS)
+    lengths: Sequence[str] = given.lengths
+    if given.grid:
+        lengths = (linformer.LENGTHS,) if lengths == Compare().lengths else lengths
+        forms = ["bidirectional"]
+    return {
+        "variants": {name: dataclasses.asdict(options) for name, options in variants.items()},  # type: ignore[call-overload]
+        "lengths": parse_lengths(lengths),
+        "forms": forms,
+        "whats": ["layer"] if given.grid else list(dict.fromkeys(given.what)),
+        "settings": [dict(zip(axes, values, strict=True)) for values in product(*axes.values())],
+        "shortest": shortest,
+        "seed": given.seed,
+        "memory_bytes": parse_bytes("--memory-limit", given.memory_limit),
+        "run_seconds": given.run_limit,
+    }
+
+
+def _variants(given: Compare) -> tuple[dict[str, AttentionOptions], dict[str, int]]:
+    """What is measured, by name, and from which length on where not from the first."""
+    both: dict[str, AttentionOptions] = {BASELINE: Softmax(), MATERIALISED: Softmax(materialised=True)}
+    if given.grid:
+        grid = {linformer.name_of(k): dataclasses.replace(given.tuning.linformer, k=k) for k in linformer.SLOTS}
+        return both | grid, {linformer.name_of(k): 4 * k if k == linformer.SLOTS[0] else 2 * k for k in linformer.SLOTS}
+    known = both | {name: getattr(given.tuning, name) for name in MECHANISMS if name != BASELINE}
+    chosen = [choose("attention", name, known) for name in given.mechanisms] or list(known)
+    return {name: known[name] for name in dict.fromkeys([BASELINE, *chosen])}, {}
+
+
+def _plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
+    plan = Plan(
+        variants={name: options_from(kept) for name, kept in options["variants"].items()},
+        lengths=options["lengths"],
+        forms=options["forms"],
+        whats=options["whats"],
+        settings=[Setting(**setting) for setting in options["settings"]],
+        shortest=options["shortest"],
+        seed=options["seed"],
+    )
+    for setting in plan.settings:
+        require_device(setting.device)
+        choose("dtype", setting.dtype, DTYPES)
+    if not plan.groups:
+        raise SubquadError("there is nothing to measure: a decoding step is causal, so leave --bidirectional out")
+    return plan, Limits(memory_bytes=options["memory_bytes"], run_seconds=options["run_seconds"])
+
+
+class _Watch:
+    """Shows what is running, how long is left, and each group's first result."""
+
+    def __init__(self, console: Console, budget: float) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), _Left(budget))
+        self.bar = Bar(*columns, console=console, refresh_per_second=2, transient=True)
+        self.task = self.bar.add_task("starting", total=None)
+        self.seen: set[Group] = set()
+
+    def started(self, group: Group, mechanism: str) -> None:
+        self.bar.update(self.task, description=f"{_name(group)}: {mechanism}")
+
+    def finished(self, group: Group, rows: Sequence[Row]) -> None:
+        seconds = {row["mechanism"]: row for row in rows if row["metric"] == "seconds"}
+        if group in self.seen or not seconds:
+            return
+        self.seen.add(group)
+        words = ", ".join(_result(name, row, seconds.get(BASELINE)) for name, row in seconds.items())
+        self.bar.console.print(f"{_name(group)}: {words}", highlight=False, soft_wrap=True)
+
+
+class _Left(ProgressColumn):
+    """How much of the budget is left."""
+
+    def __init__(self, budget: float) -> None:
+        super().__init__()
+        self.budget = budget
+
+    def render(self, task: Task) -> RenderableType:
+        return Text(f"at most {max(0.0, self.budget - (task.elapsed or 0)):.0f} s left", style="dim")
+
+
+def _name(group: Group) -> str:
+    return f"{group.what}, {group.form}, {group.length}" if group.what != "step" else f"step after {group.length}"
+
+
+def _result(name: str, row: Row, baseline: Row | None) -> str:
+    if row["value"] is None:
+        return f"{name} {row['failure']}"
+    if name == BASELINE or baseline is None or baseline["value"] is None:
+        return f"{name} {row['value'] * 1e3:.3g} ms"
+    return f"{name} {baseline['value'] / row['value']:.3g}x"
+
+
+def _answer(measured: Measured, console: Console) -> None:
+    grid = tables.linformer_grid(measured.comparison)
+    for table in _tables(measured, grid):
+        show(table, console)
+    for view, sentences in answers(measured):
+        console.print(f"[bold]{view[0].upper()}{view[1:]}[/bold]")
+        for sentence in sentences:
+            console.print(f"  {sentence}", highlight=False)
+
+
+def _tables(measured: Measured, grid: tables.Table | None) -> Iterator[tables.Table]:
+    if grid is not None:
+        yield grid
+        return
+    yield from tables.crossovers(measured.comparison)
+
+
+def _farewell(run: Run, left: Sequence[Group], interrupted: bool, console: Console) -> int:
+    go_on = f"subquad compare --resume {shlex.quote(str(run.folder))}"
+    if interrupted:
+        print(f"subquad: interrupted; what was measured is kept, go on with: {go_on}", file=sys.stderr)
+        return INTERRUPTED
+    if left:
+        names = ", ".join(_name(group) for group in left[:3]) + (", ..." if len(left) > 3 else "")
+        console.print(
+            f"The budget had no time for {len(left)} groups of cells ({names}). They are measured by: {go_on}",
+            soft_wrap=True,
+        )
+    return 0

@@ -1,0 +1,50 @@
+"""What people type, read."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from subquad.errors import SubquadError
+
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def choose(what: str, given: str, names: Iterable[str]) -> str:
+    """A name out of several; where there is none such, the nearest is suggested."""
+    known = list(names)
+    if given in known:
+        return given
+    near = get_close_matches(given.lower(), known, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+    raise SubquadError(f"there is no {what} {given!r}: {hint}")
+
+
+def parse_lengths(given: Sequence[str]) -> list[int]:
+    """Lengths, ascending: numbers, and ranges such as 128..16384, which double from their start and include their end."""
+    lengths: set[int] = set()
+    for part in given:
+        match = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?", part.strip())
+        if match is None:
+            raise SubquadError(f"--lengths takes numbers and ranges such as 128..16384, but was given {part!r}")
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if min(first, last) < 1:
+            raise SubquadError(f"--lengths must be positive, but {part!r} is not")
+        if last < first:
+            raise SubquadError(f"--lengths {part} ends before it starts: write {last}..{first}")
+        while first < last:
+            lengths.add(first)
+            first *= 2
+        lengths.add(last)
+    if not lengths:
+        raise SubquadError("--lengths needs at least one length, such as 1024 or 128..16384")
+    return sorted(lengths)
+
+
+def parse_bytes(option: str, given: str) -> int:
+    """An amount of memory such as 2GiB or 500MB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", given.strip().lower())
+    if match is None or match[2] not in UNITS or float(match[1]) <= 0:
+        raise SubquadError(f"{option} takes an amount such as 2GiB or 500MB, but was given {given!r}")
+    return int(float(match[1]) * UNITS[match[2]])

@@ -1,0 +1,200 @@
+"""Tables, each made of rows alone, for the terminal and for the page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from subquad.experiments import linformer
+from subquad.experiments.compare.views import BASELINE, FORMS, WHATS, Comparison, View, name_setting, name_view
+from subquad.experiments.compare.words import amount, between, duration, figure, pays_from
+
+
+class Cell(NamedTuple):
+    """What is shown, and the number to sort by."""
+
+    text: str
+    value: float | None = None
+
+
+class Table(NamedTuple):
+    """A caption, the heads of its columns, and rows of cells."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+NOTHING = Cell("-")
+
+
+def crossovers(comparison: Comparison) -> Iterator[Table]:
+    """From which length on each mechanism is faster than fused softmax: a table for each setting."""
+    others = [name for name in comparison.mechanisms if name != BASELINE]
+    for setting in dict.fromkeys(view.setting for view in comparison.views):
+        views = [view for view in comparison.views if view.setting == setting]
+        rows = []
+        for name in others:
+            for form in FORMS:
+                cells = [_crossover(comparison, _find(views, form, what), name) for what in WHATS]
+                if any(cell is not NOTHING for cell in cells):
+                    rows.append([Cell(f"{name}, {form}"), *cells])
+        label = name_setting(views[0], comparison.views) if views else ""
+        caption = "Pays from, tokens (range in which a repeated run would find it)" + (f"; {label}" if label else "")
+        yield Table(caption, ["attention", "forward", "training", "layer", "step"], rows)
+
+
+def _find(views: Sequence[View], form: str, what: str) -> View | None:
+    return next((view for view in views if (view.form, view.what) == (form, what)), None)
+
+
+def _crossover(comparison: Comparison, view: View | None, name: str) -> Cell:
+    found = comparison.crossover(view, name) if view is not None else None
+    return NOTHING if found is None else Cell(pays_from(found), found.middle or found.last_length * 2)
+
+
+def longest(comparison: Comparison) -> Table:
+    """Speed and memory at the longest length of each view that the baseline was measured at."""
+    rows = []
+    for view in comparison.views:
+        for name in comparison.measured(view):
+            shared = set(comparison.lengths(view, name)) & set(comparison.lengths(view, BASELINE))
+            if name == BASELINE or not shared:
+                continue
+            length = max(shared)
+            speedup = comparison.speedup(view, name, length)
+            assert speedup is not None  # both were measured there
+            peaks = [_peak(comparison, view, mechanism, length) for mechanism in (name, BASELINE)]
+            work = Cell(name_view(view, comparison.views))
+            rows.append([work, Cell(name), Cell(str(length), length), Cell(between(speedup), speedup.middle), *peaks])
+    return Table(
+        "At the longest length measured",
+        ["work", "attention", "tokens", "times as fast as softmax", "memory", "softmax's"],
+        rows,
+    )
+
+
+def _peak(comparison: Comparison, view: View, name: str, length: int) -> Cell:
+    peak = comparison.peak(view, name, length)
+    return NOTHING if peak is None else Cell(amount(peak), peak)
+
+
+def view_table(comparison: Comparison, view: View) -> Table:
+    """Everything that was measured in one view."""
+    rows = []
+    for name in comparison.measured(view):
+        for length, seconds in comparison.seconds(view, name).items():
+            costs = comparison.speedup(view, name, length)
+            middle = comparison.middle(view, name, length)
+            rows.append(
+                [
+                    Cell(name),
+                    Cell(str(length), length),
+                    Cell(duration(middle), middle),
+                    NOTHING if costs is None or name == BASELINE else Cell(between(costs), costs.middle),
+                    _peak(comparison, view, name, length),
+                    Cell(str(len(seconds)), len(seconds)),
+                ]
+            )
+    failures = [(name, found) for (at, name), found in comparison.failures.items() if at == view]
+    rows += [
+        [Cell(name), Cell(str(found.length), found.length), Cell(found.failure), NOTHING, NOTHING, NOTHING]
+        for name, found in failures
+    ]
+    columns = ["attention", "tokens", "time", "times as fast as softmax", "memory", "visits"]
+    return Table(name_view(view, comparison.views), columns, rows)
+
+
+def growths(comparison: Comparison, traits: Mapping[str, Mapping[str, Any]]) -> Table:
+    """How time grows, measured, beside the formulas."""
+    rows = []
+    for view in comparison.views:
+        for name in comparison.measured(view):
+            found = comparison.growth(view, name)
+            if found is None or found.exponent is None:
+                continue
+            about = traits.get(name, {})
+            formula = "constant" if view.what == "step" and not about.get("exact") else about.get("time", "-")
+            formula = "L d" if view.what == "step" and about.get("exact") else formula
+            rows.append(
+                [
+                    Cell(name_view(view, comparison.views)),
+                    Cell(name),
+                    Cell(formula),
+                    Cell(about.get("space", "-")),
+                    Cell(between(found.exponent), found.exponent.middle),
+                    Cell(_polynomial(found.constant, found.linear, found.quadratic)),
+                ]
+            )
+    return Table(
+        "Growth with the length L: formulas of one head (d: its width, m: features, k: slots) and the measured exponent",
+        ["work", "attention", "time", "space", "exponent, upper half", "fit, µs"],
+        rows,
+    )
+
+
+def _polynomial(constant: float, linear: float, quadratic: float) -> str:
+    terms = [(constant * 1e6, ""), (linear * 1e6, " L"), (quadratic * 1e6, " L²")]
+    return " + ".join(f"{value:.3g}{name}" for value, name in terms if value > 0) or "0"
+
+
+def mutual(comparison: Comparison, view: View) -> Table | None:
+    """From which length on each mechanism is faster than each other one. None for fewer than three mechanisms."""
+    names = comparison.measured(view)
+    if len(names) < 3:
+        return None
+    rows = []
+    for name in names:
+        cells = [_mutual(comparison, view, name, other) for other in names]
+        rows.append([Cell(name), *cells])
+    return Table(
+        f"Faster than each other from, tokens: {name_view(view, comparison.views)}",
+        ["", *(f"than {name}" for name in names)],
+        rows,
+    )
+
+
+def _mutual(comparison: Comparison, view: View, name: str, other: str) -> Cell:
+    found = None if name == other else comparison.crossover(view, name, other)
+    return NOTHING if found is None else Cell(pays_from(found), found.middle or found.last_length * 2)
+
+
+def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
+    """Numbers and bytes of one transformer layer by the length it is built for."""
+    found = {(row["mechanism"], row["length"]): row["value"] for row in rows if row["metric"] == "parameters"}
+    held = {(row["mechanism"], row["length"]): row["value"] for row in rows if row["metric"] == "parameter_bytes"}
+    if not found:
+        return None
+    lengths = sorted({length for _, length in found})
+    names = list(dict.fromkeys(name for name, _ in found))
+    body = [
+        [
+            Cell(name),
+            *(Cell(f"{figure(found[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) for at in lengths),
+        ]
+        for name in names
+    ]
+    return Table(
+        "Size of one transformer layer built for a length: numbers held, bytes", ["attention", *map(str, lengths)], body
+    )
+
+
+def linformer_grid(comparison: Comparison) -> Table | None:
+    """Linformer's speed-up by length and slots beside the published one. None if the run is no such grid."""
+    slots = linformer.slots(comparison)
+    view = next((view for view in comparison.views if view.what == "layer"), None)
+    if not slots or view is None:
+        return None
+    lengths = sorted({length for k in slots for length in comparison.lengths(view, linformer.name_of(k))})
+    caption = (
+        "Linformer by length n and slots k, a whole layer: times as fast as fused softmax; times as fast as materialised "
+        "softmax | times less memory than it; published (Wang et al. 2020, table 3)"
+    )
+    rows = [[Cell(str(n), n), *(_grid_cell(linformer.entry(comparison, view, n, k)) for k in slots)] for n in lengths]
+    return Table(caption, ["n", *(f"k={k}" for k in slots)], rows)
+
+
+def _grid_cell(found: linformer.Entry) -> Cell:
+    if found.over_fused is None:
+        return NOTHING
+    matrix, saved = ("-" if value is None else figure(value) for value in (found.over_materialised, found.memory_saved))
+    published = "-" if found.published is None else f"{found.published[0]:g} | {found.published[1]:g}"
+    return Cell(f"{figure(found.over_fused)}; {matrix} | {saved}; {published}", found.over_fused)

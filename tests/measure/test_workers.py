@@ -1,0 +1,100 @@
+"""Children that take turns, and children that fail."""
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from subquad.measure.workers import ERROR, OUT_OF_MEMORY, TIMEOUT, Candidate, Limits, Work, fewest_turns, visit
+
+MEGABYTE = 2**20
+LIMITS = Limits(memory_bytes=200 * MEGABYTE, run_seconds=20.0, turn_seconds=0.0)
+
+
+def nothing() -> Work:
+    return Work(lambda: None)
+
+
+def logged(log: Path, name: str) -> Work:
+    def run() -> None:
+        with log.open("a") as file:
+            file.write(name)
+        time.sleep(0.02)  # long enough to be one run a turn
+
+    return Work(run)
+
+
+def fills(megabytes: int, held: int = 0) -> Work:
+    return Work(lambda: torch.ones(megabytes * MEGABYTE, dtype=torch.uint8), held)
+
+
+def sleeps(seconds: float) -> Work:
+    return Work(lambda: time.sleep(seconds))
+
+
+def raises() -> Work:
+    def run() -> None:
+        raise RuntimeError("seven is not a number\nand more")
+
+    return Work(run)
+
+
+def cannot_be_prepared() -> Work:
+    raise ValueError("no such mechanism")
+
+
+def killed() -> Work:
+    return Work(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_turns_are_interleaved(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    outcomes = visit({name: Candidate(partial(logged, log, name), nothing) for name in "abc"}, LIMITS)
+    assert log.read_text() == "abc" * fewest_turns(0.02)  # the first run counts where runs are not brief
+    assert all(len(outcome.seconds) == fewest_turns(0.02) for outcome in outcomes.values())
+    assert all(min(outcome.seconds) >= 0.02 for outcome in outcomes.values())
+
+
+def test_the_peak_and_what_is_held_are_read() -> None:
+    outcome = visit({"it": Candidate(partial(fills, 100, 5 * MEGABYTE), nothing)}, LIMITS)["it"]
+    assert outcome.peak_bytes is not None
+    assert abs(outcome.peak_bytes / MEGABYTE - 105) < 8
+
+
+@pytest.mark.parametrize(
+    ("prepare", "failure", "message"),
+    [
+        (partial(fills, 400), OUT_OF_MEMORY, "memory"),
+        (partial(sleeps, 60), TIMEOUT, "longer than 2 s"),
+        (raises, ERROR, "RuntimeError: seven is not a number"),
+        (cannot_be_prepared, ERROR, "ValueError: no such mechanism"),
+        (killed, OUT_OF_MEMORY, "killed"),
+    ],
+)
+def test_a_failure_stays_where_it_is(prepare: partial[Work], failure: str, message: str) -> None:
+    """The one that fails says why; the others are measured."""
+    candidates = {"good": Candidate(partial(sleeps, 0.01), nothing), "bad": Candidate(prepare, nothing)}
+    limits = Limits(memory_bytes=200 * MEGABYTE, run_seconds=2.0, turn_seconds=0.0)
+    outcomes = visit(candidates, limits)
+    assert outcomes["bad"].failure == failure
+    assert message in outcomes["bad"].message
+    assert "\n" not in outcomes["bad"].message
+    assert not outcomes["good"].failure
+    assert outcomes["good"].seconds
+
+
+def threads() -> Work:
+    def run() -> None:
+        if torch.get_num_threads() != 2:
+            raise RuntimeError(f"{torch.get_num_threads()} threads")
+
+    return Work(run)
+
+
+def test_the_threads_are_those_that_were_asked_for() -> None:
+    assert not visit({"it": Candidate(threads, nothing)}, Limits(threads=2))["it"].failure
+    assert visit({"it": Candidate(threads, nothing)}, Limits(threads=1))["it"].message == "RuntimeError: 1 threads"
