@@ -5,9 +5,9 @@ RUN := $(VENV)/bin/python
 
 .PHONY: compare test test-slow lint types bench bench-peers clean
 
-# The main job: how each attention compares with PyTorch's own on this machine.
+# The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/installed
-	$(RUN) benchmarks/attention.py --lengths 128 256 512 1024 2048 4096 --threads 1 --seconds 0.5 --memory-lengths 4096
+	$(VENV)/bin/subquad compare
 
 test: lint types $(VENV)/installed
 	$(RUN) -m pytest -n auto -m "not slow"
@@ -22,8 +22,9 @@ lint: $(VENV)/installed
 types: $(VENV)/installed
 	$(VENV)/bin/mypy
 
+# The same with more lengths and more time, on one thread: the figures of the README.
 bench: $(VENV)/installed
-	$(RUN) benchmarks/attention.py
+	$(VENV)/bin/subquad compare --threads 1 --lengths 128..16384 192 384 768 --budget 900 --run-limit 120
 
 # The neighbours, in an environment of their own.
 bench-peers: $(PEERS)/installed

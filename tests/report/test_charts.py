@@ -2,19 +2,47 @@
 
 from pathlib import Path
 
-from subquad.report.charts import save, speedups
+import pytest
+
+from subquad.experiments.compare.views import Comparison, name_view
+from subquad.report.charts import METRICS, chart, points, save
 from subquad.results import Row
+from tests.experiments.compare.rows import rows
 
 
-def test_a_chart_is_drawn_as_svg_and_png(tmp_path: Path) -> None:
-    rows: list[Row] = [
-        {"metric": "speedup", "value": value, "low": value * 0.9, "high": value * 1.1, "mechanism": "linear"}
-        | {"length": length, "form": form, "what": "forward", "threads": 1, "rounds": 3}
-        for length, value in ((128, 0.5), (1024, 4.0))
-        for form in ("bidirectional", "causal")
-    ]
-    png = save(speedups(rows), tmp_path / "charts" / "speed")
+@pytest.fixture(scope="module")
+def shown() -> list[Row]:
+    comparison = Comparison(rows())
+    return [point for view in comparison.views for point in points(comparison, view, "mine", comparison.views)]
+
+
+def test_points_are_the_figures(shown: list[Row]) -> None:
+    first = name_view(Comparison(rows()).views[0])
+    softmax = [row for row in shown if (row["view"], row["mechanism"]) == (first, "softmax")]
+    time = {row["length"]: row for row in softmax if row["metric"] == "time"}
+    assert time[1024]["value"] == pytest.approx(1.05, rel=0.1)
+    assert time[1024]["low"] < time[1024]["value"] < time[1024]["high"]
+    throughput = {row["length"]: row["value"] for row in softmax if row["metric"] == "throughput"}
+    assert throughput[1024] == pytest.approx(1024 / time[1024]["value"])
+    crossings = [row for row in shown if row["metric"] == "crossover" and row["view"] == first]
+    assert [row["mechanism"] for row in crossings] == ["linear"]  # favor's is not within the lengths
+    assert crossings[0]["low"] < 300 < crossings[0]["high"]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_chart_is_drawn_as_svg_and_png(metric: str, shown: list[Row], tmp_path: Path) -> None:
+    view = shown[0]["view"]
+    drawn = chart(metric, [row for row in shown if row["view"] == view], interactive=False)
+    png = save(drawn, tmp_path / "charts" / metric)
     assert png.read_bytes().startswith(b"\x89PNG")
-    drawn = png.with_suffix(".svg").read_text()
-    for words in ("linear", "bidirectional", "causal", "times as fast as fused softmax"):
-        assert words in drawn
+    picture = png.with_suffix(".svg").read_text()
+    for words in ("linear", "favor", METRICS[metric], "length, tokens"):
+        assert words in picture
+    assert picture.count('aria-roledescription="line mark"') >= 1 or "mark-line" in picture
+
+
+def test_runs_are_told_apart(shown: list[Row], tmp_path: Path) -> None:
+    other = [{**row, "run": "other"} for row in shown]
+    picture = save(chart("time", [*shown, *other], interactive=False), tmp_path / "both").with_suffix(".svg").read_text()
+    assert "other" in picture
+    assert "stroke-dasharray" in picture

@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_help())
             return 0
         if given[0] == "--version":
-            from subquad import __version__
+            from importlib.metadata import version
 
-            print(f"subquad {__version__}")
+            print(f"subquad {version('subquad')}")
             return 0
         return _run(given[0], given[1:])
     except SubquadError as error:

@@ -5,7 +5,7 @@ import inspect
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, datetime
 from itertools import product
@@ -287,20 +287,15 @@ def _result(name: str, row: Row, baseline: Row | None) -> str:
 
 
 def _answer(measured: Measured, console: Console) -> None:
-    grid = tables.linformer_grid(measured.comparison)
-    for table in _tables(measured, grid):
+    grids = list(tables.linformer_grids(measured.comparison))
+    for table in grids or tables.crossovers(measured.comparison):
         show(table, console)
+    if grids:
+        return
     for view, sentences in answers(measured):
         console.print(f"[bold]{view[0].upper()}{view[1:]}[/bold]")
         for sentence in sentences:
             console.print(f"  {sentence}", highlight=False)
-
-
-def _tables(measured: Measured, grid: tables.Table | None) -> Iterator[tables.Table]:
-    if grid is not None:
-        yield grid
-        return
-    yield from tables.crossovers(measured.comparison)
 
 
 def _farewell(run: Run, left: Sequence[Group], interrupted: bool, console: Console) -> int:

@@ -52,7 +52,7 @@ class Growth(NamedTuple):
 
 
 class Scatter(NamedTuple):
-    """By how much a measurement differs from one visit to the next: a standard deviation of its logarithm, and how sure it is."""
+    """By how much a measurement differs from visit to visit: a standard deviation of its logarithm, and how sure it is."""
 
     deviation: float
     freedom: float  # degrees of freedom that it was estimated with
@@ -79,7 +79,9 @@ def middle(visits: Sequence[float]) -> float:
     return float(np.exp(np.median(np.log(visits))))
 
 
-def draw_costs(visits: Mapping[int, Sequence[float]], scatter: Scatter, rng: np.random.Generator, draws: int = DRAWS) -> Costs:
+def draw_costs(
+    visits: Mapping[int, Sequence[float]], scatter: Scatter, rng: np.random.Generator, draws: int = DRAWS
+) -> Costs:
     """The middle of the visits to each length, and draws of what another run with as many visits would find.
 
     Hence twice the variance of a middle: that of this run and that of the other.

@@ -68,13 +68,14 @@ def chart(metric: str, rows: Sequence[Row], *, interactive: bool = True) -> alt.
     mechanisms = list(dict.fromkeys(row["mechanism"] for row in rows))
     views, runs = (list(dict.fromkeys(row[name] for row in rows)) for name in ("view", "run"))
     hidden = alt.selection_point(name="hidden", fields=["mechanism"], bind="legend", toggle="true", empty=False)
-    base = alt.Chart().transform_filter("datum.view === view").encode(x=_length(), color=_mechanism(mechanisms))
+    lengths = [row["length"] for row in rows if row["metric"] != "crossover"]
+    extent = (min(lengths), max(lengths))
+    base = alt.Chart().transform_filter("datum.view === view").encode(x=_length(extent), color=_mechanism(mechanisms))
     if interactive:
         base = base.transform_filter(~hidden)
     if len(runs) > 1:
         base = base.encode(strokeDash=alt.StrokeDash("run:N", title="run").scale(domain=runs))
-    layers = [*_layers(metric, base)]
-    drawn = alt.layer(*layers, data=alt.Data(values=shown)).properties(
+    drawn = alt.layer(*_layers(metric, base, extent), data=alt.Data(values=shown)).properties(
         width="container" if interactive else 480, height=HEIGHT
     )
     drawn = drawn.add_params(alt.param(name="view", value=views[0]))
@@ -83,7 +84,7 @@ def chart(metric: str, rows: Sequence[Row], *, interactive: bool = True) -> alt.
     return drawn.configure(background="transparent" if interactive else "white").configure_view(stroke=None)
 
 
-def _layers(metric: str, base: alt.Chart) -> Iterator[alt.Chart]:
+def _layers(metric: str, base: alt.Chart, extent: tuple[float, float]) -> Iterator[alt.Chart]:
     value = alt.Y("value:Q", title=METRICS[metric]).scale(type="log", nice=False)
     low = alt.Y("low:Q", title=METRICS[metric]).scale(type="log", nice=False)
     measured = base.transform_filter(f"datum.metric === '{metric}'")
@@ -102,16 +103,16 @@ def _layers(metric: str, base: alt.Chart) -> Iterator[alt.Chart]:
     if metric == "speedup":
         draw = alt.Chart(alt.Data(values=[{"level": 1}])).mark_rule(strokeDash=[4, 4], opacity=0.6)
         yield draw.encode(y=alt.Y("level:Q").scale(type="log"))
-        yield crossings.mark_rule(strokeWidth=5, opacity=0.5).encode(x=_length("low"), x2="high:Q", y=value)
+        yield crossings.mark_rule(strokeWidth=5, opacity=0.5).encode(x=_length(extent, "low"), x2="high:Q", y=value)
         yield crossings.mark_point(shape="diamond", filled=True, size=110, opacity=1).encode(y=value, tooltip=found)
     else:
         yield crossings.mark_rule(strokeDash=[2, 3], opacity=0.7).encode(tooltip=found)
 
 
-def _length(field: str = "length") -> alt.X:
+def _length(extent: tuple[float, float], field: str = "length") -> alt.X:
     powers = [2**power for power in range(3, 24)]
     axis = alt.X(f"{field}:Q", title="length, tokens").axis(values=powers, format="d", labelOverlap=True)
-    return axis.scale(type="log", base=2, nice=False)
+    return axis.scale(type="log", base=2, nice=False, domain=list(extent))
 
 
 def _mechanism(names: Sequence[str]) -> alt.Color:

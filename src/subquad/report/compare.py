@@ -15,8 +15,8 @@ from subquad.results import Row, Run, write_whole
 METHOD = (
     "Each cell ran in a process of its own; the processes of a comparison took turns, so that drift of the machine hit all "
     "alike. A time is the median of its turns; visits are repetitions in fresh processes. Ranges are 95% bootstrap "
-    "intervals for what another run like this one would find, from the scatter between visits. Memory is the peak during the "
-    "first run beside the inputs, and for a decoding step the state that is kept. Softmax is PyTorch's own fused attention, "
+    "intervals for what another run like this one would find, from the scatter between visits. Memory is the peak during "
+    "the first run beside the inputs, and for a decoding step the state that is kept. Softmax is PyTorch's own fused attention, "
     "called directly; materialised softmax makes the whole matrix."
 )
 MAIN_WORK = ("training", "forward", "layer", "step")
@@ -116,7 +116,7 @@ def _parts(title: str, runs: Sequence[Measured], rows: Sequence[Row], drawn: Seq
 def _tables(measured: Measured, *, named: bool) -> Iterator[str]:
     comparison, traits = measured.comparison, measured.run.about.get("mechanisms", {})
     yield section("Tables" + (f": {measured.name}" if named else ""))
-    if (grid := tables.linformer_grid(comparison)) is not None:
+    for grid in tables.linformer_grids(comparison):
         yield table(grid)
     for crossing in tables.crossovers(comparison):
         yield table(crossing)

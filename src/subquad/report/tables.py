@@ -177,24 +177,32 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     )
 
 
-def linformer_grid(comparison: Comparison) -> Table | None:
-    """Linformer's speed-up by length and slots beside the published one. None if the run is no such grid."""
+def linformer_grids(comparison: Comparison) -> Iterator[Table]:
+    """Linformer's speed-up and memory saved by length and slots, and the published ones. Nothing for another run."""
     slots = linformer.slots(comparison)
     view = next((view for view in comparison.views if view.what == "layer"), None)
     if not slots or view is None:
-        return None
+        return
     lengths = sorted({length for k in slots for length in comparison.lengths(view, linformer.name_of(k))})
-    caption = (
-        "Linformer by length n and slots k, a whole layer: times as fast as fused softmax; times as fast as materialised "
-        "softmax | times less memory than it; published (Wang et al. 2020, table 3)"
-    )
-    rows = [[Cell(str(n), n), *(_grid_cell(linformer.entry(comparison, view, n, k)) for k in slots)] for n in lengths]
-    return Table(caption, ["n", *(f"k={k}" for k in slots)], rows)
+    entries = {(n, k): linformer.entry(comparison, view, n, k) for n in lengths for k in slots}
+    for caption, cell in (
+        ("Linformer by length n and slots k, a whole layer: times as fast as fused softmax", _over_fused),
+        ("The same: times as fast as materialised softmax | times less memory", _over_materialised),
+        ("Published (Wang et al. 2020, table 3): times as fast as the Transformer | times less memory", _published),
+    ):
+        rows = [[Cell(str(n), n), *(cell(entries[n, k]) for k in slots)] for n in lengths]
+        yield Table(caption, ["n", *(f"k={k}" for k in slots)], rows)
 
 
-def _grid_cell(found: linformer.Entry) -> Cell:
-    if found.over_fused is None:
+def _over_fused(found: linformer.Entry) -> Cell:
+    return NOTHING if found.over_fused is None else Cell(figure(found.over_fused), found.over_fused)
+
+
+def _over_materialised(found: linformer.Entry) -> Cell:
+    if found.over_materialised is None or found.memory_saved is None:
         return NOTHING
-    matrix, saved = ("-" if value is None else figure(value) for value in (found.over_materialised, found.memory_saved))
-    published = "-" if found.published is None else f"{found.published[0]:g} | {found.published[1]:g}"
-    return Cell(f"{figure(found.over_fused)}; {matrix} | {saved}; {published}", found.over_fused)
+    return Cell(f"{figure(found.over_materialised)} | {figure(found.memory_saved)}", found.over_materialised)
+
+
+def _published(found: linformer.Entry) -> Cell:
+    return NOTHING if found.published is None else Cell("{:g} | {:g}".format(*found.published), found.published[0])

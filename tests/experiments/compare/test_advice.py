@@ -45,7 +45,7 @@ def test_memory_is_kept_to(comparison: Comparison) -> None:
     assert tight.chosen.mechanism == "linear"
     softmax = next(option for option in tight.options if option.mechanism == "softmax")
     assert softmax.obstacle == "needs 671 MB"
-    with pytest.raises(SubquadError, match="no exact attention that was measured fits 4096 tokens .softmax: needs 671 MB"):
+    with pytest.raises(SubquadError, match=r"no exact attention that was measured fits 4096 tokens \(softmax: needs 671 MB"):
         advise(comparison, TRAITS, length=4096, form="causal", what="training", memory_bytes=1e6, wish="exact")
 
 

@@ -1,0 +1,124 @@
+"""The page in a real browser."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+from subquad.report.compare import load, write_page
+from tests.report.runs import make_run
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    make_run(folder)
+    write_page(load([folder]), folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[tuple[Page, list[str], list[str]]]:
+    """The page with its charts drawn, and lists of what it complained about and what it asked for."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1000, "height": 800})
+        complaints: list[str] = []
+        requests: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-drawn=yes]", state="attached")
+        yield page, complaints, requests
+        browser.close()
+
+
+Opened = tuple[Page, list[str], list[str]]
+
+
+def lines(page: Page, chart: str = "time") -> int:
+    return page.locator(f"#chart-{chart} .mark-line path").count()
+
+
+def test_charts_are_drawn_without_complaint_or_network(opened: Opened, path: Path) -> None:
+    page, complaints, requests = opened
+    assert {chart: lines(page, chart) for chart in ("time", "speedup", "memory", "throughput")} == {
+        "time": 3,
+        "speedup": 2,
+        "memory": 3,
+        "throughput": 3,
+    }
+    assert complaints == []
+    assert [request for request in requests if not request.startswith("data:")] == [path.as_uri()]
+
+
+def test_a_click_on_the_legend_hides_and_shows(opened: Opened) -> None:
+    page, complaints, _ = opened
+    entry = page.locator("#chart-time .role-legend-symbol path").nth(1)
+    entry.click()
+    page.wait_for_function("document.querySelectorAll('#chart-time .mark-line path').length === 2")
+    page.locator("#chart-time .role-legend-symbol path").nth(1).click()
+    page.wait_for_function("document.querySelectorAll('#chart-time .mark-line path').length === 3")
+    assert complaints == []
+
+
+def test_another_view_is_chosen(opened: Opened) -> None:
+    page, complaints, _ = opened
+    before = page.locator("#chart-time .mark-line path").first.get_attribute("d")
+    page.select_option("#view", index=2)
+    page.wait_for_function(f"document.querySelector('#chart-time .mark-line path').getAttribute('d') !== {before!r}")
+    assert complaints == []
+
+
+def test_hovering_shows_values(opened: Opened) -> None:
+    page, _, _ = opened
+    page.locator("#chart-time .mark-symbol path").nth(3).hover(force=True)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert "tokens" in page.locator("#vg-tooltip-element").inner_text()
+
+
+def test_tables_sort(opened: Opened) -> None:
+    page, _, _ = opened
+    table = page.locator("table").nth(1)
+    column = table.locator("th button", has_text="times as fast")
+    for order in (sorted, lambda values: sorted(values, reverse=True)):
+        column.click()
+        values = [
+            float(cell)
+            for cell in table.locator("tbody tr td:nth-child(4)").evaluate_all("cells => cells.map(c => c.dataset.value)")
+        ]
+        assert values == order(values)
+        assert len(set(values)) > 2
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1000, "dark")])
+def test_readable_on_a_phone_and_in_the_dark(opened: Opened, width: int, scheme: str) -> None:
+    """Nothing but tables, which scroll by themselves, is wider than the screen; words stand out from the ground."""
+    page, _, _ = opened
+    page.set_viewport_size({"width": width, "height": 700})
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.reload()
+    page.wait_for_selector("html[data-drawn=yes]", state="attached")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground, words, axis = page.evaluate(
+        """() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
+        getComputedStyle(document.querySelector('#chart-time svg text')).fill]"""
+    )
+    assert words == axis
+    light = [sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(","))) for colour in (ground, words)]
+    assert (light[0] > light[1] + 400) if scheme == "light" else (light[1] > light[0] + 400)
+
+
+def test_prints_dark_on_light(opened: Opened) -> None:
+    page, _, _ = opened
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.querySelector('#chart-time svg text')).fill") == "rgb(0, 0, 0)"

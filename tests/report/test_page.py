@@ -1,0 +1,74 @@
+"""The page of a comparison."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from subquad.report.compare import load, write_figures, write_page
+from subquad.report.page import page, paragraph, table
+from subquad.report.tables import Cell, Table
+from tests.report.runs import make_run
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    make_run(folder)
+    write_page(load([folder]), folder / "report.html")
+    return (folder / "report.html").read_text()
+
+
+def test_the_answers_are_there(written: str) -> None:
+    for words in (
+        "linear pays from",
+        "favor does not pay within the measured range",
+        "at 8192 it ran out of memory",
+        "Pays from, tokens",
+        "Size of one transformer layer",
+        "L^2 d",
+        "3149 on",
+        "subquad compare --lengths 128..4096",
+        "subquad 0.1.0",
+    ):
+        assert words in written
+
+
+def test_nothing_is_loaded_from_elsewhere(written: str) -> None:
+    markup = re.sub(r"<script[^>]*>.*?</script>", "", written, flags=re.DOTALL)
+    assert not re.findall(r"(?:src|href)=\"(?!data:)", markup)
+    assert written.count("<script") == 3
+
+
+def test_the_charts_are_valid_specifications(written: str) -> None:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', written, flags=re.DOTALL)
+    assert found is not None
+    specs = json.loads(found[1])
+    assert list(specs) == ["time", "speedup", "memory", "throughput"]
+    for spec in specs.values():
+        assert {"name": "view", "value": "attention, forward and backward, bidirectional"} in spec["params"]
+
+
+def test_two_runs_side_by_side(tmp_path: Path) -> None:
+    for seed, name in enumerate(("here", "there")):
+        make_run(tmp_path / name, seed=seed)
+    write_page(load([tmp_path / "here", tmp_path / "there"]), tmp_path / "both.html")
+    both = (tmp_path / "both.html").read_text()
+    assert "Tables: here" in both
+    assert "Tables: there" in both
+    assert both.count("To run it again") == 2
+
+
+def test_figures_are_written_for_each_view(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    paths = list(write_figures(load([tmp_path / "run"]), tmp_path / "figures"))
+    assert len(paths) == 3 * 4  # views and metrics
+    assert (tmp_path / "figures" / "speedup-attention-forward-and-backward-causal.svg").exists()
+
+
+def test_words_cannot_become_markup() -> None:
+    hostile = "</script><b>&"
+    written = page(hostile, [paragraph(hostile), table(Table(hostile, [hostile], [[Cell(hostile)]]))], {})
+    assert "<b>" not in written
+    assert written.count("&lt;/script&gt;&lt;b&gt;&amp;") == 5
