@@ -10,7 +10,18 @@ if TYPE_CHECKING:
     from subquad.attention import MECHANISMS, Favor, Linear, Linformer, Softmax, require_causal
     from subquad.errors import SubquadError
     from subquad.feature_maps import FEATURE_MAPS, Elu, Learned, Random, Relu, Taylor
-    from subquad.models import Block, MultiheadAttention
+    from subquad.models import (
+        Block,
+        Decoder,
+        Encoder,
+        EncoderDecoder,
+        ModelOptions,
+        MultiheadAttention,
+        Sampling,
+        TokenEmbedding,
+        ValueEmbedding,
+        generate,
+    )
 
 __version__ = "0.1.0"
 
@@ -18,17 +29,25 @@ __all__ = [
     "FEATURE_MAPS",
     "MECHANISMS",
     "Block",
+    "Decoder",
     "Elu",
+    "Encoder",
+    "EncoderDecoder",
     "Favor",
     "Learned",
     "Linear",
     "Linformer",
+    "ModelOptions",
     "MultiheadAttention",
     "Random",
     "Relu",
+    "Sampling",
     "Softmax",
     "SubquadError",
     "Taylor",
+    "TokenEmbedding",
+    "ValueEmbedding",
+    "generate",
     "require_causal",
 ]
 

@@ -6,7 +6,7 @@ is shown to a person is rebuilt from the two.
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,13 @@ class Run:
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Keeps rows, at once and for good."""
         append_rows(self.rows_path, rows)
+
+    def keep_rows(self, wanted: Callable[[Row], bool]) -> None:
+        """Takes out the rows that are not wanted: those that a run which goes on will make again."""
+        rows = self.rows()
+        kept = [row for row in rows if wanted(row)]
+        if len(kept) < len(rows):
+            write_whole(self.rows_path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in kept))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -122,3 +122,46 @@ class AttentionOptions(Protocol):
         ...
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> torch.nn.Module: ...
+
+
+class Counted(NamedTuple):
+    """The sum of some losses, and how many there are: so that parts of a batch add up to the whole."""
+
+    total: Tensor
+    number: int
+
+
+class Task(Protocol):
+    """What is to be learned: batches, the model, the loss, the metrics. It does not know how it is trained.
+
+    A batch is a named tuple of tensors whose first axis is the sequences.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Its name in the registry."""
+        ...
+
+    def build(self, attention: AttentionOptions, model: Any, generator: torch.Generator | None = None) -> torch.nn.Module:
+        """A model for it."""
+        ...
+
+    def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Sequences to learn from."""
+        ...
+
+    def loss(self, model: torch.nn.Module, batch: Any) -> Counted:
+        """To be made small."""
+        ...
+
+    def count(self, batch: Any) -> int:
+        """How many losses a batch has, without computing them."""
+        ...
+
+    def evaluate(self, model: torch.nn.Module, generator: torch.Generator) -> dict[str, float]:
+        """How good the model is, on fresh sequences."""
+        ...
+
+    def samples(self, model: torch.nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
+        """Questions, the model's answers, and the right ones."""
+        ...

@@ -64,7 +64,7 @@ def test_grouped_heads_are_repeated_heads() -> None:
 def test_merging_heads_costs_no_copy(name: str) -> None:
     """The result has the layout of the projections, so heads lie beside each other already."""
     layer = make(name)
-    q, k, v = layer._split(*[torch.randn(2, 300, 20)] * 2)
+    q, k, v = layer._turned(torch.randn(2, 300, 20), None)
     mixed = layer.attend(q, k, v)
     if name == "linformer":
         pytest.skip("PyTorch's attention decides on the layout")

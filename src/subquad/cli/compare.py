@@ -1,8 +1,6 @@
 """`subquad compare`."""
 
 import dataclasses
-import inspect
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +8,7 @@ from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -18,17 +16,10 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress as Bar
 from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
-from tyro.constructors import (
-    ConstructorRegistry,
-    PrimitiveConstructorSpec,
-    PrimitiveTypeInfo,
-    StructConstructorSpec,
-    StructFieldSpec,
-    StructTypeInfo,
-)
 
 from subquad.attention import MECHANISMS, Softmax, options_from
 from subquad.cli import INTERRUPTED
+from subquad.cli.options import registry
 from subquad.cli.show import show
 from subquad.cli.values import choose, parse_bytes, parse_lengths
 from subquad.errors import SubquadError
@@ -36,7 +27,6 @@ from subquad.experiments import linformer
 from subquad.experiments.compare.cells import DTYPES, Setting
 from subquad.experiments.compare.plan import Group, Plan, Progress, measure
 from subquad.experiments.compare.views import BASELINE, FORMS, MATERIALISED, What
-from subquad.feature_maps import FEATURE_MAPS, FeatureMapOptions
 from subquad.measure.devices import require_device
 from subquad.measure.machine import describe, versions
 from subquad.measure.workers import Limits
@@ -71,7 +61,8 @@ class Compare:
     bidirectional: Flag = False
     """The bidirectional form only."""
     what: tuple[What, ...] = ("forward", "training", "layer", "step")
-    """Attention forward; attention forward and backward; a whole transformer layer; one decoding step at that context."""
+    """Attention forward; attention forward and backward; a whole transformer layer; one decoding step at that context; one
+    update of a whole encoder-decoder of 4 + 4 layers on the copy task."""
     batch: tuple[int, ...] = (1,)
     """Sequences at a time. Several numbers here and below measure every combination."""
     heads: tuple[int, ...] = (8,)
@@ -100,7 +91,7 @@ class Compare:
 
 def main(arguments: Sequence[str]) -> int:
     """Measures, prints the answer and leaves a page."""
-    given: Compare = tyro.cli(Compare, args=list(arguments), prog="subquad compare", registry=_registry())
+    given: Compare = tyro.cli(Compare, args=list(arguments), prog="subquad compare", registry=registry(MECHANISMS.values()))
     console = Console()
     if given.budget <= 0 or given.run_limit <= 0:
         raise SubquadError("--budget and --run-limit must be positive numbers of seconds")
@@ -125,41 +116,6 @@ def main(arguments: Sequence[str]) -> int:
         _answer(measured, console)
         console.print(f"\nThe page: {page}   The rows: {run.rows_path}", soft_wrap=True, highlight=False)
     return _farewell(run, left, interrupted, console)
-
-
-def _registry() -> ConstructorRegistry:
-    """How tyro reads a mechanism's options: each by its own name, a feature map by its kind."""
-    registry = ConstructorRegistry()
-
-    @registry.struct_rule
-    def mechanism(info: StructTypeInfo) -> StructConstructorSpec | None:
-        if info.type not in MECHANISMS.values():
-            return None
-        types, helps = get_type_hints(info.type), _comments(info.type)
-        fields = [found for found in dataclasses.fields(info.type) if found.init]
-        specs = [
-            StructFieldSpec(at.name, types[at.name], getattr(info.default, at.name), helps.get(at.name)) for at in fields
-        ]
-        return StructConstructorSpec(instantiate=info.type, fields=tuple(specs))
-
-    @registry.primitive_rule
-    def feature_map(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-        if info.type is not FeatureMapOptions:
-            return None
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="{" + ",".join(FEATURE_MAPS) + "}",
-            instance_from_str=lambda names: FEATURE_MAPS[choose("feature map", names[0], FEATURE_MAPS)](),
-            is_instance=lambda value: hasattr(value, "kind"),
-            str_from_instance=lambda value: [value.kind],
-        )
-
-    return registry
-
-
-def _comments(options: type) -> dict[str, str]:
-    """What the comments behind a class' fields say of them."""
-    return dict(re.findall(r"^    (\w+): .*  # (.*)$", inspect.getsource(options), flags=re.MULTILINE))
 
 
 def _refuse_other_options(given: Compare) -> None:
@@ -275,7 +231,8 @@ class _Left(ProgressColumn):
 
 
 def _name(group: Group) -> str:
-    return f"{group.what}, {group.form}, {group.length}" if group.what != "step" else f"step after {group.length}"
+    names = {"step": f"step after {group.length}", "update": f"update, {group.length}"}
+    return names.get(group.what, f"{group.what}, {group.form}, {group.length}")
 
 
 def _result(name: str, row: Row, baseline: Row | None) -> str:

@@ -1,7 +1,8 @@
 """`subquad report`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ from rich.console import Console
 
 from subquad.errors import SubquadError
 from subquad.report.compare import load, write_figures, write_page
+from subquad.report.training import write_training_figures, write_training_page
+from subquad.results import Run
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,30 @@ def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Report, args=list(arguments), prog="subquad report")
     if not given.runs:
         raise SubquadError("name at least one run: subquad report runs/compare-...")
+    runs = [Run.open(folder) for folder in given.runs]
+    kinds = sorted({str(run.about.get("kind")) for run in runs})
+    if len(kinds) > 1:
+        raise SubquadError(f"the runs are of different kinds ({', '.join(kinds)}): report one kind at a time")
+    for run in runs:
+        if not run.rows():
+            raise SubquadError(f"{run.folder} has no measurements yet: go on with subquad {kinds[0]} --resume {run.folder}")
+    page = given.out or (given.runs[0] if len(runs) == 1 else Path()) / "report.html"
+    figures = _training(runs, page) if kinds == ["train"] else _comparison(given.runs, page)
     console = Console()
-    measured = load(given.runs)
-    for one in measured:
-        if not one.comparison.views:
-            raise SubquadError(
-                f"{one.run.folder} has no measurements yet: go on with subquad compare --resume {one.run.folder}"
-            )
-    page = given.out or (given.runs[0] if len(measured) == 1 else Path()) / "report.html"
-    write_page(measured, page)
     console.print(f"The page: {page}", highlight=False, soft_wrap=True)
     if given.figures is not None:
-        count = sum(1 for _ in write_figures(measured, given.figures))
+        count = sum(1 for _ in figures(given.figures))
         console.print(f"{count} charts, each as PNG and SVG: {given.figures}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _comparison(folders: Sequence[Path], page: Path) -> Callable[[Path], Iterator[Path]]:
+    """Writes the page, and gives what writes the figures."""
+    measured = load(folders)
+    write_page(measured, page)
+    return partial(write_figures, measured)
+
+
+def _training(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
+    write_training_page(runs, page)
+    return partial(write_training_figures, runs)

@@ -1,16 +1,23 @@
 """One layer of a transformer."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.models.multihead import MultiheadAttention
+from subquad.models.multihead import MultiheadAttention, Projected
+from subquad.models.positions import Rotation
+
+Norm = Literal["pre", "post"]
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed(norm(x)): normalised before, so that deep stacks train. Batch first."""
+    """Attention, attention to a context if it has one, and a feed-forward part, each around a residual. Batch first.
+
+    Normalised before each part, x + part(norm(x)), so that deep stacks train; or after it, norm(x + part(x)), as in 2017.
+    """
 
     def __init__(
         self,
@@ -19,37 +26,91 @@ class Block(nn.Module):
         model_width: int,
         heads: int,
         feed_width: int | None = None,
+        cross: nn.Module | None = None,
+        norm: Norm = "pre",
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`attend` is a mechanism built for `heads` heads. The inner layer is 4 * model_width wide unless told."""
+        """`attend` and `cross` are mechanisms built for `heads` heads. The inner layer is four times as wide unless told."""
         super().__init__()
         feed_width = feed_width or 4 * model_width
+        self.norm: Norm = norm
         self.attention = MultiheadAttention(attend, model_width=model_width, heads=heads, generator=generator)
-        self.norm_attention, self.norm_feed = nn.LayerNorm(model_width), nn.LayerNorm(model_width)
+        self.norm_attention = nn.LayerNorm(model_width)
+        self.cross: MultiheadAttention | None = None
+        if cross is not None:
+            self.cross = MultiheadAttention(cross, model_width=model_width, heads=heads, generator=generator)
+            self.norm_cross = nn.LayerNorm(model_width)
         self.feed = nn.Sequential(nn.Linear(model_width, feed_width), nn.GELU(), nn.Linear(feed_width, model_width))
+        self.norm_feed = nn.LayerNorm(model_width)
+        self.dropout = nn.Dropout(dropout)
         for layer in self.feed:
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Float[Tensor, "b n w"], *, keep: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n w"]:
+    def forward(
+        self,
+        x: Float[Tensor, "b n w"],
+        *,
+        keep: Bool[Tensor, "b n"] | None = None,
+        context: Float[Tensor, "b s w"] | Projected | None = None,
+        context_keep: Bool[Tensor, "b s"] | None = None,
+        rotation: Rotation | None = None,
+    ) -> Float[Tensor, "b n w"]:
         """Every position sees every kept position."""
-        return self._feed(x + self.attention(self.norm_attention(x), keep=keep))
+        x = self._around(x, self.norm_attention, lambda y: self.attention(y, keep=keep, rotation=rotation))
+        return self._rest(x, context, context_keep)
 
     def causal(
-        self, x: Float[Tensor, "b n w"], state: Any = None, *, keep: Bool[Tensor, "b n"] | None = None
+        self,
+        x: Float[Tensor, "b n w"],
+        state: Any = None,
+        *,
+        keep: Bool[Tensor, "b n"] | None = None,
+        context: Float[Tensor, "b s w"] | Projected | None = None,
+        context_keep: Bool[Tensor, "b s"] | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Float[Tensor, "b n w"], Any]:
         """Position i sees positions up to i, and what `state` remembers."""
-        mixed, state = self.attention.causal(self.norm_attention(x), state, keep=keep)
-        return self._feed(x + mixed), state
+
+        def attend(y: Tensor) -> Tensor:
+            nonlocal state
+            mixed, state = self.attention.causal(y, state, keep=keep, rotation=rotation)
+            return mixed
+
+        x = self._around(x, self.norm_attention, attend)
+        return self._rest(x, context, context_keep), state
 
     def step(
-        self, x: Float[Tensor, "b 1 w"], state: Any = None, *, reuse: bool = False
+        self,
+        x: Float[Tensor, "b 1 w"],
+        state: Any = None,
+        *,
+        context: Float[Tensor, "b s w"] | Projected | None = None,
+        context_keep: Bool[Tensor, "b s"] | None = None,
+        rotation: Rotation | None = None,
+        reuse: bool = False,
     ) -> tuple[Float[Tensor, "b 1 w"], Any]:
         """One position: the fast path of `causal`. With `reuse` the old state is given up."""
-        mixed, state = self.attention.step(self.norm_attention(x), state, reuse=reuse)
-        return self._feed(x + mixed), state
 
-    def _feed(self, x: Tensor) -> Tensor:
-        fed: Tensor = x + self.feed(self.norm_feed(x))
-        return fed
+        def attend(y: Tensor) -> Tensor:
+            nonlocal state
+            mixed, state = self.attention.step(y, state, rotation=rotation, reuse=reuse)
+            return mixed
+
+        x = self._around(x, self.norm_attention, attend)
+        return self._rest(x, context, context_keep), state
+
+    def _rest(self, x: Tensor, context: Tensor | Projected | None, keep: Tensor | None) -> Tensor:
+        """The parts after the first."""
+        cross = self.cross
+        if cross is not None and context is not None:
+            x = self._around(x, self.norm_cross, lambda y: cross(y, context, keep=keep))
+        return self._around(x, self.norm_feed, self.feed)
+
+    def _around(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm == "pre":
+            return x + self.dropout(part(norm(x)))
+        normed: Tensor = norm(x + self.dropout(part(x)))
+        return normed

@@ -1,6 +1,6 @@
 """The projections around a mechanism."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -8,13 +8,22 @@ from torch import Tensor, nn
 
 from subquad.attention import require_causal
 from subquad.errors import SubquadError
+from subquad.models.positions import Rotation, rotate
 from subquad.types import Attention
+
+
+class Projected(NamedTuple):
+    """A context's keys and values: what a decoder computes once and looks at in every step."""
+
+    k: Float[Tensor, "b h s d"]
+    v: Float[Tensor, "b h s d"]
 
 
 class MultiheadAttention(nn.Module):
     """Projects, splits heads, lets a mechanism mix, merges heads and projects back. Batch first.
 
     Keys and values may have fewer heads than queries (`kv_heads`): each then serves a group of neighbouring query heads.
+    A `rotation` turns queries and keys by their positions (rotary position embedding).
     """
 
     def __init__(
@@ -50,45 +59,62 @@ class MultiheadAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "b n w"],
-        context: Float[Tensor, "b s c"] | None = None,
+        context: Float[Tensor, "b s c"] | Projected | None = None,
         *,
         keep: Bool[Tensor, "b s"] | None = None,
+        rotation: Rotation | None = None,
     ) -> Float[Tensor, "b n w"]:
         """Every position of x sees every kept position of the context, which is x itself if none is given."""
         _check("x", x, self.model_width)
-        _check("context", x if context is None else context, self.context_width)
-        mixed: Tensor = self.attend(*self._split(x, x if context is None else context), keep=keep)
+        projected = context if isinstance(context, Projected) else self.project(x if context is None else context)
+        q, k = self._queries(x), projected.k
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        mixed: Tensor = self.attend(q, k, projected.v, keep=keep)
         return self._merge(mixed)
 
     def causal(
-        self, x: Float[Tensor, "b n w"], state: Any = None, *, keep: Bool[Tensor, "b n"] | None = None
+        self,
+        x: Float[Tensor, "b n w"],
+        state: Any = None,
+        *,
+        keep: Bool[Tensor, "b n"] | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Float[Tensor, "b n w"], Any]:
         """Position i sees positions up to i, and what `state` remembers."""
-        _check("x", x, self.model_width)
-        mixed, state = self._causal().causal(*self._split(x, x), state, keep=keep)
+        mixed, state = self._causal().causal(*self._turned(x, rotation), state, keep=keep)
         return self._merge(mixed), state
 
     def step(
-        self, x: Float[Tensor, "b 1 w"], state: Any = None, *, reuse: bool = False
+        self, x: Float[Tensor, "b 1 w"], state: Any = None, *, rotation: Rotation | None = None, reuse: bool = False
     ) -> tuple[Float[Tensor, "b 1 w"], Any]:
         """One position: the fast path of `causal`. With `reuse` the old state is given up."""
-        _check("x", x, self.model_width)
-        mixed, state = self._causal().step(*self._split(x, x), state, reuse=reuse)
+        mixed, state = self._causal().step(*self._turned(x, rotation), state, reuse=reuse)
         return self._merge(mixed), state
 
-    def _causal(self) -> Any:
-        attend: Attention = self.attend
-        return require_causal(attend, type(attend).__name__.removesuffix("Attention").lower())
-
-    def _split(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v as b h n d."""
-        q = self.to_q(x).unflatten(-1, (self.heads, self.width)).transpose(1, 2)
+    def project(self, context: Float[Tensor, "b s c"]) -> Projected:
+        """The keys and values of a context, for `forward` to look at again and again."""
+        _check("context", context, self.context_width)
         k, v = (
             project(context).unflatten(-1, (self.kv_heads, self.width)).transpose(1, 2) for project in (self.to_k, self.to_v)
         )
         if self.kv_heads != self.heads:
             k, v = (part.repeat_interleave(self.heads // self.kv_heads, dim=1) for part in (k, v))
-        return q, k, v
+        return Projected(k, v)
+
+    def _causal(self) -> Any:
+        attend: Attention = self.attend
+        return require_causal(attend, type(attend).__name__.removesuffix("Attention").lower())
+
+    def _turned(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of a sequence that attends to itself."""
+        _check("x", x, self.model_width)
+        q, (k, v) = self._queries(x), self.project(x)
+        return (q, k, v) if rotation is None else (rotate(q, rotation), rotate(k, rotation), v)
+
+    def _queries(self, x: Tensor) -> Tensor:
+        split: Tensor = self.to_q(x).unflatten(-1, (self.heads, self.width)).transpose(1, 2)
+        return split
 
     def _merge(self, mixed: Tensor) -> Tensor:
         merged: Tensor = self.to_out(mixed.transpose(1, 2).flatten(2))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from subquad.experiments.compare.views import BASELINE, Comparison, View, name_view
+from subquad.experiments.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.experiments.compare.words import amount, sentence
 from subquad.experiments.replication import LENGTHS, PUBLISHED, extrapolations
 from subquad.report import charts, tables
@@ -16,10 +16,10 @@ METHOD = (
     "Each cell ran in a process of its own; the processes of a comparison took turns, so that drift of the machine hit all "
     "alike. A time is the median of its turns; visits are repetitions in fresh processes. Ranges are 95% bootstrap "
     "intervals for what another run like this one would find, from the scatter between visits. Memory is the peak during "
-    "the first run beside the inputs, and for a decoding step the state that is kept. Softmax is PyTorch's own fused attention, "
-    "called directly; materialised softmax makes the whole matrix."
+    "the first run beside the inputs, and for a decoding step the state that is kept. Softmax is PyTorch's own fused "
+    "attention, called directly; materialised softmax makes the whole matrix."
 )
-MAIN_WORK = ("training", "forward", "layer", "step")
+MAIN_WORK = ("training", "forward", "layer", "step", "update")
 
 
 class Measured(NamedTuple):
@@ -51,7 +51,7 @@ def telling_views(comparison: Comparison) -> list[View]:
     """One for each form and setting, and the decoding steps."""
     chosen: dict[tuple[object, ...], View] = {}
     for view in sorted(comparison.views, key=lambda view: MAIN_WORK.index(view.what)):
-        chosen.setdefault((view.what == "step", view.form, view.setting), view)
+        chosen.setdefault((view.what if view.what in CAUSAL_WORK else "", view.form, view.setting), view)
     return [view for view in comparison.views if view in chosen.values()]
 
 

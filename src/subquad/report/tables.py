@@ -39,7 +39,9 @@ def crossovers(comparison: Comparison) -> Iterator[Table]:
                     rows.append([Cell(f"{name}, {form}"), *cells])
         label = name_setting(views[0], comparison.views) if views else ""
         caption = "Pays from, tokens (range in which a repeated run would find it)" + (f"; {label}" if label else "")
-        yield Table(caption, ["attention", "forward", "training", "layer", "step"], rows)
+        used = [at for at, what in enumerate(WHATS, start=1) if any(view.what == what for view in views)]
+        columns = ["attention", *(WHATS[at - 1] for at in used)]
+        yield Table(caption, columns, [[row[0], *(row[at] for at in used)] for row in rows])
 
 
 def _find(views: Sequence[View], form: str, what: str) -> View | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from subquad.errors import SubquadError
-from subquad.experiments.compare.views import AXES, BASELINE, Comparison, View, name_view
+from subquad.experiments.compare.views import AXES, BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.experiments.compare.words import amount, duration, figure
 from subquad.measure.fits import interpolate
 
@@ -58,7 +58,7 @@ def advise(
 
 
 def _view(comparison: Comparison, form: str, what: str) -> View:
-    found = [view for view in comparison.views if view.what == what and (view.form == form or what == "step")]
+    found = [view for view in comparison.views if view.what == what and (view.form == form or what in CAUSAL_WORK)]
     if not found:
         known = "; ".join(name_view(view) for view in comparison.views)
         raise SubquadError(f"the run has no rows for {form} {what}: it has {known}; run `subquad compare` for it")

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from subquad.attention.softmax import SoftmaxAttention, SoftmaxState
+from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
 from subquad.experiments.compare.views import BASELINE, Form, What
 from subquad.measure.workers import Candidate, Work
-from subquad.models import Block
+from subquad.models import Block, ModelOptions
 from subquad.results import Row
-from subquad.types import AttentionOptions, CausalAttention
+from subquad.tasks import Copy
+from subquad.types import AttentionOptions, CausalAttention, Traits
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 TINY_LENGTH = 64
@@ -80,10 +81,26 @@ class Fused(nn.Module):
         return F.scaled_dot_product_attention(q, state.keys, state.values), state
 
 
+@dataclass(frozen=True)
+class FusedOptions:
+    """Builds the baseline where options are asked for."""
+
+    kind: str = BASELINE
+
+    @property
+    def traits(self) -> Traits:
+        return Softmax().traits
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> Fused:
+        return Fused()
+
+
 def prepare(cell: Cell) -> Work:
     """Builds the mechanism and its inputs."""
     generator = torch.Generator().manual_seed(cell.seed)
     place: dict[str, Any] = {"device": cell.setting.device, "dtype": DTYPES[cell.setting.dtype]}
+    if cell.what == "update":
+        return _update(cell, generator, place)
     attend = build(cell, generator).to(**place)
     if cell.what == "layer":
         return _layer(cell, attend, generator, place)
@@ -143,6 +160,25 @@ def _layer(cell: Cell, attend: nn.Module, generator: torch.Generator, place: dic
 def _block(cell: Cell, attend: nn.Module, generator: torch.Generator) -> Block:
     heads, width = cell.setting.heads, cell.setting.width
     return Block(attend, model_width=heads * width, heads=heads, generator=generator)
+
+
+def _update(cell: Cell, generator: torch.Generator, place: dict[str, Any]) -> Work:
+    """A step of training: forward, backward and the optimizer's, of the encoder-decoder of the replication in Julia."""
+    task = Copy(length=cell.length, form="encoder-decoder")
+    options = FusedOptions() if cell.mechanism == BASELINE else cell.options
+    size = ModelOptions(layers=4, heads=cell.setting.heads, width=cell.setting.width)
+    model = task.build(options, size, generator).to(**place)
+    optimizer = torch.optim.RAdam(model.parameters(), lr=1e-4)
+    batch = task.batch(cell.setting.batch, generator)
+    batch = type(batch)(*(part.to(cell.setting.device) for part in batch))
+
+    def run() -> None:
+        counted = task.loss(model, batch)
+        (counted.total / counted.number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Work(run)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 from subquad.experiments.compare.cells import Cell, Setting, block_size, has_causal
-from subquad.experiments.compare.views import BASELINE, FORMS, Comparison, Form, View, What, view_of
+from subquad.experiments.compare.views import BASELINE, CAUSAL_WORK, FORMS, Comparison, Form, View, What, view_of
 from subquad.measure.timing import median as median_interval
 from subquad.measure.workers import TIMEOUT, Limits, Outcome, context, fewest_turns, visit
 from subquad.results import Row, Run
@@ -62,7 +62,7 @@ class Plan:
             for half in (lengths[::2], lengths[1::2])
             for setting, form, what in product(self.settings, self.forms, self.whats)
             for length in half
-            if what != "step" or form == "causal"
+            if form == "causal" or what not in CAUSAL_WORK
         ]
 
     def cells(self, group: Group) -> list[Cell]:

@@ -31,7 +31,7 @@ BASELINE = "softmax"
 MATERIALISED = "materialised"
 
 Form = Literal["bidirectional", "causal"]
-What = Literal["forward", "training", "layer", "step"]
+What = Literal["forward", "training", "layer", "step", "update"]
 FORMS: tuple[Form, ...] = get_args(Form)
 WHATS: tuple[What, ...] = get_args(What)
 WORDS: dict[str, str] = {
@@ -39,7 +39,10 @@ WORDS: dict[str, str] = {
     "training": "attention, forward and backward",
     "layer": "a whole transformer layer, forward",
     "step": "one decoding step after so many tokens",
+    "update": "one training step of an encoder-decoder on the copy task",
 }
+CAUSAL_WORK = ("step", "update")
+"""Kinds of work that there is one form of."""
 AXES = ("batch", "heads", "width", "threads", "dtype", "device")
 
 
@@ -74,9 +77,9 @@ class Comparison:
 
     @cached_property
     def mechanisms(self) -> list[str]:
-        """The baseline first, the others in the order in which they were measured."""
+        """The baseline first, the others in the order in which they were measured, what only makes its matrix last."""
         names = dict.fromkeys(row["mechanism"] for row in self.rows if row["metric"] == "seconds")
-        return sorted(names, key=lambda name: name != BASELINE)
+        return sorted(names, key=lambda name: (name == MATERIALISED, name != BASELINE))
 
     def measured(self, view: View) -> list[str]:
         """The mechanisms that have a time in this view."""
@@ -223,4 +226,6 @@ def name_setting(view: View, views: Iterable[View]) -> str:
 
 def name_view(view: View, views: Iterable[View] = ()) -> str:
     """A view in words."""
-    return ", ".join(filter(None, (WORDS[view.what], "" if view.what == "step" else view.form, name_setting(view, views))))
+    return ", ".join(
+        filter(None, (WORDS[view.what], "" if view.what in CAUSAL_WORK else view.form, name_setting(view, views)))
+    )

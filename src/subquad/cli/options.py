@@ -1,0 +1,54 @@
+"""How tyro reads the frozen dataclasses of options: each field by its own name, explained by the comment behind it."""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable
+from typing import Any, get_type_hints
+
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
+
+from subquad.cli.values import choose
+from subquad.feature_maps import FEATURE_MAPS, FeatureMapOptions
+
+
+def registry(classes: Iterable[type[Any]]) -> ConstructorRegistry:
+    """Rules for these classes, and for feature maps, which are chosen by their kind."""
+    known = set(classes)
+    rules = ConstructorRegistry()
+
+    @rules.struct_rule
+    def options(info: StructTypeInfo) -> StructConstructorSpec | None:
+        if info.type not in known:
+            return None
+        types, helps = get_type_hints(info.type), _comments(info.type)
+        default = info.default if isinstance(info.default, info.type) else info.type()
+        fields = [found for found in dataclasses.fields(info.type) if found.init]
+        specs = [StructFieldSpec(at.name, types[at.name], getattr(default, at.name), helps.get(at.name)) for at in fields]
+        return StructConstructorSpec(instantiate=info.type, fields=tuple(specs))
+
+    @rules.primitive_rule
+    def feature_map(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        if info.type is not FeatureMapOptions:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="{" + ",".join(FEATURE_MAPS) + "}",
+            instance_from_str=lambda names: FEATURE_MAPS[choose("feature map", names[0], FEATURE_MAPS)](),
+            is_instance=lambda value: hasattr(value, "kind"),
+            str_from_instance=lambda value: [value.kind],
+        )
+
+    return rules
+
+
+def _comments(options: type[Any]) -> dict[str, str]:
+    """What the comments behind a class' fields say of them."""
+    return dict(re.findall(r"^    (\w+): .*  # (.*)$", inspect.getsource(options), flags=re.MULTILINE))

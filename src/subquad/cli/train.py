@@ -1,0 +1,187 @@
+"""`subquad train`."""
+
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from torch import nn
+
+from subquad.attention import MECHANISMS, options_from
+from subquad.cli import INTERRUPTED
+from subquad.cli.options import registry
+from subquad.cli.values import choose
+from subquad.measure.machine import describe, versions
+from subquad.models import ModelOptions
+from subquad.report.training import write_training_page
+from subquad.results import Run
+from subquad.tasks import TASKS
+from subquad.training import TrainOptions
+from subquad.training.loop import Progress, generator, parameters, train
+
+INITIAL = 100
+"""The stream of random numbers that weights are drawn from."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What every task takes."""
+
+    attention: str = "linear"
+    """softmax, linear, favor, linformer: its own options are listed below."""
+    seed: int = 0
+    out: Path | None = None
+    """The folder of the run: runs/TASK-ATTENTION-DATE-TIME unless told."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Goes on with a run where it stopped. Its options stay as they were."""
+
+    resume: Path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Trains a model on a task, keeps rows and checkpoints, and leaves a page."""
+    given = list(arguments)
+    if any(argument == "--resume" or argument.startswith("--resume=") for argument in given):
+        run = Run.open(tyro.cli(Resume, args=given, prog="subquad train").resume, "train")
+    elif not given or given[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    else:
+        run = _create(given)
+    return _train(run)
+
+
+def _usage() -> str:
+    tasks = "\n".join(f"  {name:<8} {options.__doc__}" for name, options in TASKS.items())
+    return (
+        "usage: subquad train TASK [--attention NAME] [options]\n       subquad train --resume RUN\n\n"
+        f"Trains a model on a task.\n\n{tasks}\n\n`subquad train TASK --help` lists the options."
+    )
+
+
+def _create(given: list[str]) -> Run:
+    name = choose("task", given[0], TASKS)
+    attention = choose("attention", _attention(given), MECHANISMS)
+    parsed: Any = tyro.cli(
+        _options(name, attention),
+        args=given[1:],
+        prog=f"subquad train {name}",
+        description=TASKS[name].__doc__,
+        registry=registry([TASKS[name], MECHANISMS[attention], ModelOptions, TrainOptions]),
+    )
+    parsed.training.check()
+    about = {
+        "options": {part: dataclasses.asdict(getattr(parsed, part)) for part in ("task", "mechanism", "model", "training")},
+        "seed": parsed.shared.seed,
+        "versions": versions(),
+        "machine": describe(),
+        "command": shlex.join(["subquad", "train", *given]),
+        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+    }
+    build(about)  # what cannot be built is refused before there is a folder
+    folder = parsed.shared.out or Path("runs") / f"{name}-{attention}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if int(os.environ.get("RANK", 0)):  # of many processes one makes the folder
+        return Run(folder, {"format": 1, "kind": "train", **about})
+    return Run.create(folder, "train", about)
+
+
+def _attention(given: Sequence[str]) -> str:
+    """The name after --attention, which decides what other options there are."""
+    for at, argument in enumerate(given):
+        if argument == "--attention" and at + 1 < len(given):
+            return given[at + 1]
+        if argument.startswith("--attention="):
+            return argument.split("=", 1)[1]
+    return Shared.attention
+
+
+def _options(task: str, attention: str) -> Any:
+    """Everything that can be given for a task with an attention, as one dataclass."""
+    parts: dict[str, Any] = {
+        "shared": Shared,
+        "task": TASKS[task],
+        "mechanism": MECHANISMS[attention],
+        "model": ModelOptions,
+        "training": TrainOptions,
+    }
+    fields = [
+        (name, Annotated[kind, tyro.conf.OmitArgPrefixes], field(default_factory=kind)) for name, kind in parts.items()
+    ]
+    return make_dataclass("Train", fields, frozen=True)
+
+
+def build(about: Mapping[str, Any]) -> tuple[Any, nn.Module, TrainOptions]:
+    """The task, a fresh model and the training's options that a run.json names."""
+    kept = about["options"]
+    given = dict(kept["task"])
+    task = TASKS[choose("task", given.pop("kind"), TASKS)](**given)
+    model = task.build(options_from(kept["mechanism"]), ModelOptions(**kept["model"]), generator(about["seed"], INITIAL))
+    return task, model, TrainOptions(**kept["training"])
+
+
+def _train(run: Run) -> int:
+    task, model, options = build(run.about)
+    main_process = int(os.environ.get("RANK", 0)) == 0
+    console = Console(quiet=not main_process)
+    console.print(f"{parameters(model) / 1e6:.2f} M parameters; the run: {run.folder}", highlight=False, soft_wrap=True)
+    columns = (
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    try:
+        with Bar(*columns, console=console, refresh_per_second=4, disable=not main_process) as bar:
+            task_bar = bar.add_task("", total=options.steps)
+
+            def watch(done: Progress) -> None:
+                metrics = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in done.metrics.items())
+                words = ", ".join(filter(None, (f"loss {done.loss:.4g}", metrics, f"{done.tokens_per_second:.0f} tokens/s")))
+                bar.update(task_bar, completed=done.step, description=words)
+
+            train(task, model, options, run, seed=run.about["seed"], watch=watch, say=_say)
+    except KeyboardInterrupt:
+        print(f"subquad: interrupted; go on with: subquad train --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
+        return INTERRUPTED
+    if main_process:
+        page = run.folder / "report.html"
+        write_training_page([run], page)
+        _results(run, console)
+        console.print(f"The page: {page}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _say(words: str) -> None:
+    print(f"subquad: {words}", file=sys.stderr)
+
+
+def _results(run: Run, console: Console) -> None:
+    rows = run.rows()
+    last = max((row["step"] for row in rows), default=0)
+    for row in rows:
+        if row["step"] == last and row.get("split") and row["value"] is not None:
+            console.print(f"{row['metric'].replace('_', ' ')}: {row['value']:.6g}", highlight=False)
+
+
+def load(folder: Path) -> tuple[Any, nn.Module, Run]:
+    """A trained run: its task and its model with the newest weights."""
+    from subquad.training.loop import load_model
+
+    run = Run.open(folder, "train")
+    task, model, _ = build(run.about)
+    load_model(folder, model, _say)
+    model.eval()
+    return task, model, run

@@ -1,0 +1,177 @@
+"""The replication of *Transformers are RNNs* (Do and Bergner 2022), done again: its three claims on the copy task.
+
+1. Linear transformers converge stably and reach the performance of the original.
+2. Their time is linear in the length.
+3. They are faster.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Literal, NamedTuple
+
+from subquad.experiments.compare.views import BASELINE, Comparison, View
+from subquad.experiments.compare.words import between, sentence
+from subquad.results import Row, Run
+
+CLAIM = "linear attention converges like softmax on the copy task, in linear time, and faster (Katharopoulos et al. 2020)"
+Scale = Literal["quick", "paper"]
+ENOUGH = 0.999
+"""The token accuracy that counts as having learned to copy."""
+CLOSE = 1.1
+"""How many times softmax's final loss still counts as its level."""
+
+
+class Trial(NamedTuple):
+    """One training: what it is called, and what `subquad train copy` is given."""
+
+    name: str
+    attention: str
+    length: int
+    seed: int
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a scale runs."""
+
+    attentions: tuple[str, ...]
+    lengths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    arguments: tuple[str, ...]
+    timing: tuple[str, ...]
+    """What `subquad compare` is given to time a training step."""
+    timing_budget: int
+    """Seconds."""
+    minutes: str
+
+    def trials(self) -> Iterator[Trial]:
+        """In an order in which every attention gets its first results early."""
+        for length in self.lengths:
+            for seed in self.seeds:
+                for attention in self.attentions:
+                    more = ("--attention", attention, "--length", str(length), "--seed", str(seed), *self.arguments)
+                    yield Trial(f"copy-{attention}-{length}-{seed}", attention, length, seed, more)
+
+
+SCALES: dict[str, Grid] = {
+    "quick": Grid(
+        attentions=("softmax", "linear", "favor"),
+        lengths=(32,),
+        seeds=(0, 1, 2, 3, 4),
+        arguments=(
+            *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1500"),
+            *("--schedule", "cosine", "--warm-up", "50", "--evaluate-every", "100", "--checkpoint-every", "500"),
+        ),
+        timing=("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--lengths", "8..512"),
+        timing_budget=180,
+        minutes="under 20 minutes on two cores",
+    ),
+    "paper": Grid(
+        attentions=("softmax", "linear", "favor"),
+        lengths=(8, 16, 32, 64),
+        seeds=(0, 1, 2, 3, 4),
+        arguments=(
+            *("--form", "encoder-decoder", "--layers", "4", "--heads", "8", "--width", "64", "--batch", "64"),
+            *("--steps", "10000", "--schedule", "drop", "--drop-at", "3000"),
+        ),
+        timing=("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--lengths", "8..4096"),
+        timing_budget=3600,
+        minutes="days on two cores; can be interrupted and gone on with at any time",
+    ),
+}
+
+
+class Verdict(NamedTuple):
+    """A claim, whether it held, and the figures that say so."""
+
+    claim: str
+    held: bool | None  # None: not enough was measured
+    figures: str
+
+
+def finished(folder: Path) -> bool:
+    """Whether a training came to its last step."""
+    if not (folder / "run.json").exists():
+        return False
+    run = Run.open(folder, "train")
+    return any(row["metric"] == "sample" for row in run.rows())
+
+
+def load(folder: Path, scale: str) -> tuple[list[Trial], dict[str, list[Row]]]:
+    """The trials of a scale, and the rows of those that are finished."""
+    trials = list(SCALES[scale].trials())
+    return trials, {trial.name: Run.open(folder / trial.name).rows() for trial in trials if finished(folder / trial.name)}
+
+
+def judge(folder: Path, scale: str) -> list[Verdict]:
+    """A verdict on each claim."""
+    trials, trained = load(folder, scale)
+    timing = Comparison(Run.open(folder / "timing", "compare").rows()) if (folder / "timing" / "run.json").exists() else None
+    return [*converges(trained, trials), *([] if timing is None else [*is_linear(timing), *is_faster(timing)])]
+
+
+def is_linear(timing: Comparison) -> Iterator[Verdict]:
+    """Claim 2: the exponent of the longer half of the lengths is that of a line, one within its range."""
+    for view in timing.views:
+        for name in timing.measured(view):
+            found = timing.growth(view, name)
+            if found is None or found.exponent is None or name == BASELINE:
+                continue
+            exponent = found.exponent
+            claim = f"the time of a training step with {name} grows linearly with the length"
+            yield Verdict(claim, exponent.low <= 1.1, f"exponent {between(exponent)}; softmax {_exponent(timing, view)}")
+
+
+def _exponent(timing: Comparison, view: View) -> str:
+    found = timing.growth(view, BASELINE)
+    return "not known" if found is None or found.exponent is None else between(found.exponent)
+
+
+def is_faster(timing: Comparison) -> Iterator[Verdict]:
+    """Claim 3: from some measured length on, it is faster than softmax."""
+    for view in timing.views:
+        for name in timing.measured(view):
+            found = None if name == BASELINE else timing.crossover(view, name)
+            if found is not None:
+                claim = f"a training step with {name} is faster than with softmax"
+                yield Verdict(claim, found.within, sentence(timing, view, name))
+
+
+def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> list[Verdict]:
+    """Claim 1, for each attention and length: every seed copies, and ends no higher than softmax's mean loss times 1.1."""
+    found: list[Verdict] = []
+    for length in dict.fromkeys(trial.length for trial in trials):
+        ends = {
+            name: [
+                _end(trained[trial.name])
+                for trial in trials
+                if (trial.attention, trial.length) == (name, length) and trial.name in trained
+            ]
+            for name in dict.fromkeys(trial.attention for trial in trials)
+        }
+        wanted = {name: sum((trial.attention, trial.length) == (name, length) for trial in trials) for name in ends}
+        softmax = [loss for loss, _ in ends.get("softmax", [])]
+        for name, results in ends.items():
+            claim = f"{name} learns to copy {length} symbols in every seed and ends at softmax's loss"
+            if len(results) < wanted[name] or not softmax:
+                found.append(Verdict(claim, None, f"{len(results)} of {wanted[name]} runs done"))
+                continue
+            losses, accuracies = [loss for loss, _ in results], [accuracy for _, accuracy in results]
+            right = sum(accuracy >= ENOUGH for accuracy in accuracies)
+            held = right == len(results) and mean(losses) <= CLOSE * mean(softmax)
+            figures = (
+                f"{right} of {len(results)} seeds at {ENOUGH:.1%} or more (lowest {min(accuracies):.2%}); "
+                f"final loss {mean(losses):.2e} ({min(losses):.2e} to {max(losses):.2e}), softmax {mean(softmax):.2e}"
+            )
+            found.append(Verdict(claim, held, figures))
+    return found
+
+
+def _end(rows: Sequence[Row]) -> tuple[float, float]:
+    """The loss of the last twentieth of the steps, and the last token accuracy."""
+    losses = [row["value"] for row in rows if row["metric"] == "loss"]
+    accuracies = [row["value"] for row in rows if row["metric"] == "token_accuracy"]
+    return mean(losses[-max(1, len(losses) // 20) :]), accuracies[-1]

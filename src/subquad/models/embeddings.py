@@ -1,0 +1,77 @@
+"""From what a sequence holds to vectors."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from subquad.errors import SubquadError
+from subquad.models.positions import sinusoids
+
+
+class TokenEmbedding(nn.Module):
+    """A vector for each symbol. Its transpose can serve as the last layer (tied embeddings)."""
+
+    def __init__(self, vocabulary: int, width: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        # as large as a last layer should be; times sqrt(width) they are as large as the sinusoids that are added to them
+        self.vectors = nn.Parameter(torch.randn(vocabulary, width, generator=generator) / math.sqrt(width))
+
+    def forward(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
+        vocabulary, width = self.vectors.shape
+        if tokens.device.type == "cpu" and tokens.numel() and not (0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary):
+            outside = next(int(token) for token in tokens.flatten() if not 0 <= int(token) < vocabulary)
+            raise SubquadError(f"the symbol {outside} is outside the vocabulary, which goes from 0 to {vocabulary - 1}")
+        return F.embedding(tokens, self.vectors) * math.sqrt(width)
+
+    def logits(self, hidden: Float[Tensor, "b n w"]) -> Float[Tensor, "b n v"]:
+        """How well each symbol fits."""
+        return hidden @ self.vectors.T
+
+
+class ValueEmbedding(nn.Module):
+    """Real numbers, several for each position."""
+
+    def __init__(self, values: int, width: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.project = nn.Linear(values, width)
+        nn.init.xavier_uniform_(self.project.weight, generator=generator)
+        nn.init.zeros_(self.project.bias)
+
+    def forward(self, values: Float[Tensor, "b n f"]) -> Float[Tensor, "b n w"]:
+        projected: Tensor = self.project(values)
+        return projected
+
+
+class TimeEmbedding(nn.Module):
+    """Real-valued times, by the sinusoids that positions have. `unit` is the time that one position would stand for."""
+
+    def __init__(self, width: int, unit: float = 1.0) -> None:
+        super().__init__()
+        self.width, self.unit = width, unit
+
+    def forward(self, times: Float[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
+        return sinusoids(times / self.unit, self.width).to(times.dtype)
+
+
+class PixelEmbedding(nn.Module):
+    """Intensities of an image's pixels in the order of reading, each with its row and column."""
+
+    def __init__(
+        self, rows: int, columns: int, width: int, levels: int = 256, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.rows, self.columns = rows, columns
+        self.intensity = TokenEmbedding(levels, width, generator)
+        self.row = nn.Parameter(torch.randn(rows, width, generator=generator) * 0.02)
+        self.column = nn.Parameter(torch.randn(columns, width, generator=generator) * 0.02)
+
+    def forward(self, pixels: Int[Tensor, "b n"], start: int = 0) -> Float[Tensor, "b n w"]:
+        at = torch.arange(start, start + pixels.shape[1], device=pixels.device)
+        if len(at) and int(at[-1]) >= self.rows * self.columns:
+            raise SubquadError(f"there are {int(at[-1]) + 1} pixels, but the image has {self.rows} rows of {self.columns}")
+        where = self.row[at // self.columns] + self.column[at % self.columns]
+        embedded: Tensor = self.intensity(pixels) + where
+        return embedded

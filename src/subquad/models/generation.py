@@ -1,0 +1,87 @@
+"""Writing on: one token after the other, from a state that is carried along."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from subquad.errors import SubquadError
+from subquad.models.stacks import Context, Decoder
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. As it stands: the likeliest one."""
+
+    temperature: float = 0.0  # 0 takes the likeliest; 1 samples as the model predicts; higher is wilder
+    top_k: int | None = None  # only from so many of the likeliest
+    top_p: float | None = None  # only from the fewest that hold this share of the probability
+
+    def choose(self, logits: Float[Tensor, "b v"], generator: torch.Generator | None = None) -> Int[Tensor, "b 1"]:
+        """A token for each sequence."""
+        if self.temperature == 0:
+            return logits.argmax(-1, keepdim=True)
+        probabilities = torch.softmax(self.kept(logits) / self.temperature, -1)
+        return torch.multinomial(probabilities, 1, generator=generator)
+
+    def kept(self, logits: Float[Tensor, "b v"]) -> Float[Tensor, "b v"]:
+        """The logits, with minus infinity for what is out of the question."""
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            least = logits.topk(self.top_k, -1).values[..., -1:]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        if self.top_p is not None:
+            ordered, places = torch.softmax(logits / self.temperature, -1).sort(-1, descending=True)
+            beyond = ordered.cumsum(-1) - ordered >= self.top_p  # those before it hold the share already
+            logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, places, beyond), -torch.inf)
+        return logits
+
+    def check(self) -> None:
+        """Refuses what means nothing."""
+        if self.temperature < 0:
+            raise SubquadError(f"temperature must not be negative, but is {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise SubquadError(f"top_k must be at least 1, but is {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise SubquadError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
+
+
+@torch.no_grad()
+def generate(
+    decoder: Decoder,
+    prompt: Int[Tensor, "b n"],
+    *,
+    length: int,
+    sampling: Sampling | None = None,
+    stop: int | None = None,
+    context: Context | None = None,
+    context_keep: Bool[Tensor, "b s"] | None = None,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "b m"]:
+    """Up to `length` tokens after the prompt; a sequence that has come to the token `stop` goes on with it."""
+    sampling = sampling or Sampling()
+    sampling.check()
+    if prompt.shape[1] < 1:
+        raise SubquadError("the prompt must have at least one token to go on from")
+    if isinstance(context, Tensor):
+        context = decoder.project(context)
+    about: dict[str, Any] = {"context": context, "context_keep": context_keep}
+    was_training = decoder.training
+    decoder.eval()
+    try:
+        logits, state = decoder.causal(prompt, **about)
+        written: list[Tensor] = []
+        ended = torch.zeros(len(prompt), 1, dtype=torch.bool, device=prompt.device)
+        for _ in range(length):
+            token = sampling.choose(logits[:, -1], generator)
+            if stop is not None:
+                token = token.masked_fill(ended, stop)
+                ended |= token == stop
+            written.append(token)
+            if len(written) == length or bool(ended.all()):
+                break
+            logits, state = decoder.step(token, state, **about, reuse=True)
+    finally:
+        decoder.train(was_training)
+    return torch.cat(written, 1) if written else prompt[:, :0]

@@ -1,0 +1,69 @@
+"""Where a position is: added to what stands there, or turned into queries and keys."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.errors import SubquadError
+
+LONGEST_WAVE = 10_000.0
+
+
+def sinusoids(at: Float[Tensor, "n"], width: int) -> Float[Tensor, "n w"]:
+    """Sines and cosines of waves from 2 pi to 2 pi 10000 positions long (Vaswani et al. 2017, section 3.5)."""
+    waves = torch.exp(torch.arange(0, width, 2, device=at.device) * (-math.log(LONGEST_WAVE) / width))
+    angles = at[..., None].float() * waves
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
+
+
+class Sinusoidal(nn.Module):
+    """Adds sinusoids. Any length."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, x: Float[Tensor, "b n w"], start: int = 0) -> Float[Tensor, "b n w"]:
+        at = torch.arange(start, start + x.shape[1], device=x.device)
+        return x + sinusoids(at, self.width).to(x.dtype)
+
+
+class LearnedPositions(nn.Module):
+    """Adds a vector for each position, up to a longest length."""
+
+    def __init__(self, width: int, longest: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(longest, width, generator=generator) * 0.02)
+
+    def forward(self, x: Float[Tensor, "b n w"], start: int = 0) -> Float[Tensor, "b n w"]:
+        end, longest = start + x.shape[1], len(self.vectors)
+        if end > longest:
+            raise SubquadError(
+                f"the sequence has {end} positions, but the model has learned {longest}: "
+                "build it with a larger `longest`, or with sinusoidal or rotary positions"
+            )
+        return x + self.vectors[start:end]
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines of the angles by which each pair of coordinates is turned at each position."""
+
+    cosines: Float[Tensor, "n d"]
+    sines: Float[Tensor, "n d"]
+
+
+def rotation(start: int, length: int, width: int, like: Tensor) -> Rotation:
+    """The angles of positions from `start` on (Su et al. 2021, *RoFormer*, equation 15)."""
+    waves = torch.exp(torch.arange(0, width, 2, device=like.device) * (-math.log(LONGEST_WAVE) / width))
+    angles = (torch.arange(start, start + length, device=like.device)[:, None].float() * waves).repeat_interleave(2, dim=1)
+    return Rotation(angles.cos(), angles.sin())
+
+
+def rotate(x: Float[Tensor, "b h n d"], by: Rotation) -> Float[Tensor, "b h n d"]:
+    """Turns neighbouring coordinates, so that q . k depends on the distance of their positions only."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    quarter = torch.stack([-odd, even], dim=-1).flatten(-2)  # x turned by a right angle
+    return (x * by.cosines + quarter * by.sines).to(x.dtype)

@@ -1,0 +1,266 @@
+"""Encoder, decoder and encoder-decoder, with any mechanism in them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from subquad.attention import require_causal
+from subquad.errors import SubquadError
+from subquad.models.block import Block, Norm
+from subquad.models.embeddings import TokenEmbedding
+from subquad.models.multihead import Projected
+from subquad.models.positions import LearnedPositions, Rotation, Sinusoidal, rotation
+from subquad.types import AttentionOptions
+
+PositionKind = Literal["sinusoidal", "learned", "rotary"]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The size and the make of a stack. The defaults are those of the papers' small models."""
+
+    layers: int = 4
+    heads: int = 8
+    width: int = 64  # of a head
+    feed_width: int | None = None  # of the inner layer; four times the model's width unless told
+    positions: PositionKind = "sinusoidal"
+    longest: int = 4096  # positions, where they are learned
+    norm: Norm = "pre"  # before each part, which trains well when deep, or after it, as in 2017
+    dropout: float = 0.0
+    tied: bool = True  # whether the last layer is the embedding's transpose
+
+    @property
+    def model_width(self) -> int:
+        """Of all heads together."""
+        return self.heads * self.width
+
+    def check(self) -> None:
+        """Refuses what cannot be built."""
+        for name in ("layers", "heads", "width", "longest"):
+            if getattr(self, name) < 1:
+                raise SubquadError(f"the model's {name} must be positive, but is {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise SubquadError(f"the model's dropout must be at least 0 and below 1, but is {self.dropout}")
+        if self.positions == "rotary" and self.width % 2:
+            raise SubquadError(f"rotary positions turn pairs of coordinates: width must be even, but is {self.width}")
+
+
+class _Stack(nn.Module):
+    """What encoders and decoders share: positions, blocks, and the norm that a pre-norm stack ends with."""
+
+    def __init__(
+        self,
+        options: ModelOptions,
+        attention: AttentionOptions,
+        cross: AttentionOptions | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        options.check()
+        self.options, self.recompute = options, False
+        width = options.model_width
+        self.add_positions: nn.Module | None = None
+        if options.positions != "rotary":
+            learned = options.positions == "learned"
+            self.add_positions = LearnedPositions(width, options.longest, generator) if learned else Sinusoidal(width)
+        self.dropout = nn.Dropout(options.dropout)
+        sizes = {"heads": options.heads, "width": options.width}
+        self.blocks = nn.ModuleList(
+            Block(
+                attention.build(**sizes, generator=generator),
+                cross=None if cross is None else cross.build(**sizes, generator=generator),
+                model_width=width,
+                heads=options.heads,
+                feed_width=options.feed_width,
+                norm=options.norm,
+                dropout=options.dropout,
+                generator=generator,
+            )
+            for _ in range(options.layers)
+        )
+        self.last_norm: nn.Module = nn.LayerNorm(width) if options.norm == "pre" else nn.Identity()
+
+    def _enter(self, x: Tensor, start: int) -> tuple[Tensor, Rotation | None]:
+        """What the first block gets, and the rotation that all of them use."""
+        if self.add_positions is not None:
+            return self.dropout(self.add_positions(x, start)), None
+        return self.dropout(x), rotation(start, x.shape[1], self.options.width, x)
+
+    def _through(self, run: Callable[..., Any], x: Tensor) -> Any:
+        """A block; with `recompute` its inner results are computed again in the backward instead of kept."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(run, x, use_reentrant=False)
+        return run(x)
+
+
+class Encoder(_Stack):
+    """Every position sees every kept position."""
+
+    def __init__(
+        self,
+        embed: nn.Module,
+        attention: AttentionOptions,
+        options: ModelOptions | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """`embed` turns what the sequence holds into vectors of the model's width."""
+        super().__init__(options or ModelOptions(), attention, None, generator)
+        self.embed = embed
+
+    def forward(self, inputs: Tensor, *, keep: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n w"]:
+        """A vector for each position."""
+        x, turn = self._enter(self.embed(inputs), 0)
+        for block in self.blocks:
+            x = self._through(lambda y, block=block: block(y, keep=keep, rotation=turn), x)
+        encoded: Tensor = self.last_norm(x)
+        return encoded
+
+
+class DecoderState(NamedTuple):
+    """How many positions a decoder has seen, and what each layer's mechanism remembers of them."""
+
+    position: Tensor
+    layers: tuple[Any, ...]
+
+
+Context = Float[Tensor, "b s w"] | Sequence[Projected]
+
+
+class Decoder(_Stack):
+    """Predicts each token from those before it, and from a context where it has cross-attention."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        attention: AttentionOptions,
+        options: ModelOptions | None = None,
+        *,
+        cross: AttentionOptions | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        require_causal(attention.build(heads=1, width=2), attention.kind)
+        options = options or ModelOptions()
+        super().__init__(options, attention, cross, generator)
+        self.vocabulary = vocabulary
+        self.embed = TokenEmbedding(vocabulary, options.model_width, generator)
+        self.last: nn.Linear | None = None
+        if not options.tied:
+            self.last = nn.Linear(options.model_width, vocabulary)
+            nn.init.xavier_uniform_(self.last.weight, generator=generator)
+            nn.init.zeros_(self.last.bias)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "b n"],
+        *,
+        keep: Bool[Tensor, "b n"] | None = None,
+        context: Context | None = None,
+        context_keep: Bool[Tensor, "b s"] | None = None,
+    ) -> Float[Tensor, "b n v"]:
+        """Logits of the token after each one."""
+        x, turn = self._enter(self.embed(tokens), 0)
+        for block, seen in zip(self.blocks, self._contexts(context), strict=True):
+
+            def run(y: Tensor, block: Any = block, seen: Any = seen) -> Tensor:
+                mixed: Tensor = block.causal(y, keep=keep, context=seen, context_keep=context_keep, rotation=turn)[0]
+                return mixed
+
+            x = self._through(run, x)
+        return self._logits(x)
+
+    def causal(
+        self,
+        tokens: Int[Tensor, "b n"],
+        state: DecoderState | None = None,
+        *,
+        keep: Bool[Tensor, "b n"] | None = None,
+        context: Context | None = None,
+        context_keep: Bool[Tensor, "b s"] | None = None,
+    ) -> tuple[Float[Tensor, "b n v"], DecoderState]:
+        """The same from where `state` stands, and the state after it."""
+        return self._advance("causal", tokens, state, context, context_keep, {"keep": keep})
+
+    def step(
+        self,
+        tokens: Int[Tensor, "b 1"],
+        state: DecoderState | None = None,
+        *,
+        context: Context | None = None,
+        context_keep: Bool[Tensor, "b s"] | None = None,
+        reuse: bool = False,
+    ) -> tuple[Float[Tensor, "b 1 v"], DecoderState]:
+        """One token: the fast path of `causal`. With `reuse` the old state is given up."""
+        return self._advance("step", tokens, state, context, context_keep, {"reuse": reuse})
+
+    def project(self, context: Float[Tensor, "b s w"]) -> list[Projected]:
+        """The context's keys and values for every layer, so that steps need not compute them again."""
+        return [block.cross.project(context) for block in self._blocks() if block.cross is not None]
+
+    def _advance(
+        self,
+        how: str,
+        tokens: Tensor,
+        state: DecoderState | None,
+        context: Context | None,
+        context_keep: Tensor | None,
+        more: dict[str, Any],
+    ) -> tuple[Tensor, DecoderState]:
+        start = 0 if state is None else int(state.position)
+        before = [None] * len(self.blocks) if state is None else state.layers
+        x, turn = self._enter(self.embed(tokens), start)
+        after = []
+        for block, remembered, seen in zip(self.blocks, before, self._contexts(context), strict=True):
+            advance = getattr(block, how)
+            x, kept = advance(x, remembered, context=seen, context_keep=context_keep, rotation=turn, **more)
+            after.append(kept)
+        return self._logits(x), DecoderState(torch.tensor(start + tokens.shape[1]), tuple(after))
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    def _contexts(self, context: Context | None) -> Sequence[Any]:
+        return [context] * len(self.blocks) if context is None or isinstance(context, Tensor) else context
+
+    def _logits(self, x: Tensor) -> Tensor:
+        hidden = self.last_norm(x)
+        return self.embed.logits(hidden) if self.last is None else self.last(hidden)
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder of the source and a decoder that attends to it, each with mechanisms of its own."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        attention: AttentionOptions,
+        options: ModelOptions | None = None,
+        *,
+        encoder_attention: AttentionOptions | None = None,
+        cross: AttentionOptions | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """`attention` is the decoder's, and that of the encoder and between the two unless told otherwise."""
+        super().__init__()
+        options = options or ModelOptions()
+        self.decoder = Decoder(vocabulary, attention, options, cross=cross or attention, generator=generator)
+        embed = TokenEmbedding(vocabulary, options.model_width, generator)
+        self.encoder = Encoder(embed, encoder_attention or attention, options, generator=generator)
+
+    def forward(
+        self,
+        source: Int[Tensor, "b s"],
+        tokens: Int[Tensor, "b n"],
+        *,
+        source_keep: Bool[Tensor, "b s"] | None = None,
+        keep: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b n v"]:
+        """Logits of the token after each one."""
+        context = self.encoder(source, keep=source_keep)
+        logits: Tensor = self.decoder(tokens, keep=keep, context=context, context_keep=source_keep)
+        return logits

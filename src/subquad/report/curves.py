@@ -1,0 +1,68 @@
+"""Curves against training steps: each run thin, the mean over seeds thick, the range between them shaded."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+
+from subquad.report.charts import HEIGHT, PALETTE
+from subquad.results import Row
+
+POINTS = 200
+"""A curve of more steps is shown as means over stretches of them."""
+
+
+def thin(steps: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
+    """At most so many points: the last step and the mean value of each stretch. The first step stays as it is."""
+    width = max(1, -(-len(steps) // POINTS))
+    stretches = [(steps[at : at + width], values[at : at + width]) for at in range(0, len(steps), width)]
+    return [(at[-1], float(np.mean(found))) for at, found in stretches]
+
+
+def across(rows: Sequence[Row]) -> list[Row]:
+    """Mean, lowest and highest over the runs of each label at each step that all of them have."""
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["label"], row["step"]].append(row["value"])
+    runs = {label: len({row["run"] for row in rows if row["label"] == label}) for label in {row["label"] for row in rows}}
+    return [
+        {"label": label, "step": step, "value": float(np.mean(values)), "low": min(values), "high": max(values)}
+        for (label, step), values in found.items()
+        if len(values) == runs[label]
+    ]
+
+
+def curves(rows: Sequence[Row], title: str, *, log: bool = False, interactive: bool = True) -> alt.LayerChart:
+    """A metric against steps. A row has label, run, step and value."""
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(labels))]
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=3, labelLimit=400)
+    colour = alt.Color("label:N").scale(domain=labels, range=colours).legend(legend)
+    hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
+    steps = [row["step"] for row in rows]
+    x = alt.X("step:Q", title="step").scale(domain=[min(steps), max(steps)], nice=False)
+    kind = alt.Y("value:Q", title=title).scale(type="log" if log else "linear", nice=False, zero=False)
+    base = alt.Chart().encode(x=x, color=colour)
+    if interactive:
+        base = base.transform_filter(~hidden)
+    means = alt.Data(values=across(rows))
+    low = alt.Y("low:Q", title=title).scale(type="log" if log else "linear", nice=False, zero=False)
+    hints = [
+        "label:N",
+        "step:Q",
+        alt.Tooltip("value:Q", format=".4~g"),
+        alt.Tooltip("low:Q", format=".4~g"),
+        alt.Tooltip("high:Q", format=".4~g"),
+    ]
+    drawn = alt.layer(
+        base.mark_line(strokeWidth=0.7, opacity=0.35)
+        .encode(y=kind, detail="run:N")
+        .properties(data=alt.Data(values=list(rows))),
+        base.mark_area(opacity=0.15).encode(y=low, y2="high:Q").properties(data=means),
+        base.mark_line(strokeWidth=2.2).encode(y=kind).properties(data=means),
+        base.mark_point(size=60, opacity=0).encode(y=kind, tooltip=hints).properties(data=means),
+    ).properties(width="container" if interactive else 480, height=HEIGHT)
+    if interactive:
+        drawn = drawn.add_params(hidden)
+    return drawn.configure(background="transparent" if interactive else "white").configure_view(stroke=None)

@@ -1,0 +1,149 @@
+"""The copy task (Katharopoulos et al. 2020, section 4.1): say again what was said."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from subquad.errors import SubquadError
+from subquad.models import Decoder, EncoderDecoder, ModelOptions, generate
+from subquad.types import AttentionOptions, Counted
+
+BLANK, SEPARATOR, FIRST = 0, 1, 2  # what stands for nothing, what stands between, and the first symbol
+
+
+class CopyBatch(NamedTuple):
+    """Symbols, blanks behind them up to the task's length, and where the symbols are."""
+
+    symbols: Int[Tensor, "b n"]
+    real: Bool[Tensor, "b n"]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Sequences of symbols, a separator, the copy."""
+
+    length: int = 32  # the longest sequence of symbols
+    symbols: int = 10
+    form: Literal["decoder", "encoder-decoder"] = "decoder"  # the paper's, or that of the replication in Julia
+    moving: bool = False  # whether the copy starts right after the symbols, as in the paper, or always at the same place
+    held_out: int = 256  # fresh sequences in an evaluation
+    kind: str = field(default="copy", init=False)
+
+    def build(
+        self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
+    ) -> Decoder | EncoderDecoder:
+        if self.length < 1 or self.symbols < 1:
+            raise SubquadError(f"copy needs a positive length and symbols, but has {self.length} and {self.symbols}")
+        kind = Decoder if self.form == "decoder" else EncoderDecoder
+        return kind(self.symbols + FIRST, attention, model, generator=generator)
+
+    def batch(self, size: int, generator: torch.Generator) -> CopyBatch:
+        """Half of the sequences are as long as can be; the others have any length."""
+        lengths = torch.randint(1, self.length + 1, (size, 1), generator=generator)
+        lengths[: (size + 1) // 2] = self.length
+        return self._sequences(lengths, generator)
+
+    def loss(self, model: nn.Module, batch: CopyBatch) -> Counted:
+        """Of the copied symbols; blanks and what comes before the copy do not count."""
+        logits, targets, counts = self._predict(model, batch)
+        losses = F.cross_entropy(logits[counts].float(), targets[counts], reduction="sum")
+        return Counted(losses, self.count(batch))
+
+    def count(self, batch: CopyBatch) -> int:
+        return int(batch.real.sum())
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
+        """Accuracy of the copy, written token by token, of sequences that are as long as can be."""
+        batch = self._sequences(torch.full((self.held_out, 1), self.length), generator)
+        right = (self.answer(model, batch) == batch.symbols) | ~batch.real
+        counted = right[batch.real].float().mean()
+        return {"token_accuracy": float(counted), "sequence_accuracy": float(right.all(1).float().mean())}
+
+    @torch.no_grad()
+    def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
+        batch = self.batch(count, generator)
+        answers = self.answer(model, batch)
+        return [
+            {"given": self.spell(symbols[real]), "answered": self.spell(answer[real]), "right": self.spell(symbols[real])}
+            for symbols, real, answer in zip(batch.symbols, batch.real, answers, strict=True)
+        ]
+
+    def answer(self, model: nn.Module, batch: CopyBatch) -> Int[Tensor, "b n"]:
+        """The model's copies, as it writes them by itself."""
+        device = next(model.parameters()).device
+        symbols, real = batch.symbols.to(device), batch.real.to(device)
+        if isinstance(model, EncoderDecoder):
+            model.eval()
+            context = model.encoder(symbols, keep=self._source_keep(real))
+            start = torch.full((len(symbols), 1), SEPARATOR, device=device)
+            keep = self._source_keep(real)
+            return generate(model.decoder, start, length=self.length, context=context, context_keep=keep).cpu()
+        assert isinstance(model, Decoder)
+        if not self.moving:
+            return generate(model, self._prompt(symbols), length=self.length).cpu()
+        answers = torch.full_like(batch.symbols, BLANK)
+        for at, length in enumerate(batch.real.sum(1).tolist()):
+            written = generate(model, self._prompt(symbols[at : at + 1, :length]), length=length)
+            answers[at, :length] = written[0].cpu()
+        return answers
+
+    def read(self, words: Sequence[str]) -> CopyBatch:
+        """A user's sequence. Symbols are written as numbers from 0."""
+        try:
+            numbers = [int(word) for word in words]
+        except ValueError:
+            wrong = next(word for word in words if not word.lstrip("-").isdigit())
+            raise SubquadError(f"{wrong!r} is no symbol: write numbers from 0 to {self.symbols - 1}") from None
+        outside = [number for number in numbers if not 0 <= number < self.symbols]
+        if outside:
+            raise SubquadError(f"the symbol {outside[0]} is outside the vocabulary, which goes from 0 to {self.symbols - 1}")
+        if not 1 <= len(numbers) <= self.length:
+            raise SubquadError(f"the model copies 1 to {self.length} symbols, but was given {len(numbers)}")
+        symbols = torch.full((1, self.length), BLANK)
+        symbols[0, : len(numbers)] = torch.tensor(numbers) + FIRST
+        return CopyBatch(symbols, symbols != BLANK)
+
+    def spell(self, symbols: Tensor) -> str:
+        """Symbols as a user writes them."""
+        return " ".join("_" if symbol < FIRST else str(symbol - FIRST) for symbol in symbols.tolist())
+
+    def _sequences(self, lengths: Tensor, generator: torch.Generator) -> CopyBatch:
+        real = torch.arange(self.length) < lengths
+        drawn = torch.randint(FIRST, FIRST + self.symbols, real.shape, generator=generator)
+        return CopyBatch(drawn.masked_fill(~real, BLANK), real)
+
+    def _prompt(self, symbols: Tensor) -> Tensor:
+        ends = torch.full((len(symbols), 1), SEPARATOR, device=symbols.device)
+        return torch.cat([ends, symbols, ends], dim=1)
+
+    def _source_keep(self, real: Tensor) -> Tensor | None:
+        return real if self.moving else None
+
+    def _predict(self, model: nn.Module, batch: CopyBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, the symbols that should have been said, and which of them count."""
+        symbols, real = batch
+        if self.form == "encoder-decoder":
+            start = torch.full((len(symbols), 1), SEPARATOR, device=symbols.device)
+            keep = self._source_keep(real)
+            logits = model(symbols, torch.cat([start, symbols[:, :-1]], dim=1), source_keep=keep)
+            return logits, symbols, real
+        tokens, counts = self._spoken_twice(symbols, real)
+        return model(tokens[:, :-1]), tokens[:, 1:], counts[:, 1:]
+
+    def _spoken_twice(self, symbols: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Separator, symbols, separator, symbols; and which of them are the copy."""
+        tokens = torch.cat([self._prompt(symbols), symbols], dim=1)
+        counts = F.pad(real, (self.length + 2, 0))
+        if not self.moving:
+            return tokens, counts
+        # without the blanks in between: what is real moves to the left, in its order
+        wanted = F.pad(real, (1, 0), value=True)
+        wanted = torch.cat([wanted, torch.ones_like(real[:, :1]), real], dim=1)
+        order = torch.sort((~wanted).to(torch.uint8), dim=1, stable=True).indices
+        return tokens.gather(1, order).masked_fill(~wanted.gather(1, order), BLANK), counts.gather(1, order)

@@ -1,0 +1,241 @@
+"""The loop. What a step does depends on the seed and its number only, so a run can be killed and goes on as if it had not.
+
+Batches, dropout and redrawn features come from generators that are made anew for each step; there is no other state than
+the model's and the optimizer's. On many processes each makes the same batch and takes its share of it.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from subquad.errors import SubquadError
+from subquad.results import Row, Run
+from subquad.training import checkpoints
+from subquad.training.options import TrainOptions
+from subquad.types import Task
+
+FLUSH_SECONDS = 2.0
+BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # streams of random numbers
+
+
+class Progress(NamedTuple):
+    """What a step came to."""
+
+    step: int
+    loss: float
+    metrics: dict[str, float]
+    tokens_per_second: float
+
+
+def generator(seed: int, stream: int, step: int = 0) -> torch.Generator:
+    """Random numbers for one purpose in one step."""
+    return torch.Generator().manual_seed(_number(seed, stream, step))
+
+
+def train(
+    task: Task,
+    model: nn.Module,
+    options: TrainOptions,
+    run: Run,
+    *,
+    seed: int,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda words: None,
+) -> nn.Module:
+    """Trains from where the run stands, keeps rows and checkpoints, and gives the trained model."""
+    from accelerate import Accelerator  # takes a second to import, and only training needs it
+
+    options.check()
+    accelerator = Accelerator(mixed_precision="no")  # autocast is done here, where it can differ between runs
+    if options.batch % (options.accumulate * accelerator.num_processes):
+        shares = options.accumulate * accelerator.num_processes
+        raise SubquadError(f"--batch must be a multiple of processes times --accumulate, {shares}, but is {options.batch}")
+    optimizer = options.build_optimizer(model.parameters())
+    start = _resume(run, model, optimizer, say, main=accelerator.is_main_process)
+    for module in model.modules():
+        if hasattr(module, "recompute"):
+            setattr(module, "recompute", options.recompute)  # noqa: B010, a stack's own flag
+    loop = _Loop(task, model, options, run, seed, accelerator, optimizer, watch)
+    loop.run_from(start)
+    return model
+
+
+class _Loop:
+    """One training, from some step to the last."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        options: TrainOptions,
+        run: Run,
+        seed: int,
+        accelerator: Any,
+        optimizer: torch.optim.Optimizer,
+        watch: Callable[[Progress], None],
+    ) -> None:
+        self.task, self.plain, self.options, self.run, self.seed = task, model, options, run, seed
+        self.accelerator, self.plain_optimizer, self.watch = accelerator, optimizer, watch
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        self.waiting: list[Row] = []
+        self.flushed = time.monotonic()
+        self.metrics: dict[str, float] = {}
+
+    def run_from(self, start: int) -> None:
+        """Every step that is left."""
+        speed, last = 0.0, start
+        try:
+            for step in range(start, self.options.steps):
+                before = time.perf_counter()
+                loss, tokens = self._step(step)
+                speed = (
+                    0.9 * speed + 0.1 * tokens / (time.perf_counter() - before)
+                    if speed
+                    else tokens / (time.perf_counter() - before)
+                )
+                self._keep({"metric": "loss", "value": loss, "unit": "nats", "step": step + 1, "split": "train"})
+                done, end = step + 1, step + 1 == self.options.steps
+                if done % self.options.evaluate_every == 0 or end:
+                    self._evaluate(done, speed)
+                if done % self.options.checkpoint_every == 0 or end:
+                    self._checkpoint(done)
+                    last = done
+                self.watch(Progress(done, loss, self.metrics, speed))
+        except _NotFiniteError as error:
+            raise SubquadError(
+                f"the loss is {error.loss} at step {error.step}; the last good checkpoint is of step {last} in "
+                f"{self.run.folder}; try a lower --learning-rate, a --warm-up, a smaller --clip, or --precision float32"
+            ) from None
+        finally:
+            self._flush()
+
+    def _step(self, step: int) -> tuple[float, int]:
+        """One update: the loss of the whole batch, and how many tokens it had."""
+        torch.manual_seed(
+            _number(self.seed, DROPOUT, step * self.accelerator.num_processes + self.accelerator.process_index)
+        )
+        self._redraw(step)
+        batch = self.task.batch(self.options.batch, generator(self.seed, BATCH, step))
+        count = self.task.count(batch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.options.rate(step)
+        self.model.train()
+        total = torch.zeros((), device=self.accelerator.device)
+        parts = list(self._parts(batch))
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            with self.accelerator.no_sync(self.model) if not last else _nothing():
+                with torch.autocast(
+                    self.accelerator.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"
+                ):
+                    losses = self.task.loss(self.model, part).total
+                # processes' gradients are averaged, so each counts as often as there are processes
+                self.accelerator.backward(losses * self.accelerator.num_processes / count)
+            total += losses.detach()
+        loss = float(self.accelerator.reduce(total, "sum")) / count
+        if not np.isfinite(loss):
+            raise _NotFiniteError(step + 1, loss)
+        if self.options.clip:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.options.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss, sum(part.numel() for part in batch[:1])
+
+    def _parts(self, batch: Any) -> Iterator[Any]:
+        """This process' share, in parts. Strided, so that long and short sequences are spread alike."""
+        shares = self.accelerator.num_processes * self.options.accumulate
+        for number in range(self.options.accumulate):
+            first = number * self.accelerator.num_processes + self.accelerator.process_index
+            yield type(batch)(*(tensor[first::shares].to(self.accelerator.device) for tensor in batch))
+
+    def _redraw(self, step: int) -> None:
+        """The same directions on every process."""
+        if not self.options.redraw or step == 0 or step % self.options.redraw:
+            return
+        self.plain.train()
+        drawing = generator(self.seed, REDRAW, step)
+        for module in self.plain.modules():
+            if hasattr(module, "redraw") and hasattr(module, "causal"):  # a mechanism, not a part of one
+                getattr(module, "redraw")(drawing)  # noqa: B009
+
+    def _evaluate(self, step: int, speed: float) -> None:
+        if not self.accelerator.is_main_process:
+            return
+        self.plain.eval()
+        self.metrics = self.task.evaluate(self.plain, generator(self.seed, HELD_OUT))
+        for name, value in self.metrics.items():
+            self._keep({"metric": name, "value": value, "unit": "share", "step": step, "split": "held out"})
+        self._keep({"metric": "tokens_per_second", "value": speed, "unit": "1/s", "step": step, "split": "train"})
+        if step == self.options.steps:
+            for sample in self.task.samples(self.plain, generator(self.seed, SAMPLES), 8):
+                self._keep({"metric": "sample", "value": None, "unit": "", "step": step, **sample})
+
+    def _checkpoint(self, step: int) -> None:
+        self._flush()
+        if self.accelerator.is_main_process:
+            checkpoints.save(self.run.folder / "checkpoint", step, self.plain, self.plain_optimizer, {"seed": self.seed})
+        self.accelerator.wait_for_everyone()
+
+    def _keep(self, row: Row) -> None:
+        self.waiting.append(row)
+        if time.monotonic() - self.flushed > FLUSH_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.accelerator.is_main_process and self.waiting:
+            self.run.append(self.waiting)
+        self.waiting, self.flushed = [], time.monotonic()
+
+
+class _NotFiniteError(Exception):
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__()
+        self.step, self.loss = step, loss
+
+
+def _nothing() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def _resume(run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, say: Callable[[str], None], *, main: bool) -> int:
+    """Puts the newest checkpoint back and takes later rows out, which will come again. Gives the step to go on from."""
+    found, complaints = checkpoints.load(run.folder / "checkpoint")
+    for complaint in complaints:
+        say(complaint)
+    step = 0
+    if found is not None:
+        checkpoints.restore(found, model, optimizer)
+        step = found.step
+    if main:
+        run.keep_rows(lambda row: row["step"] <= step)
+    return step
+
+
+def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:
+    """Puts a run's newest weights into a model, and gives their step."""
+    found, complaints = checkpoints.load(folder / "checkpoint")
+    for complaint in complaints:
+        say(complaint)
+    if found is None:
+        raise SubquadError(
+            f"{folder} has no checkpoint that can be read: train it first, with subquad train --resume {folder}"
+        )
+    checkpoints.restore(found, model)
+    return found.step
+
+
+def _number(seed: int, stream: int, step: int) -> int:
+    return int(np.random.SeedSequence([seed, stream, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def parameters(model: nn.Module) -> int:
+    """How many numbers are trained."""
+    tensors: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return sum(tensor.numel() for tensor in tensors)

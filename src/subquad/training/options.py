@@ -1,0 +1,57 @@
+"""How a model is trained."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from subquad.errors import SubquadError
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """The loop."""
+
+    steps: int = 3000
+    batch: int = 32  # sequences in a step, over all processes
+    optimizer: Literal["radam", "adamw"] = "radam"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "drop", "cosine"] = "constant"  # drop: a tenth after `drop_at` steps, as in the paper
+    drop_at: int = 3000
+    warm_up: int = 0  # steps in which the rate grows from zero
+    clip: float = 1.0  # the largest norm of the gradient; 0 for none
+    accumulate: int = 1  # parts that a batch is cut into, one after the other, to save memory
+    recompute: bool = False  # compute inner results again in the backward instead of keeping them, to save memory
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: by autocast
+    redraw: int = 0  # steps after which random features are drawn anew; 0 for never
+    evaluate_every: int = 200
+    checkpoint_every: int = 200
+
+    def check(self) -> None:
+        """Refuses what cannot be run."""
+        for name in ("steps", "batch", "accumulate", "evaluate_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
+        if self.learning_rate <= 0:
+            raise SubquadError(f"--learning-rate must be positive, but is {self.learning_rate}")
+        if self.batch % self.accumulate:
+            raise SubquadError(f"--batch must be a multiple of --accumulate, but is {self.batch} for {self.accumulate}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, the first being 0."""
+        grown = min(1.0, (step + 1) / self.warm_up) if self.warm_up else 1.0
+        if self.schedule == "drop":
+            return self.learning_rate * grown * (1.0 if step < self.drop_at else 0.1)
+        if self.schedule == "cosine":
+            done = max(0, step - self.warm_up) / max(1, self.steps - self.warm_up)
+            return self.learning_rate * grown * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return self.learning_rate * grown
+
+    def build_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Adam with the rectified or the decoupled correction."""
+        kind = torch.optim.RAdam if self.optimizer == "radam" else torch.optim.AdamW
+        return kind(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)

@@ -1,0 +1,142 @@
+"""Training, predicting and reporting, as they are typed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from subquad.cli import main
+from subquad.results import Run
+from tests.cli.test_cli import subquad
+
+SMALL = ["--layers", "1", "--heads", "2", "--width", "16", "--length", "4", "--batch", "16", "--held-out", "16"]
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    return [(row["step"], row["value"]) for row in Run.open(folder).rows() if row["metric"] == "loss"]
+
+
+def test_from_training_to_an_answer(tmp_path: Path) -> None:
+    """A model that learned to copy four symbols copies the user's, from the command line, a file and standard input."""
+    options = ["--attention", "softmax", "--steps", "400", "--learning-rate", "5e-3", "--symbols", "5"]
+    done = subquad("train", "copy", *SMALL, *options, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"token accuracy: ([\d.]+)", done.stdout)
+    assert found is not None
+    assert float(found[1]) > 0.9
+    assert (tmp_path / "run" / "report.html").exists()
+
+    answer = subquad("predict", "run", "3", "1", "4", "1", cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (0, "3 1 4 1\n")
+    (tmp_path / "lines").write_text("0 1\n\n2, 3, 4\n")
+    assert subquad("predict", "run", "--file", "lines", cwd=tmp_path).stdout == "0 1\n2 3 4\n"
+    piped = subprocess.run(
+        [sys.executable, "-m", "subquad", "predict", "run"],
+        cwd=tmp_path,
+        input="4 3 2\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert piped.stdout == "4 3 2\n"
+    for words, said in (
+        (["run", "7"], "the symbol 7 is outside the vocabulary, which goes from 0 to 4"),
+        (["run", *"12341"], "the model copies 1 to 4 symbols, but was given 5"),
+        (["run", "--file", "none"], "cannot read none: No such file or directory"),
+        (["lines", "1"], "lines is not a run"),
+    ):
+        wrong = subquad("predict", *words, cwd=tmp_path)
+        assert wrong.returncode == 2
+        assert said in wrong.stderr
+        assert wrong.stderr.count("\n") == 1
+
+
+def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_curve(tmp_path: Path) -> None:
+    options = ["copy", *SMALL, "--steps", "60", "--checkpoint-every", "7", "--evaluate-every", "20", "--dropout", "0.1"]
+    assert subquad("train", *options, "--out", "whole", cwd=tmp_path).returncode == 0
+    command = [sys.executable, "-m", "subquad", "train", *options, "--out", "broken"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "broken").glob("checkpoint/step-*[0-9]")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subquad("train", "--resume", "broken", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "broken") == losses(tmp_path / "whole")
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    """By `accelerate launch`, on the CPU: the same losses as one process with the same batch."""
+    options = ["copy", *SMALL, "--steps", "12"]
+    assert subquad("train", *options, "--out", "one", cwd=tmp_path).returncode == 0
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "subquad"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launch, "train", *options, "--out", "two"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert [step for step, _ in two] == [step for step, _ in one]
+    assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-4)
+
+
+def test_runs_are_overlaid(tmp_path: Path) -> None:
+    for seed in ("0", "1"):
+        for attention in ("linear", "softmax"):
+            options = ["--attention", attention, "--seed", seed, "--steps", "20", "--evaluate-every", "10"]
+            done = subquad("train", "copy", *SMALL, *options, "--out", f"{attention}{seed}", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+    runs = [f"{attention}{seed}" for attention in ("linear", "softmax") for seed in "01"]
+    done = subquad("report", *runs, "--figures", "figures", "--out", "all.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "all.html").read_text()
+    assert "mean and range over seeds" in page
+    assert (tmp_path / "figures" / "loss.png").exists()
+    assert (tmp_path / "figures" / "token-accuracy.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "coppy"], "there is no task 'coppy': did you mean 'copy'?"),
+        (["train", "copy", "--attention", "lineer"], "there is no attention 'lineer': did you mean 'linear'?"),
+        (["train", "copy", "--attention", "linformer"], "linformer has no causal form: it mixes positions"),
+        (["train", "copy", "--steps", "0"], "--steps must be positive"),
+        (["train", "copy", "--length", "0"], "copy needs a positive length"),
+        (["train", "copy", "--layers", "0"], "the model's layers must be positive"),
+        (["train", "--resume", "nowhere"], "nowhere is not a run"),
+        (["train", "--resume", "compared"], "compared is a run of `subquad compare`, not of `subquad train`"),
+        (["predict", "compared", "1"], "compared is a run of `subquad compare`"),
+        (["reproduce", "coppy"], "there is no experiment 'coppy': did you mean 'copy'?"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_code_2(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Run.create(Path("compared"), "compare", {})
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce"]) == 0
+    printed = capsys.readouterr().out
+    assert "copy: linear attention converges like softmax" in " ".join(printed.split())
+    assert "--scale paper" in printed
