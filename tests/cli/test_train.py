@@ -14,7 +14,7 @@ from subquad.cli import main
 from subquad.results import Run
 from tests.cli.test_cli import subquad
 
-SMALL = ["--layers", "1", "--heads", "2", "--width", "16", "--length", "4", "--batch", "16", "--held-out", "16"]
+SMALL = ["--layers", "1", "--heads", "2", "--width", "16", "--length", "10", "--batch", "16", "--held-out", "16"]
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
@@ -115,7 +115,7 @@ def test_runs_are_overlaid(tmp_path: Path) -> None:
         (["train", "copy", "--attention", "lineer"], "there is no attention 'lineer': did you mean 'linear'?"),
         (["train", "copy", "--attention", "linformer"], "linformer has no causal form: it mixes positions"),
         (["train", "copy", "--steps", "0"], "--steps must be positive"),
-        (["train", "copy", "--length", "0"], "copy needs a positive length"),
+        (["train", "copy", "--length", "0"], "copy needs a length of at least 4"),
         (["train", "copy", "--layers", "0"], "the model's layers must be positive"),
         (["train", "--resume", "nowhere"], "nowhere is not a run"),
         (["train", "--resume", "compared"], "compared is a run of `subquad compare`, not of `subquad train`"),

@@ -203,6 +203,8 @@ def test_a_sequence_that_has_ended_goes_on_with_the_stop() -> None:
         assert set(row[end:]) <= {stop}
 
 
-def test_symbols_are_as_large_as_positions() -> None:
-    model = TokenEmbedding(5, 8, torch.Generator().manual_seed(0))
-    assert float(model(torch.arange(5)[None]).detach().std()) == pytest.approx(1.0, abs=0.3)
+def test_symbols_are_small_beside_positions() -> None:
+    """A vector of length 1, where sinusoids have the length sqrt(width / 2)."""
+    model = TokenEmbedding(500, 64, torch.Generator().manual_seed(0))
+    assert float(model(torch.arange(500)[None]).detach().norm(dim=-1).mean()) == pytest.approx(1.0, abs=0.05)
+    assert float(sinusoids(torch.arange(9.0), 64).norm(dim=-1).mean()) == pytest.approx(32**0.5, abs=1e-3)

@@ -17,7 +17,7 @@ def drawn(task: Copy, size: int = 64) -> CopyBatch:
 
 
 def test_batches_hold_symbols_and_blanks() -> None:
-    task = Copy(length=9, symbols=4)
+    task = Copy(length=20, symbols=4)
     symbols, real = drawn(task)
     assert symbols[real].min() == FIRST
     assert symbols[real].max() == FIRST + 3
@@ -30,7 +30,7 @@ def test_batches_hold_symbols_and_blanks() -> None:
 
 @pytest.mark.parametrize("moving", [False, True])
 def test_what_is_spoken_twice(moving: bool) -> None:
-    task = Copy(length=4, moving=moving)
+    task = Copy(length=10, moving=moving)
     symbols = torch.tensor([[5, 6, 7, 8], [5, 6, BLANK, BLANK]])
     tokens, counts = task._spoken_twice(symbols, symbols != BLANK)
     s, b = SEPARATOR, BLANK
@@ -43,7 +43,7 @@ def test_what_is_spoken_twice(moving: bool) -> None:
 @pytest.mark.parametrize("moving", [False, True])
 def test_the_loss_is_that_of_the_copied_symbols(form: str, moving: bool) -> None:
     """A model that knows nothing pays ln(vocabulary) for each; parts of a batch add up to the whole."""
-    task = Copy(length=6, form=form, moving=moving)  # type: ignore[arg-type]
+    task = Copy(length=14, form=form, moving=moving)  # type: ignore[arg-type]
     model = task.build(Linear(), SMALL)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -62,7 +62,7 @@ class Oracle(torch.nn.Module):
 
 
 def test_accuracies_count_symbols_and_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = Copy(length=5, held_out=10)
+    task = Copy(length=12, held_out=10)
 
     def answer(self: Copy, model: torch.nn.Module, batch: CopyBatch) -> torch.Tensor:
         wrong = batch.symbols.clone()
@@ -78,7 +78,7 @@ def test_accuracies_count_symbols_and_sequences(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_users_sequence_is_read_and_spelt() -> None:
-    task = Copy(length=6)
+    task = Copy(length=14)
     batch = task.read(["3", "1", "4"])
     assert batch.symbols.tolist() == [[5, 3, 6, BLANK, BLANK, BLANK]]
     assert task.spell(batch.symbols[batch.real]) == "3 1 4"
@@ -95,4 +95,11 @@ def test_a_users_sequence_is_read_and_spelt() -> None:
 )
 def test_what_is_no_sequence_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(SubquadError, match=said):
-        Copy(length=6).read(words)
+        Copy(length=14).read(words)
+
+
+def test_a_decoder_holds_everything_twice() -> None:
+    assert Copy(length=128).capacity == 63  # the paper's
+    assert Copy(length=64, form="encoder-decoder").capacity == 64
+    with pytest.raises(SubquadError, match="copy needs a length of at least 4 and a symbol, but has 3 and 10"):
+        Copy(length=3).build(Linear(), SMALL)

@@ -27,25 +27,33 @@ class CopyBatch(NamedTuple):
 class Copy:
     """Sequences of symbols, a separator, the copy."""
 
-    length: int = 32  # the longest sequence of symbols
+    length: int = 32  # of all that a decoder reads and writes, as in the paper; of the source for an encoder-decoder
     symbols: int = 10
     form: Literal["decoder", "encoder-decoder"] = "decoder"  # the paper's, or that of the replication in Julia
     moving: bool = False  # whether the copy starts right after the symbols, as in the paper, or always at the same place
     held_out: int = 256  # fresh sequences in an evaluation
     kind: str = field(default="copy", init=False)
 
+    @property
+    def capacity(self) -> int:
+        """How many symbols can be copied: a decoder has two separators and the symbols twice."""
+        return (self.length - 2) // 2 if self.form == "decoder" else self.length
+
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> Decoder | EncoderDecoder:
-        if self.length < 1 or self.symbols < 1:
-            raise SubquadError(f"copy needs a positive length and symbols, but has {self.length} and {self.symbols}")
+        if self.capacity < 1 or self.symbols < 1:
+            least = 4 if self.form == "decoder" else 1
+            raise SubquadError(
+                f"copy needs a length of at least {least} and a symbol, but has {self.length} and {self.symbols}"
+            )
         kind = Decoder if self.form == "decoder" else EncoderDecoder
         return kind(self.symbols + FIRST, attention, model, generator=generator)
 
     def batch(self, size: int, generator: torch.Generator) -> CopyBatch:
         """Half of the sequences are as long as can be; the others have any length."""
-        lengths = torch.randint(1, self.length + 1, (size, 1), generator=generator)
-        lengths[: (size + 1) // 2] = self.length
+        lengths = torch.randint(1, self.capacity + 1, (size, 1), generator=generator)
+        lengths[: (size + 1) // 2] = self.capacity
         return self._sequences(lengths, generator)
 
     def loss(self, model: nn.Module, batch: CopyBatch) -> Counted:
@@ -60,7 +68,7 @@ class Copy:
     @torch.no_grad()
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
         """Accuracy of the copy, written token by token, of sequences that are as long as can be."""
-        batch = self._sequences(torch.full((self.held_out, 1), self.length), generator)
+        batch = self._sequences(torch.full((self.held_out, 1), self.capacity), generator)
         right = (self.answer(model, batch) == batch.symbols) | ~batch.real
         counted = right[batch.real].float().mean()
         return {"token_accuracy": float(counted), "sequence_accuracy": float(right.all(1).float().mean())}
@@ -83,10 +91,10 @@ class Copy:
             context = model.encoder(symbols, keep=self._source_keep(real))
             start = torch.full((len(symbols), 1), SEPARATOR, device=device)
             keep = self._source_keep(real)
-            return generate(model.decoder, start, length=self.length, context=context, context_keep=keep).cpu()
+            return generate(model.decoder, start, length=self.capacity, context=context, context_keep=keep).cpu()
         assert isinstance(model, Decoder)
         if not self.moving:
-            return generate(model, self._prompt(symbols), length=self.length).cpu()
+            return generate(model, self._prompt(symbols), length=self.capacity).cpu()
         answers = torch.full_like(batch.symbols, BLANK)
         for at, length in enumerate(batch.real.sum(1).tolist()):
             written = generate(model, self._prompt(symbols[at : at + 1, :length]), length=length)
@@ -103,9 +111,9 @@ class Copy:
         outside = [number for number in numbers if not 0 <= number < self.symbols]
         if outside:
             raise SubquadError(f"the symbol {outside[0]} is outside the vocabulary, which goes from 0 to {self.symbols - 1}")
-        if not 1 <= len(numbers) <= self.length:
-            raise SubquadError(f"the model copies 1 to {self.length} symbols, but was given {len(numbers)}")
-        symbols = torch.full((1, self.length), BLANK)
+        if not 1 <= len(numbers) <= self.capacity:
+            raise SubquadError(f"the model copies 1 to {self.capacity} symbols, but was given {len(numbers)}")
+        symbols = torch.full((1, self.capacity), BLANK)
         symbols[0, : len(numbers)] = torch.tensor(numbers) + FIRST
         return CopyBatch(symbols, symbols != BLANK)
 
@@ -114,7 +122,7 @@ class Copy:
         return " ".join("_" if symbol < FIRST else str(symbol - FIRST) for symbol in symbols.tolist())
 
     def _sequences(self, lengths: Tensor, generator: torch.Generator) -> CopyBatch:
-        real = torch.arange(self.length) < lengths
+        real = torch.arange(self.capacity) < lengths
         drawn = torch.randint(FIRST, FIRST + self.symbols, real.shape, generator=generator)
         return CopyBatch(drawn.masked_fill(~real, BLANK), real)
 
@@ -139,7 +147,7 @@ class Copy:
     def _spoken_twice(self, symbols: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Separator, symbols, separator, symbols; and which of them are the copy."""
         tokens = torch.cat([self._prompt(symbols), symbols], dim=1)
-        counts = F.pad(real, (self.length + 2, 0))
+        counts = F.pad(real, (self.capacity + 2, 0))
         if not self.moving:
             return tokens, counts
         # without the blanks in between: what is real moves to the left, in its order
