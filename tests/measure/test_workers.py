@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from subquad.measure.workers import ERROR, OUT_OF_MEMORY, TIMEOUT, Candidate, Limits, Work, fewest_turns, visit
+from subquad.measure.workers import ERROR, OUT_OF_MEMORY, TIMEOUT, Candidate, Limits, Work, context, fewest_turns, visit
 
 MEGABYTE = 2**20
 LIMITS = Limits(memory_bytes=200 * MEGABYTE, run_seconds=20.0, turn_seconds=0.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server() -> None:
+    context(["torch"])
 
 
 def nothing() -> Work:
@@ -60,7 +65,7 @@ def test_turns_are_interleaved(tmp_path: Path) -> None:
 
 
 def test_the_peak_and_what_is_held_are_read() -> None:
-    outcome = visit({"it": Candidate(partial(fills, 100, 5 * MEGABYTE), nothing)}, LIMITS)["it"]
+    outcome = visit({"it": Candidate(partial(fills, 100, 5 * MEGABYTE), partial(fills, 1))}, LIMITS)["it"]
     assert outcome.peak_bytes is not None
     assert abs(outcome.peak_bytes / MEGABYTE - 105) < 8
 

@@ -20,6 +20,7 @@ from subquad.measure.memory import limit_memory
 
 OUT_OF_MEMORY, TIMEOUT, ERROR = "out of memory", "timeout", "error"
 
+START_SECONDS = 60.0  # a process that is not ready after so long will not be
 BURST_SECONDS = 0.005  # one turn's measurement lasts at least so long,
 SETTLE_SECONDS = 0.003  # after its caches are warm again
 BRIEF_SECONDS = 0.02  # a run that takes longer has warmed up after its first moments
@@ -108,7 +109,7 @@ def _ask(
 ) -> None:
     outcome = outcomes[name]
     try:
-        answer = workers[name].ask(question, limits.run_seconds)
+        answer = workers[name].ask(question, limits.run_seconds if question else limits.run_seconds + START_SECONDS)
     except CellFailedError as error:
         outcome.failure, outcome.message = error.failure, error.message
         workers.pop(name).close()
