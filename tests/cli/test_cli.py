@@ -95,6 +95,20 @@ def test_mistakes_get_one_sentence_and_code_2(
     assert Path("old/rows.jsonl").read_bytes() == before
 
 
+def test_advice_comes_from_the_newest_run_that_can_give_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A newer run that measured other work, Linformer's grid say, is passed over."""
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("runs/older"), seed=1)
+    other = make_run(Path("runs/newer"), seed=2)
+    other.keep_rows(lambda row: row.get("what") == "step")
+    assert main(["advise", "--length", "1024", "--causal"]) == 0
+    assert "From runs/older" in capsys.readouterr().out
+    assert main(["advise", "--length", "1024", "--what", "step"]) == 0
+    assert "From runs/newer" in capsys.readouterr().out
+
+
 def subquad(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "subquad", *arguments], cwd=cwd, capture_output=True, text=True, check=False

@@ -11,7 +11,7 @@ from rich.console import Console
 from subquad.cli.show import show
 from subquad.cli.values import parse_bytes
 from subquad.errors import SubquadError
-from subquad.experiments.compare.advice import Advice, Wish, advise
+from subquad.experiments.compare.advice import Advice, Wish, advise, has_view
 from subquad.experiments.compare.views import Comparison, What
 from subquad.experiments.compare.words import amount, duration
 from subquad.measure.machine import describe, same_machine
@@ -48,13 +48,14 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError(f"--length must be positive, but is {given.length}")
     if given.exact and given.approximate:
         raise SubquadError("--exact and --approximate exclude each other: give one of them, or none")
-    run = Run.open(given.run, "compare") if given.run is not None else _newest(Path("runs"))
+    form = "causal" if given.causal else "bidirectional"
+    run = Run.open(given.run, "compare") if given.run is not None else _newest(Path("runs"), form, given.what)
     wish: Wish = "exact" if given.exact else "approximate" if given.approximate else "either"
     found = advise(
         Comparison(run.rows()),
         run.about.get("mechanisms", {}),
         length=given.length,
-        form="causal" if given.causal else "bidirectional",
+        form=form,
         what=given.what,
         memory_bytes=None if given.memory is None else parse_bytes("--memory", given.memory),
         wish=wish,
@@ -69,17 +70,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _newest(folder: Path) -> Run:
-    """The newest comparison of this machine."""
+def _newest(folder: Path, form: str, what: str) -> Run:
+    """The newest comparison of this machine that measured such work; the newest one at all if none did."""
     here = describe()
     runs = [Run.open(path.parent) for path in folder.glob("*/run.json")] if folder.is_dir() else []
     mine = [run for run in runs if run.about.get("kind") == "compare" and same_machine(run.about.get("machine", {}), here)]
-    mine = [run for run in mine if run.rows()]
+    mine = sorted((run for run in mine if run.rows()), key=lambda run: str(run.about.get("started", "")), reverse=True)
     if not mine:
         raise SubquadError(
             f"there is no comparison of this machine under {folder}/: run `subquad compare` first, or give --run"
         )
-    return max(mine, key=lambda run: str(run.about.get("started", "")))
+    return next((run for run in mine if has_view(Comparison(run.rows()), form, what)), mine[0])
 
 
 def _table(found: Advice) -> Table:

@@ -75,3 +75,13 @@ def test_settings_are_told_apart() -> None:
 def test_figures_in_words() -> None:
     assert (amount(2.5e9), amount(38_400_000), amount(1500), amount(12)) == ("2.50 GB", "38.4 MB", "1.50 kB", "12 B")
     assert (duration(2.5), duration(0.0421), duration(1.5e-4)) == ("2.50 s", "42.1 ms", "150 µs")
+
+
+def test_a_crossover_that_may_lie_below_the_first_length() -> None:
+    """It pays at the first length, but a repeated run may find that it does not yet."""
+    costs = {"softmax": lambda length: 1e-6 * length**2, "linear": lambda length: 1.05e-4 * length}
+    flat = {"softmax": lambda length: 1.0, "linear": lambda length: 1.0}
+    comparison = Comparison(rows(costs, flat, noise=0.1))
+    said = pays_from(comparison.crossover(comparison.views[0], "linear"))
+    assert said.startswith("128 or fewer (to ")
+    assert "pays from 128 tokens on, or from fewer (to " in sentence(comparison, comparison.views[0], "linear")

@@ -57,8 +57,17 @@ def advise(
     return Advice(chosen, list(_reasons(chosen, ordered, view, length, memory_bytes, wish, traits)), ordered)
 
 
+def has_view(comparison: Comparison, form: str, what: str) -> bool:
+    """Whether such work was measured."""
+    return bool(_views(comparison, form, what))
+
+
+def _views(comparison: Comparison, form: str, what: str) -> list[View]:
+    return [view for view in comparison.views if view.what == what and (view.form == form or what in CAUSAL_WORK)]
+
+
 def _view(comparison: Comparison, form: str, what: str) -> View:
-    found = [view for view in comparison.views if view.what == what and (view.form == form or what in CAUSAL_WORK)]
+    found = _views(comparison, form, what)
     if not found:
         known = "; ".join(name_view(view) for view in comparison.views)
         raise SubquadError(f"the run has no rows for {form} {what}: it has {known}; run `subquad compare` for it")

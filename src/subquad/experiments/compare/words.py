@@ -39,11 +39,14 @@ def pays_from(found: Crossover | None) -> str:
         return "-"
     if found.middle is None:
         return f"not up to {found.last_length:.0f}"
-    if found.middle <= found.first_length and found.high == found.first_length:
-        return f"{found.first_length:.0f} or fewer"
+    if found.middle <= found.first_length:
+        return f"{found.first_length:.0f} or fewer" + ("" if found.high == found.first_length else f" (to {_high(found)})")
     low = f"under {found.first_length:.0f}" if found.low is None else f"{found.low:.0f}"
-    high = f"over {found.last_length:.0f}" if found.high is None else f"{found.high:.0f}"
-    return f"{found.middle:.0f} ({low} to {high})"
+    return f"{found.middle:.0f} ({low} to {_high(found)})"
+
+
+def _high(found: Crossover) -> str:
+    return f"over {found.last_length:.0f}" if found.high is None else f"{found.high:.0f}"
 
 
 def sentence(comparison: Comparison, view: View, mechanism: str) -> str:
@@ -61,6 +64,8 @@ def sentence(comparison: Comparison, view: View, mechanism: str) -> str:
             text += f" (by extrapolation, which is less than measured: from {beyond.middle:.0f}, {beyond.low:.0f} to {high})"
     elif found.high == found.first_length:
         text = f"{name} pays at every measured length, {found.first_length:.0f} tokens and more"
+    elif found.middle <= found.first_length:
+        text = f"{name} pays from {found.first_length:.0f} tokens on, or from fewer (to {_high(found)})"
     else:
         text = f"{name} pays from {found.middle:.0f} tokens on{_range(found)}"
     return f"{text}; {_at_the_end(comparison, view, mechanism)}{stopped}."
