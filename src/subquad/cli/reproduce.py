@@ -90,14 +90,14 @@ def _train_all(trials: Sequence[copying.Trial], folder: Path, jobs: int, console
                 time.sleep(0.2)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     process = running.pop(name)
+                    said = process.communicate()[1].strip().splitlines()
                     if process.returncode:
-                        said = (process.stderr.read() if process.stderr else "").strip().splitlines()
                         raise SubquadError(f"the training {folder / name} stopped: {said[-1] if said else 'without a word'}")
                     bar.advance(task)
         finally:
             for process in running.values():
                 process.kill()
-                process.wait()
+                process.communicate()
 
 
 def _start(trial: copying.Trial, folder: Path) -> subprocess.Popen[str]:

@@ -62,8 +62,9 @@ SCALES: dict[str, Grid] = {
         lengths=(32,),
         seeds=(0, 1, 2, 3, 4),
         arguments=(
-            *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1500"),
-            *("--schedule", "cosine", "--warm-up", "50", "--evaluate-every", "100", "--checkpoint-every", "500"),
+            *("--layers", "2", "--heads", "2", "--width", "64", "--batch", "32", "--steps", "1200"),
+            *("--optimizer", "adamw", "--weight-decay", "0.1", "--schedule", "cosine", "--warm-up", "50"),
+            *("--evaluate-every", "100", "--checkpoint-every", "400"),
         ),
         timing=("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--lengths", "8..512"),
         timing_budget=180,
@@ -155,7 +156,7 @@ def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> 
         wanted = {name: sum((trial.attention, trial.length) == (name, length) for trial in trials) for name in ends}
         softmax = [loss for loss, _ in ends.get("softmax", [])]
         for name, results in ends.items():
-            claim = f"{name} learns to copy {length} symbols in every seed and ends at softmax's loss"
+            claim = f"{name} learns to copy at length {length} in every seed and ends at softmax's loss"
             if len(results) < wanted[name] or not softmax:
                 found.append(Verdict(claim, None, f"{len(results)} of {wanted[name]} runs done"))
                 continue
