@@ -165,7 +165,7 @@ class _State:
         shorter = [length for length in known if length < group.length][-2:]
         if not shorter:
             return min(known.values(), default=0.02 * (group.length / 1024) ** 2)
-        exponent = 2.0
+        exponent = 1.5  # until two lengths tell
         if len(shorter) == 2:
             exponent = math.log(known[shorter[1]] / known[shorter[0]]) / math.log(shorter[1] / shorter[0])
         return known[shorter[-1]] * (group.length / shorter[-1]) ** min(max(exponent, 1.0), 2.2)
