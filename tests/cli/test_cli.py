@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from subquad.cli import COMMANDS, main
@@ -190,6 +191,22 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     after = Run.open(tmp_path / "runs" / "a").rows()
     assert after[: len(before)] == before
     assert len(after) > len(before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+def test_a_killed_run_leaves_no_processes_behind(tmp_path: Path) -> None:
+    """Some of them are suspended, waiting for their turn, and could not end by themselves."""
+    command = [sys.executable, "-m", "subquad", "compare", *SMALL, "--lengths", "16..65536", "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(family := psutil.Process(process.pid).children(recursive=True)) < 4:  # server, tracker, two workers
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
 
 
 def test_linformers_grid(tmp_path: Path) -> None:

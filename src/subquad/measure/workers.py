@@ -5,11 +5,15 @@ from a server that has imported PyTorch once: a fresh process costs 30 milliseco
 """
 
 import contextlib
+import ctypes
 import multiprocessing
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -184,6 +188,7 @@ def _serve(connection: Connection, candidate: Candidate, limits: Limits) -> None
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    _die_with_parent()
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
             torch.set_num_threads(1)  # others prepare at the same time; their threads would wait for one another
@@ -203,6 +208,22 @@ def _serve(connection: Connection, candidate: Candidate, limits: Limits) -> None
             raise
         except Exception as error:
             connection.send((_kind_of(error), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed cannot end its children, and one that is suspended would wait for ever.
+
+    The server that this process was forked from ends when nobody holds the other end of its pipe any more: the parent, but
+    also this process, which is to give it up.
+    """
+    if sys.platform != "linux":
+        return
+    set_death_signal = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+    server: Any = forkserver._forkserver
+    if (pipe := getattr(server, "_forkserver_alive_fd", None)) is not None:
+        os.close(pipe)
+        server._forkserver_alive_fd = None
 
 
 def _first(work: Work, device: str) -> tuple[float, int | None]:
