@@ -2,18 +2,38 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from subquad.report.compare import load, write_page
+from subquad.report.training import write_training_page
+from subquad.results import Run
 from tests.report.runs import make_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def training_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of four trainings, two of each attention."""
+    folder = tmp_path_factory.mktemp("trained")
+    runs = []
+    for name, seed in product(("softmax", "linear"), range(2)):
+        run = Run.create(folder / f"{name}{seed}", "train", {"options": {"mechanism": {"kind": name}}, "seed": seed})
+        run.append(
+            {"metric": "loss", "value": (seed + 1) / (step + 1), "step": step, "split": "train"} for step in range(50)
+        )
+        run.append([{"metric": "token_accuracy", "value": 0.5, "step": step, "split": "held out"} for step in (25, 50)])
+        runs.append(run)
+    write_training_page(runs, folder / "report.html")
+    return folder / "report.html"
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +44,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-@pytest.fixture
-def opened(path: Path) -> Iterator[tuple[Page, list[str], list[str]]]:
-    """The page with its charts drawn, and lists of what it complained about and what it asked for."""
+@contextmanager
+def opening(path: Path) -> Iterator[tuple[Page, list[str], list[str]]]:
+    """A page with its charts drawn, and lists of what it complained about and what it asked for."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": 1000, "height": 800})
@@ -39,6 +59,12 @@ def opened(path: Path) -> Iterator[tuple[Page, list[str], list[str]]]:
         page.wait_for_selector("html[data-drawn=yes]", state="attached")
         yield page, complaints, requests
         browser.close()
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[tuple[Page, list[str], list[str]]]:
+    with opening(path) as found:
+        yield found
 
 
 Opened = tuple[Page, list[str], list[str]]
@@ -115,6 +141,17 @@ def test_readable_on_a_phone_and_in_the_dark(opened: Opened, width: int, scheme:
     assert words == axis
     light = [sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(","))) for colour in (ground, words)]
     assert (light[0] > light[1] + 400) if scheme == "light" else (light[1] > light[0] + 400)
+
+
+def test_training_is_drawn_without_complaint_or_network(training_path: Path) -> None:
+    """Each run, and the mean over seeds of each attention."""
+    with opening(training_path) as (page, complaints, requests):
+        assert page.locator("#chart-loss .mark-line path").count() == 4 + 2
+        assert page.locator("#chart-token_accuracy .mark-line path").count() == 4 + 2
+        page.locator("#chart-loss .role-legend-symbol path").first.click()
+        page.wait_for_function("document.querySelectorAll('#chart-loss .mark-line path').length === 3")
+        assert complaints == []
+        assert len(requests) == 1
 
 
 def test_prints_dark_on_light(opened: Opened) -> None:

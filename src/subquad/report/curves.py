@@ -42,12 +42,12 @@ def curves(rows: Sequence[Row], title: str, *, log: bool = False, interactive: b
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     steps = [row["step"] for row in rows]
     x = alt.X("step:Q", title="step").scale(domain=[min(steps), max(steps)], nice=False)
-    kind = alt.Y("value:Q", title=title).scale(type="log" if log else "linear", nice=False, zero=False)
+    scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False, zero=False)
+    kind, low = (alt.Y(f"{name}:Q", title=title, scale=scale) for name in ("value", "low"))
     base = alt.Chart().encode(x=x, color=colour)
     if interactive:
         base = base.transform_filter(~hidden)
     means = alt.Data(values=across(rows))
-    low = alt.Y("low:Q", title=title).scale(type="log" if log else "linear", nice=False, zero=False)
     hints = [
         "label:N",
         "step:Q",
