@@ -62,9 +62,8 @@ SCALES: dict[str, Grid] = {
         lengths=(32,),
         seeds=(0, 1, 2, 3, 4),
         arguments=(
-            *("--layers", "2", "--heads", "2", "--width", "64", "--batch", "32", "--steps", "1200"),
-            *("--optimizer", "adamw", "--weight-decay", "0.1", "--schedule", "cosine", "--warm-up", "50"),
-            *("--evaluate-every", "100", "--checkpoint-every", "400"),
+            *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1500"),
+            *("--evaluate-every", "100", "--checkpoint-every", "500"),
         ),
         timing=("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--lengths", "8..512"),
         timing_budget=180,
