@@ -56,6 +56,9 @@ class Grid:
                     yield Trial(f"copy-{attention}-{length}-{seed}", attention, length, seed, more)
 
 
+TIMING = ("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--memory-limit", "6GiB")
+"""A training step of the replication's model, 4 + 4 layers of 8 heads of 64, and its batch."""
+
 SCALES: dict[str, Grid] = {
     "quick": Grid(
         attentions=("softmax", "linear", "favor"),
@@ -65,7 +68,7 @@ SCALES: dict[str, Grid] = {
             *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1500"),
             *("--evaluate-every", "100", "--checkpoint-every", "500"),
         ),
-        timing=("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--lengths", "8..512"),
+        timing=(*TIMING, "--lengths", "8..512"),
         timing_budget=180,
         minutes="under 20 minutes on two cores",
     ),
@@ -77,7 +80,7 @@ SCALES: dict[str, Grid] = {
             *("--form", "encoder-decoder", "--layers", "4", "--heads", "8", "--width", "64", "--batch", "64"),
             *("--steps", "10000", "--schedule", "drop", "--drop-at", "3000"),
         ),
-        timing=("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--lengths", "8..4096"),
+        timing=(*TIMING, "--lengths", "8..4096"),
         timing_budget=3600,
         minutes="days on two cores; can be interrupted and gone on with at any time",
     ),
