@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from subquad.experiments.compare.views import Comparison
 from subquad.report.compare import load, write_figures, write_page
 from subquad.report.page import page, paragraph, table
-from subquad.report.tables import Cell, Table
+from subquad.report.tables import Cell, Table, crossovers
+from tests.experiments.compare.rows import BYTES, rows
 from tests.report.runs import make_run
 
 
@@ -33,6 +35,16 @@ def test_the_answers_are_there(written: str) -> None:
         "subquad 0.1.0",
     ):
         assert words in written
+
+
+def test_memory_has_crossovers_of_its_own() -> None:
+    """40 L^2 bytes against 312 L: at every length; against a million: from 256 on. Against itself plus one: never."""
+    peaks = BYTES | {"softmax": lambda length: 40.0 * length**2}
+    _, memory = crossovers(Comparison(rows(peaks=peaks, views=[("causal", "training")])))
+    assert [[cell.text for cell in row] for row in memory.rows] == [["linear, causal", "128"], ["favor, causal", "256"]]
+    more = BYTES | {"linear": lambda length: 40.0 * length**2 + 1}
+    _, memory = crossovers(Comparison(rows(peaks=more, views=[("causal", "training")])))
+    assert memory.rows[0][1].text == "not up to 4096"
 
 
 def test_nothing_is_loaded_from_elsewhere(written: str) -> None:

@@ -73,13 +73,7 @@ class Block(nn.Module):
         rotation: Rotation | None = None,
     ) -> tuple[Float[Tensor, "b n w"], Any]:
         """Position i sees positions up to i, and what `state` remembers."""
-
-        def attend(y: Tensor) -> Tensor:
-            nonlocal state
-            mixed, state = self.attention.causal(y, state, keep=keep, rotation=rotation)
-            return mixed
-
-        x = self._around(x, self.norm_attention, attend)
+        x, state = self._remembering(x, lambda y: self.attention.causal(y, state, keep=keep, rotation=rotation))
         return self._rest(x, context, context_keep), state
 
     def step(
@@ -93,14 +87,19 @@ class Block(nn.Module):
         reuse: bool = False,
     ) -> tuple[Float[Tensor, "b 1 w"], Any]:
         """One position: the fast path of `causal`. With `reuse` the old state is given up."""
-
-        def attend(y: Tensor) -> Tensor:
-            nonlocal state
-            mixed, state = self.attention.step(y, state, rotation=rotation, reuse=reuse)
-            return mixed
-
-        x = self._around(x, self.norm_attention, attend)
+        x, state = self._remembering(x, lambda y: self.attention.step(y, state, rotation=rotation, reuse=reuse))
         return self._rest(x, context, context_keep), state
+
+    def _remembering(self, x: Tensor, attend: Callable[[Tensor], tuple[Tensor, Any]]) -> tuple[Tensor, Any]:
+        """The first part where it has a state, and the state after it."""
+        after: list[Any] = []
+
+        def mixed(y: Tensor) -> Tensor:
+            out, state = attend(y)
+            after.append(state)
+            return out
+
+        return self._around(x, self.norm_attention, mixed), after[0]
 
     def _rest(self, x: Tensor, context: Tensor | Projected | None, keep: Tensor | None) -> Tensor:
         """The parts after the first."""

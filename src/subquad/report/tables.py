@@ -1,6 +1,7 @@
 """Tables, each made of rows alone, for the terminal and for the page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from subquad.experiments import linformer
@@ -27,21 +28,28 @@ NOTHING = Cell("-")
 
 
 def crossovers(comparison: Comparison) -> Iterator[Table]:
-    """From which length on each mechanism is faster than fused softmax: a table for each setting."""
-    others = [name for name in comparison.mechanisms if name != BASELINE]
+    """From which length on each mechanism is faster than fused softmax, and needs less memory: tables for each setting."""
     for setting in dict.fromkeys(view.setting for view in comparison.views):
         views = [view for view in comparison.views if view.setting == setting]
-        rows = []
-        for name in others:
-            for form in FORMS:
-                cells = [_crossover(comparison, _find(views, form, what), name) for what in WHATS]
-                if any(cell is not NOTHING for cell in cells):
-                    rows.append([Cell(f"{name}, {form}"), *cells])
-        label = name_setting(views[0], comparison.views) if views else ""
-        caption = "Pays from, tokens (range in which a repeated run would find it)" + (f"; {label}" if label else "")
-        used = [at for at, what in enumerate(WHATS, start=1) if any(view.what == what for view in views)]
-        columns = ["attention", *(WHATS[at - 1] for at in used)]
-        yield Table(caption, columns, [[row[0], *(row[at] for at in used)] for row in rows])
+        label = name_setting(views[0], comparison.views)
+        for caption, cell in (
+            ("Pays from, tokens (range in which a repeated run would find it)", _crossover),
+            ("Needs less memory from, tokens (the shortest measured length)", _memory_crossover),
+        ):
+            yield _by_work(comparison, views, caption + (f"; {label}" if label else ""), cell)
+
+
+def _by_work(
+    comparison: Comparison, views: Sequence[View], caption: str, cell: Callable[[Comparison, View | None, str], Cell]
+) -> Table:
+    """A row for each mechanism and form, a column for each kind of work that was measured."""
+    used = [what for what in WHATS if any(view.what == what for view in views)]
+    rows = []
+    for name, form in product((name for name in comparison.mechanisms if name != BASELINE), FORMS):
+        cells = [cell(comparison, _find(views, form, what), name) for what in used]
+        if any(found is not NOTHING for found in cells):
+            rows.append([Cell(f"{name}, {form}"), *cells])
+    return Table(caption, ["attention", *used], rows)
 
 
 def _find(views: Sequence[View], form: str, what: str) -> View | None:
@@ -51,6 +59,13 @@ def _find(views: Sequence[View], form: str, what: str) -> View | None:
 def _crossover(comparison: Comparison, view: View | None, name: str) -> Cell:
     found = comparison.crossover(view, name) if view is not None else None
     return NOTHING if found is None else Cell(pays_from(found), found.middle or found.last_length * 2)
+
+
+def _memory_crossover(comparison: Comparison, view: View | None, name: str) -> Cell:
+    if view is None or name not in comparison.measured(view):
+        return NOTHING
+    found, last = comparison.memory_crossover(view, name), max(comparison.lengths(view, name))
+    return Cell(f"not up to {last}", 2 * last) if found is None else Cell(f"{found:.0f}", found)
 
 
 def longest(comparison: Comparison) -> Table:
