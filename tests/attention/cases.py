@@ -6,16 +6,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal
 
-from subquad import MECHANISMS, Elu, Favor, Learned, Linear, Linformer, Random, Relu, Softmax, Taylor
+from subquad import MECHANISMS, Elu, Favor, Infinity, Learned, Linear, Linformer, Random, Relu, Softmax, Taylor
+from subquad.attention.infinity import InfinityAttention
 from subquad.attention.linear import LinearAttention
 from subquad.attention.linformer import ConvolutionSlots, LearnedSlots, LinformerAttention, MeanSlots
 from subquad.attention.softmax import SoftmaxAttention
-from subquad.ops import reference
+from subquad.ops import memory, reference
 
 HEADS, WIDTH = 3, 7  # small primes
 
 small = Linformer(k=11, max_length=311)
+brief = Infinity(segment=29, basis=14, points=17, widths=(0.05, 0.1))
 VARIANTS: dict[str, Any] = {
     "softmax-materialised": Softmax(materialised=True),
     "linear-elu": Linear(Elu()),
@@ -33,6 +36,12 @@ VARIANTS: dict[str, Any] = {
     "linformer-mean": replace(small, method="mean"),
     "linformer-convolution": replace(small, method="convolution", sharing="none"),
     "linformer-convolution-shared": replace(small, method="convolution", sharing="keys-values"),
+    "infinity-brief": brief,
+    "infinity-sticky": replace(brief, sticky=True),
+    "infinity-previous": replace(brief, previous=True, both=True),
+    "infinity-both": replace(brief, both=True, sticky=True, segment=31),
+    "infinity-detached": replace(brief, detached=True),
+    "infinity-forgetful": replace(brief, basis=0),
 }
 CASES: dict[str, Any] = {name: options() for name, options in MECHANISMS.items()} | VARIANTS
 
@@ -93,8 +102,65 @@ def _slots(projection: Any, x: Tensor, side: int) -> Tensor:
     return reference.mean_slots(x, projection.options.k)
 
 
+def _infinity(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Sequence by sequence, with padding taken out for real; a query of the causal form is one of its keys."""
+    rows = []
+    for index in range(len(q)):
+        real = torch.ones(k.shape[2], dtype=torch.bool) if keep is None else keep[index]
+        aligned = causal or q.shape[2] == k.shape[2]
+        asked = q[index][:, real] if aligned else q[index]
+        mixed = _one_stream(attend, asked, k[index][:, real], v[index][:, real], causal, aligned)
+        if aligned and keep is not None:  # what stands on padding is nobody's business
+            mixed = torch.zeros_like(q[index][..., :1]).expand(-1, -1, v.shape[3]).index_copy(1, real.nonzero()[:, 0], mixed)
+        rows.append(mixed)
+    return torch.stack(rows)
+
+
+def _one_stream(attend: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, aligned: bool) -> Tensor:
+    options, segment = attend.options, attend.options.segment
+    pieces = [slice(start, start + segment) for start in range(0, max(1, k.shape[1]), segment)]
+    if not aligned:
+        exact = reference.attend(reference.softmax_weights(q[None], k[None, :, pieces[-1]]), v[None, :, pieces[-1]])[0]
+        return exact + _recalled(attend, q, pieces[:-1], [], k, v)
+    mixed = []
+    for at, piece in enumerate(pieces):
+        seen = slice(max(0, piece.start - segment), piece.stop) if options.previous else piece
+        weights = reference.softmax_weights(q[None, :, piece], k[None, :, seen], causal=causal)
+        total = reference.attend(weights, v[None, :, seen])[0] + _recalled(attend, q[:, piece], pieces[:at], q, k, v)
+        if options.both and not causal:
+            flipped = [x.flip(1) for x in (q, k, v)]
+            size = k.shape[1]
+            later = [slice(max(0, size - p.stop), size - p.start) for p in reversed(pieces[at + 1 :])]
+            total = total + _recalled(attend, q[:, piece], later, *flipped)
+        mixed.append(total)
+    return torch.cat(mixed, dim=1)
+
+
+def _recalled(attend: Any, asked: Tensor, pieces: list[slice], q: Any, k: Tensor, v: Tensor) -> Tensor:
+    """What a memory of these pieces, in their order, says to the queries."""
+    options = attend.options
+    signal, points = None, memory.even(options.points)
+    if not pieces or not options.basis:
+        return torch.zeros(*asked.shape[:2], v.shape[-1], dtype=v.dtype)
+    centres, widths = memory.make_basis(options.basis, options.widths)
+    of_each = widths.repeat_interleave(len(centres))
+    bumps = reference.Bumps(centres.repeat(len(widths)), of_each, options.ridge, options.tau)
+    for piece in pieces:
+        x = torch.cat([k[:, piece], v[:, piece]], dim=2)
+        if options.sticky and signal is not None and len(q):
+            mean, variance = (found[0] for found in attend.densities(q[None, :, piece], signal[None]))
+            edges = torch.linspace(0, 1, options.bins + 1, dtype=x.dtype)
+            mass = Normal(mean[..., None], variance.sqrt()[..., None]).cdf(edges).diff(dim=-1).sum((0, 1)).detach()
+            points = memory.draw(mass[None], attend.places, attend.within)[0]
+        signal = reference.remember(bumps, signal, points, x.detach() if options.detached else x)
+    assert signal is not None
+    mean, variance = (found[0] for found in attend.densities(asked[None], signal[None]))
+    return reference.recall(bumps, signal[..., asked.shape[2] :], mean, variance)
+
+
 EQUATIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     SoftmaxAttention: _softmax,
     LinearAttention: _linear,
     LinformerAttention: _linformer,
+    InfinityAttention: _infinity,
 }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from subquad.attention.favor import Favor, FavorAttention
+from subquad.attention.infinity import Infinity, InfinityAttention, InfinityState
 from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
 from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
@@ -21,6 +22,7 @@ MECHANISMS: dict[str, type[AttentionOptions]] = {
     "linear": Linear,
     "favor": Favor,
     "linformer": Linformer,
+    "infinity": Infinity,
 }
 
 
@@ -58,6 +60,9 @@ __all__ = [
     "MECHANISMS",
     "Favor",
     "FavorAttention",
+    "Infinity",
+    "InfinityAttention",
+    "InfinityState",
     "Linear",
     "LinearAttention",
     "LinearState",

@@ -1,14 +1,16 @@
 """The equations as written, with the whole attention matrix in memory: slow, short, and what the fast forms are tested by.
 
-Numbers are those of Katharopoulos et al. 2020, *Transformers are RNNs*.
+Numbers are those of Katharopoulos et al. 2020, *Transformers are RNNs*, unless said otherwise.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.distributions import Normal
 
 from subquad.types import Features
 
@@ -83,3 +85,42 @@ def convolved_slots(x: Float[Tensor, "h n d"], weight: Float[Tensor, "#h run d"]
     kernel = weight.expand(h, -1, -1).unflatten(1, (stride, d)).permute(0, 3, 2, 1)  # h, out, in, stride
     filled = torch.cat([x, x.new_zeros(h, -n % stride, d)], dim=1)
     return torch.stack([F.conv1d(one.T, of_head, stride=stride).T for one, of_head in zip(filled, kernel, strict=True)])
+
+
+class Bumps(NamedTuple):
+    """What the continuous memory of one sequence is made with (Martins et al. 2022)."""
+
+    centres: Float[Tensor, "m"]
+    widths: Float[Tensor, "m"]
+    ridge: float
+    tau: float
+
+    def at(self, t: Float[Tensor, "n"]) -> Float[Tensor, "n m"]:
+        """psi_j(t) = N(t; mu_j, sigma_j^2)."""
+        return Normal(self.centres, self.widths).log_prob(t[:, None]).exp()
+
+    def fit(self, t: Float[Tensor, "n"], x: Float[Tensor, "h n d"]) -> Float[Tensor, "h m d"]:
+        """Equation 3: the coefficients whose signal comes closest to x at t, and is small."""
+        f = self.at(t).mT
+        gram = f @ f.mT + self.ridge * torch.eye(len(f), dtype=f.dtype)
+        return torch.linalg.inv(gram) @ f @ x
+
+
+def remember(
+    bumps: Bumps, before: Float[Tensor, "h m d"] | None, points: Float[Tensor, "p"], x: Float[Tensor, "h n d"]
+) -> Float[Tensor, "h m d"]:
+    """Equation 10: the memory is read at points, which are pressed into [0, tau], and fitted together with what is new."""
+    new = (torch.arange(x.shape[1], dtype=x.dtype) + 0.5) / x.shape[1]
+    if before is None:
+        return bumps.fit(new, x)
+    old = (torch.arange(len(points), dtype=x.dtype) + 0.5) / len(points)
+    t = torch.cat([bumps.tau * old, bumps.tau + (1 - bumps.tau) * new])
+    return bumps.fit(t, torch.cat([bumps.at(points) @ before, x], dim=1))
+
+
+def recall(
+    bumps: Bumps, signal: Float[Tensor, "h m e"], mean: Float[Tensor, "h n"], variance: Float[Tensor, "h n"]
+) -> Float[Tensor, "h n e"]:
+    """Equation 8: E[v(t)], t ~ N(mean, variance), where E[psi_j(t)] = N(mean; mu_j, variance + sigma_j^2)."""
+    spread = (variance[..., None] + bumps.widths.square()).sqrt()
+    return Normal(bumps.centres, spread).log_prob(mean[..., None]).exp() @ signal

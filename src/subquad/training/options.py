@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -52,6 +52,8 @@ class TrainOptions:
         return self.learning_rate * grown
 
     def build_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Adam with the rectified or the decoupled correction."""
-        kind = torch.optim.RAdam if self.optimizer == "radam" else torch.optim.AdamW
-        return kind(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
+        """Adam with its warm-up built in, or as it is; weight decay acts on the weights, not on the gradient, in both."""
+        given: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        if self.optimizer == "adamw":
+            return torch.optim.AdamW(parameters, **given)
+        return torch.optim.RAdam(parameters, **given, decoupled_weight_decay=True)

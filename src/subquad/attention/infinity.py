@@ -1,0 +1,441 @@
+"""Infinity-former (Martins et al. 2022): exact attention in a segment, and a continuous memory of all that came before.
+
+The paper regresses the hidden states and projects the coefficients to keys and values. Regression is linear, so the
+coefficients of the projected states are the same, and attention can stay what it is everywhere here: it mixes, the block
+projects. Other than in the paper's code, gradients flow through the memory unless `detached`, the memory is never cleared,
+and the signal is not pressed to zero outside of [0, 1], which spoils its ends.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.errors import SubquadError
+from subquad.ops import memory
+from subquad.ops.sums import precise, without_autocast
+from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
+
+WIDEST = 0.5
+"""The width of a query's density at the start where there is one head; several share the memory."""
+
+
+@dataclass(frozen=True)
+class Infinity:
+    """Exact attention within a segment and a memory of fixed size of all before it. A stream of any length is a state."""
+
+    segment: int = 512  # positions that see each other exactly
+    basis: int = 256  # functions that the memory is made of (N in the paper); 0 for no memory
+    points: int = 256  # at which the memory is read to be written again (M)
+    tau: float = 0.75  # the share of the memory that the past is pressed into when a segment arrives
+    widths: tuple[float, ...] = (0.01, 0.05)  # of the basis functions, as many of each
+    ridge: float = 1.0  # the penalty of the regression (lambda)
+    sticky: bool = False  # whether points are drawn where attention has gone, or evenly spaced
+    bins: int = 128  # of the histogram of that attention
+    previous: bool = False  # whether a position also sees the segment before its own exactly
+    both: bool = False  # in bidirectional use, whether there is a memory of what comes after as well
+    detached: bool = False  # whether gradients stop at the memory, as in the paper's code
+    divergence: float = 0.0  # weight in the loss of the divergence from a density of `prior_width`; the paper has 1e-6
+    prior_width: float = 0.05  # sigma_0
+    kind: str = field(default="infinity", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "widths", tuple(self.widths))  # a file gives a list
+
+    @property
+    def traits(self) -> Traits:
+        price = "what is older than a segment is seen through a signal of fixed resolution, at one stretch for each head"
+        return Traits(False, "L (S + N) d", "S d + N d", price)
+
+    def check(self) -> None:
+        """Refuses what cannot be built."""
+        for name in ("segment", "points", "bins", "ridge", "prior_width"):
+            if getattr(self, name) <= 0:
+                raise SubquadError(f"infinity's {name} must be positive, but is {getattr(self, name)}")
+        if not 0 < self.tau < 1:
+            raise SubquadError(f"infinity's tau must lie between 0 and 1, but is {self.tau}")
+        if not self.widths or min(self.widths) <= 0:
+            raise SubquadError(f"infinity's widths must be positive, but are {self.widths}")
+        if self.basis < 0 or self.basis % len(self.widths):
+            raise SubquadError(f"infinity's basis must be a multiple of its {len(self.widths)} widths, but is {self.basis}")
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "InfinityAttention":
+        self.check()
+        return InfinityAttention(self, heads, width, generator)
+
+
+class InfinityState(NamedTuple):
+    """Of constant size: the segment under way, and the signal of all segments before it."""
+
+    keys: (
+        Tensor  # b h r d, those of the segment under way in front (behind the previous segment, if that is seen), then zeros
+    )
+    values: Tensor  # b h r e
+    signal: Tensor  # b h m d+e, the coefficients of keys and values, in float32 or float64
+    histogram: Tensor  # b bins, where attention has gone since the signal was written
+    filled: Tensor  # b, how many keys there are
+    written: Tensor  # b, how many segments are in the signal
+
+
+class Divergence(nn.Module):
+    """A term of the loss. Training adds what every module with a `weight_in_loss` gives while the model runs."""
+
+    def __init__(self, weight_in_loss: float, prior_width: float) -> None:
+        super().__init__()
+        self.weight_in_loss, self.prior_width = weight_in_loss, prior_width
+
+    def forward(self, variance: Tensor) -> Tensor:
+        """The mean over queries and heads."""
+        return memory.divergence(variance, self.prior_width).mean()
+
+
+class _Packed(NamedTuple):
+    """Sequences whose real positions stand in front, in their order."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    total: Tensor  # b, how many are real
+    places: Tensor | None  # b t, where each position went; None where they stood so
+
+    def back(self, mixed: Tensor) -> Tensor:
+        """What belongs to each position; padding, which has no segment, gives zeros."""
+        if self.places is None:
+            return mixed
+        return _pick(mixed, self.places) * (self.places < self.total[:, None])[:, None, :, None]
+
+
+class _Memory(NamedTuple):
+    """What changes with each segment."""
+
+    signal: Tensor
+    histogram: Tensor
+    written: Tensor
+
+
+class InfinityAttention(nn.Module):
+    """softmax(q k^T / sqrt d) v in the segment, plus E[v(t)] for t ~ N(mu(q), sigma^2(q)) over the memory."""
+
+    places: Tensor
+    within: Tensor
+    basis_centres: Tensor
+    basis_widths: Tensor
+    first: Tensor
+    new: Tensor
+    kept: Tensor
+    past: Tensor
+
+    def __init__(self, options: Infinity, heads: int, width: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.options, self.heads, self.width = options, heads, width
+        # equations 6 and 7: what K q / sqrt d is multiplied by and shifted by, for mu and for sigma^2
+        self.weight = nn.Parameter(torch.zeros(heads, 2, options.basis))
+        self.bias = nn.Parameter(torch.zeros(heads, 2))
+        places = torch.rand(2, options.points, generator=generator)
+        self.register_buffer("places", places[0].sort().values)
+        self.register_buffer("within", places[1])
+        self.divergence = Divergence(options.divergence, options.prior_width)
+        self._start()
+        self._fit()
+
+    def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
+        """Queries that are as many as keys are taken to be at their places; others to stand behind all keys."""
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        with without_autocast(q):
+            packed = _pack(q if q.shape[2] == k.shape[2] else k, k, v, keep)
+            mixed = self._aligned(packed, keep) if q.shape[2] == k.shape[2] else self._behind(q, packed, keep)
+        return check_result(mixed.to(v.dtype), q, k, v, q, packed.k, packed.v)
+
+    def causal(
+        self, q: Queries, k: Keys, v: Values, state: InfinityState | None = None, *, keep: Keep | None = None
+    ) -> tuple[Mixed, InfinityState]:
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
+        with without_autocast(q):
+            plain = state is None and keep is None
+            before = self._checked(state, k, v) if state is not None else self._empty(k, v)
+            skipped = 0 if state is None else before.keys.shape[2]
+            packed = self._continued(q, k, v, before, keep) if state is not None else _pack(q, k, v, keep)
+            held, parts = _Memory(*before[2:4], before.written), []
+            for start in range(0, max(1, packed.k.shape[2]), self.options.segment):
+                here, end = slice(start, start + self.options.segment), start + self.options.segment
+                at = torch.arange(start, end, device=q.device)
+                asking = None if plain else (at >= before.filled[:, None]) & (at < packed.total[:, None])
+                mixed = self._exact(packed, start)
+                if self.options.basis and not (state is None and start == 0):
+                    recalled, histogram = self._recall(packed.q[:, :, here], held, asking)
+                    mixed, held = mixed + recalled, held._replace(histogram=histogram)
+                parts.append(mixed)
+                full: bool | Tensor = end <= packed.k.shape[2]
+                if not plain and full:
+                    full = (packed.total >= end) & ((before.filled < end) if start == 0 else True)
+                held = self._write(
+                    held, packed.k[:, :, here], packed.v[:, :, here], full, first=state is None and start == 0
+                )
+            mixed = packed.back(torch.cat(parts, dim=2))[:, :, skipped:]
+            after = self._rest(packed, held)
+        return check_result(mixed.to(v.dtype), q, k, v, packed.q, packed.k, packed.v), after
+
+    def step(
+        self, q: Queries, k: Keys, v: Values, state: InfinityState | None = None, *, reuse: bool = False
+    ) -> tuple[Mixed, InfinityState]:
+        """One position, in time that does not depend on how many came before."""
+        check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
+        with without_autocast(q):
+            before = self._checked(state, k, v) if state is not None else self._empty(k, v)
+            reuse = reuse and state is not None
+            keys, values = (_put(x, new, before.filled, reuse) for x, new in ((before.keys, k), (before.values, v)))
+            seen = torch.arange(keys.shape[2], device=q.device) <= before.filled[:, None]
+            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen[:, None, None, :])
+            held = _Memory(*before[2:4], before.written)
+            if self.options.basis:
+                recalled, histogram = self._recall(q, held, None)
+                mixed, held = mixed + recalled, held._replace(histogram=histogram)
+            filled, segment = before.filled + 1, self.options.segment
+            full = filled == (torch.where(before.written > 0, 2, 1) * segment if self.options.previous else segment)
+            if torch.compiler.is_compiling() or bool(full.any()):
+                keys, values, filled, held = self._close(keys, values, filled, held, full)
+        return check_result(mixed.to(v.dtype), q, k, v, q, k, v), InfinityState(
+            keys, values, *held[:2], filled, held.written
+        )
+
+    def densities(self, q: Queries, signal: Tensor) -> tuple[Tensor, Tensor]:
+        """Equations 6 and 7: mu and sigma^2 of each query. K q is never made: the weights meet the keys first."""
+        guides = torch.einsum("hcm,bhmd->bhcd", self.weight.to(signal.dtype), signal[..., : self.width])
+        scores = q.to(signal.dtype) @ guides.mT / math.sqrt(self.width) + self.bias.to(signal.dtype)[:, None]
+        return torch.sigmoid(scores[..., 0]), F.softplus(scores[..., 1])
+
+    def _start(self) -> None:
+        """Heads look at neighbouring stretches of the memory, and move towards keys that are like the query.
+
+        The weights of mu are (t - 1/2): with them K q / sqrt d adds up to where along the memory the likeness is.
+        """
+        options = self.options
+        stretches = (torch.arange(self.heads) + 0.5) / self.heads
+        spread = torch.tensor(max(WIDEST / self.heads, options.prior_width)).square()
+        with torch.no_grad():
+            if options.basis:
+                centres = memory.make_basis(options.basis, options.widths).centres.float()
+                self.weight[:, 0] = 4.0 * (centres.repeat(len(options.widths)) - 0.5)
+            self.bias[:, 0] = torch.logit(stretches)
+            self.bias[:, 1] = torch.log(torch.expm1(spread))
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "InfinityAttention":
+        """What is solved for is solved again when the module moves, so that half precision never rounds it."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._fit()
+        return self
+
+    def _fit(self) -> None:
+        options = self.options
+        where: dict[str, Any] = {"dtype": precise(self.weight.dtype), "device": self.weight.device}
+        basis = memory.make_basis(options.basis, options.widths)
+        found = memory.factors(basis, options.segment, options.points, options.tau, options.ridge)
+        for name, value in (*zip(("basis_centres", "basis_widths"), basis, strict=True), *found._asdict().items()):
+            self.register_buffer({"points": "kept"}.get(name, name), value.to(**where), persistent=False)
+
+    def _basis(self) -> memory.Basis:
+        return memory.Basis(self.basis_centres, self.basis_widths)
+
+    def _empty(self, k: Tensor, v: Tensor) -> InfinityState:
+        b, h, _, d = k.shape
+        room = self.options.segment * (2 if self.options.previous else 1)
+        sums: dict[str, Any] = {"dtype": precise(k.dtype), "device": k.device}
+        counts = torch.zeros(b, dtype=torch.long, device=k.device)
+        return InfinityState(
+            k.new_zeros(b, h, room, d),
+            v.new_zeros(b, h, room, v.shape[3]),
+            torch.zeros(b, h, self.options.basis, d + v.shape[3], **sums),
+            torch.zeros(b, self.options.bins, **sums),
+            counts,
+            counts,
+        )
+
+    def _checked(self, state: InfinityState, k: Tensor, v: Tensor) -> InfinityState:
+        b, h, _, d = k.shape
+        room, e = self.options.segment * (2 if self.options.previous else 1), v.shape[3]
+        sizes = {"keys": (b, h, room, d), "values": (b, h, room, e), "signal": (b, h, self.options.basis, d + e)}
+        check_state(state, {**sizes, "histogram": (b, self.options.bins), "filled": (b,), "written": (b,)})
+        return state._replace(keys=state.keys.to(k.dtype), values=state.values.to(v.dtype))
+
+    def _continued(self, q: Tensor, k: Tensor, v: Tensor, before: InfinityState, keep: Tensor | None) -> _Packed:
+        """The segment under way and what is new, one behind the other."""
+        room = before.keys.shape[2]
+        held = torch.arange(room, device=q.device) < before.filled[:, None]
+        new = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
+        k, v = torch.cat([before.keys, k], dim=2), torch.cat([before.values, v], dim=2)
+        return _pack(F.pad(q, (0, 0, room, 0)), k, v, torch.cat([held, new], dim=1))
+
+    def _exact(self, packed: _Packed, start: int) -> Tensor:
+        """Causal softmax attention of the segment that starts here."""
+        end = start + self.options.segment
+        first = max(0, start - self.options.segment) if self.options.previous else start
+        q, k, v = packed.q[:, :, start:end], packed.k[:, :, first:end], packed.v[:, :, first:end]
+        if first == start:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(start - first)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def _recall(self, q: Tensor, held: _Memory, asking: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What the memory says to these queries, and the histogram with the attention of those that are `asking`."""
+        mean, variance = self.densities(q, held.signal)
+        if self.training and self.options.divergence:
+            self.divergence(variance)
+        recalled = memory.read(self._basis(), held.signal[..., self.width :], mean, variance)
+        if not self.options.sticky:
+            return recalled.to(q.dtype), held.histogram
+        with torch.no_grad():
+            counted = None if asking is None else asking[:, : q.shape[2]]
+            given = memory.shares(mean, variance, counted, self.options.bins) * (held.written > 0)[:, None]
+        return recalled.to(q.dtype), held.histogram + given
+
+    def _write(self, held: _Memory, k: Tensor, v: Tensor, full: bool | Tensor, *, first: bool = False) -> _Memory:
+        """The memory with a segment in it, for the sequences whose segment is full."""
+        if full is False or not self.options.basis:
+            return held
+        segment = torch.cat([k, v], dim=3).to(held.signal.dtype)
+        if self.options.detached:
+            segment = segment.detach()
+        alone = self.first @ segment
+        signal = alone
+        if not first:
+            begun = (held.written > 0)[:, None, None, None]
+            signal = torch.where(begun, self._contracted(held) + self.new @ segment, alone)
+        histogram, written = torch.zeros_like(held.histogram), held.written + 1
+        if full is True:
+            return _Memory(signal, histogram, written)
+        return _Memory(
+            torch.where(full[:, None, None, None], signal, held.signal),
+            torch.where(full[:, None], histogram, held.histogram),
+            torch.where(full, written, held.written),
+        )
+
+    def _contracted(self, held: _Memory) -> Tensor:
+        """The memory, read at points and pressed into [0, tau]: what is read often gets more room there."""
+        if not self.options.sticky:
+            return self.past @ held.signal
+        with torch.no_grad():
+            points = memory.draw(held.histogram, self.places.to(held.signal), self.within.to(held.signal))
+            bumps = memory.evaluate_basis(self._basis(), points)[:, None]  # b 1 p m
+        return self.kept @ (bumps @ held.signal)
+
+    def _rest(self, packed: _Packed, held: _Memory) -> InfinityState:
+        """The state after the last segment, full or not."""
+        room, segment = self.options.segment * (2 if self.options.previous else 1), self.options.segment
+        start = packed.total // segment * segment
+        if self.options.previous:
+            start = (start - segment).clamp_min(0)
+        places = start[:, None] + torch.arange(room, device=start.device)
+        real = places < packed.total[:, None]
+        last = max(0, packed.k.shape[2] - 1)
+        k, v = (F.pad(x, (0, 0, 0, 1)) if x.shape[2] == 0 else x for x in (packed.k, packed.v))
+        keys, values = (_pick(x, places.clamp(max=last)) * real[:, None, :, None] for x in (k, v))
+        return InfinityState(keys, values, *held[:2], packed.total - start, held.written)
+
+    def _close(
+        self, keys: Tensor, values: Tensor, filled: Tensor, held: _Memory, full: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, _Memory]:
+        """Writes a segment that has just become full, and makes room for the next."""
+        segment = self.options.segment
+        room = keys.shape[2]
+        begin = (filled - segment).clamp_min(0)[:, None] + torch.arange(segment, device=filled.device)
+        held = self._write(held, _pick(keys, begin), _pick(values, begin), full)
+        shift = full & (filled == room)  # with the previous segment seen, the first one stays where it is
+        moved = [F.pad(x[:, :, segment:], (0, 0, 0, segment)) for x in (keys, values)]
+        keys, values = (torch.where(shift[:, None, None, None], to, x) for to, x in zip(moved, (keys, values), strict=True))
+        return keys, values, torch.where(shift, filled - segment, filled), held
+
+    def _aligned(self, packed: _Packed, keep: Tensor | None) -> Tensor:
+        """Bidirectional in the segment; the memory of what comes before, and of what comes after if asked."""
+        starts = range(0, max(1, packed.k.shape[2]), self.options.segment)
+        parts = [self._whole_segment(packed, start, keep) for start in starts]
+        for way in ("before", "after") if self.options.both else ("before",):
+            held = _Memory(*(empty := self._empty(packed.k, packed.v))[2:4], empty.written)
+            for at, start in enumerate(starts) if way == "before" else reversed(list(enumerate(starts))):
+                here = slice(start, start + self.options.segment)
+                nothing_yet = at == (0 if way == "before" else len(starts) - 1)
+                if self.options.basis and not nothing_yet:
+                    real = torch.arange(here.start, here.stop, device=packed.q.device) < packed.total[:, None]
+                    recalled, histogram = self._recall(packed.q[:, :, here], held, real)
+                    parts[at], held = parts[at] + recalled, held._replace(histogram=histogram)
+                if at != (len(starts) - 1 if way == "before" else 0):
+                    held = self._append(held, packed, here) if way == "before" else self._prepend(held, packed, here)
+        return packed.back(torch.cat(parts, dim=2))
+
+    def _whole_segment(self, packed: _Packed, start: int, keep: Tensor | None) -> Tensor:
+        end = start + self.options.segment
+        first, last = (max(0, start - self.options.segment), end) if self.options.previous else (start, end)
+        q, k, v = packed.q[:, :, start:end], packed.k[:, :, first:last], packed.v[:, :, first:last]
+        mask = None
+        if keep is not None:
+            mask = (torch.arange(first, first + k.shape[2], device=q.device) < packed.total[:, None])[:, None, None, :]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def _append(self, held: _Memory, packed: _Packed, here: slice) -> _Memory:
+        full = True if packed.places is None else packed.total >= here.stop
+        return self._write(held, packed.k[:, :, here], packed.v[:, :, here], full)
+
+    def _prepend(self, held: _Memory, packed: _Packed, here: slice) -> _Memory:
+        """In the reversed order. The last segment of a sequence may not be full: it has a regression of its own."""
+        k, v = (x[:, :, here].flip(2) for x in (packed.k, packed.v))
+        count = (packed.total - here.start).clamp(0, self.options.segment)
+        part = (count > 0) & (count < self.options.segment)
+        missing = self.options.segment - k.shape[2]
+        k, v = (F.pad(x, (0, 0, missing, 0)) for x in (k, v))
+        written = self._write(held, k, v, count == self.options.segment)
+        if not (torch.compiler.is_compiling() or bool(part.any())) or not self.options.basis:
+            return written
+        # positions stand at the end of the reversed segment: the last `count` of its places
+        place = torch.arange(self.options.segment, device=k.device) - (self.options.segment - count[:, None])
+        t = (place.to(held.signal.dtype) + 0.5) / count.clamp_min(1)[:, None]
+        t = t.masked_fill(place < 0, torch.nan)
+        solved = memory.ridge(self._basis(), t, self.options.ridge)[:, None]
+        segment = torch.cat([k, v], dim=3).to(held.signal.dtype)
+        alone = solved @ (segment.detach() if self.options.detached else segment)
+        signal = torch.where(part[:, None, None, None], alone, written.signal)
+        return written._replace(signal=signal, written=torch.where(part, 1, written.written))
+
+    def _behind(self, q: Tensor, packed: _Packed, keep: Tensor | None) -> Tensor:
+        """The last segment of the keys is seen exactly, those before it through the memory."""
+        segment, length = self.options.segment, packed.k.shape[2]
+        held = _Memory(*(empty := self._empty(packed.k, packed.v))[2:4], empty.written)
+        for start in range(0, length - segment, segment):
+            here = slice(start, start + segment)
+            full = True if keep is None else packed.total > here.stop
+            held = self._write(held, packed.k[:, :, here], packed.v[:, :, here], full)
+        last = ((packed.total - 1).clamp_min(0) // segment * segment)[:, None]
+        places = last + torch.arange(min(segment, length), device=q.device)
+        real = (places < packed.total[:, None])[:, None, None, :]
+        k, v = (_pick(x, places.clamp(max=max(0, length - 1))) for x in (packed.k, packed.v))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=real)
+        if self.options.basis and length > segment:
+            mixed = mixed + self._recall(q, held, None)[0]
+        return mixed
+
+
+def _pack(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> _Packed:
+    """Real positions to the front, in their order; zeros behind them, whatever the padding held."""
+    b, _, n, _ = k.shape
+    if keep is None:
+        return _Packed(q, k, v, torch.full((b,), n, device=k.device), None)
+    order = torch.sort((~keep).to(torch.uint8), dim=1, stable=True).indices
+    total = keep.sum(1)
+    real = (torch.arange(n, device=k.device) < total[:, None])[:, None, :, None]
+    q, k, v = (torch.where(real, _pick(x, order), 0.0) for x in (q, k, v))
+    return _Packed(q, k, v, total, order.argsort(dim=1))
+
+
+def _pick(x: Tensor, places: Tensor) -> Tensor:
+    """x[b, :, places[b]]."""
+    b, h, _, d = x.shape
+    return x.gather(2, places[:, None, :, None].expand(b, h, places.shape[1], d))
+
+
+def _put(x: Tensor, new: Tensor, places: Tensor, reuse: bool) -> Tensor:
+    """x with a position in place."""
+    where = places[:, None, None, None].expand_as(new)
+    return x.scatter_(2, where, new) if reuse else x.scatter(2, where, new)
