@@ -32,11 +32,10 @@ def main(arguments: Sequence[str]) -> int:
     task, model, _ = load(given.run)
     for number, words in enumerate(_lines(given), start=1):
         try:
-            batch = task.read(words)
+            print(task.reply(model, words), flush=True)
         except SubquadError as error:
             where = "" if given.sequence else f"line {number}: "
             raise SubquadError(f"{where}{error}") from None
-        print(task.spell(task.answer(model, batch)[batch.real]), flush=True)
     return 0
 
 

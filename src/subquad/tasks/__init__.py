@@ -3,7 +3,8 @@
 from typing import Any
 
 from subquad.tasks.copy import Copy
+from subquad.tasks.sorting import Sorting
 
-TASKS: dict[str, type[Any]] = {"copy": Copy}
+TASKS: dict[str, type[Any]] = {"copy": Copy, "sorting": Sorting}
 
-__all__ = ["TASKS", "Copy"]
+__all__ = ["TASKS", "Copy", "Sorting"]

@@ -117,6 +117,11 @@ class Copy:
         symbols[0, : len(numbers)] = torch.tensor(numbers) + FIRST
         return CopyBatch(symbols, symbols != BLANK)
 
+    def reply(self, model: nn.Module, words: Sequence[str]) -> str:
+        """The answer to a user's sequence."""
+        batch = self.read(words)
+        return self.spell(self.answer(model, batch)[batch.real])
+
     def spell(self, symbols: Tensor) -> str:
         """Symbols as a user writes them."""
         return " ".join("_" if symbol < FIRST else str(symbol - FIRST) for symbol in symbols.tolist())

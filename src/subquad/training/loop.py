@@ -85,6 +85,10 @@ class _Loop:
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
+        self.terms: list[Tensor] = []  # what modules add to the loss while the model runs
+        for module in model.modules():
+            if getattr(module, "weight_in_loss", 0.0):
+                module.register_forward_hook(lambda module, _, given: self.terms.append(module.weight_in_loss * given))
 
     def run_from(self, start: int) -> None:
         """Every step that is left."""
@@ -133,9 +137,13 @@ class _Loop:
                 with torch.autocast(
                     self.accelerator.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"
                 ):
+                    self.terms.clear()
                     losses = self.task.loss(self.model, part).total
                 # processes' gradients are averaged, so each counts as often as there are processes
-                self.accelerator.backward(losses * self.accelerator.num_processes / count)
+                scaled = losses * self.accelerator.num_processes / count
+                if self.terms:
+                    scaled = scaled + torch.stack(self.terms).mean() / len(parts)
+                self.accelerator.backward(scaled)
             total += losses.detach()
         loss = float(self.accelerator.reduce(total, "sum")) / count
         if not np.isfinite(loss):
