@@ -33,6 +33,7 @@ class FeatureMap(nn.Module):
     """phi as a module."""
 
     has_exponent = False
+    starting_gain = 1.0  # of the projections to queries and keys, times what keeps their variance
 
     def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
         """The features of each position by itself."""
@@ -89,6 +90,8 @@ class Elu:
 
 class EluMap(FeatureMap):
     """elu(x) + 1, as exp(min(x, 0)) + max(x, 0)."""
+
+    starting_gain = 5.0  # for standard normal x the map is mostly its mean, and all weights nearly the same
 
     def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
         # in half the time of F.elu(x) + 1 on a CPU

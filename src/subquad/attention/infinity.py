@@ -7,7 +7,7 @@ and the signal is not pressed to zero outside of [0, 1], which spoils its ends.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -176,7 +176,7 @@ class InfinityAttention(nn.Module):
                 held = self._write(
                     held, packed.k[:, :, here], packed.v[:, :, here], full, first=state is None and start == 0
                 )
-            mixed = packed.back(torch.cat(parts, dim=2))[:, :, skipped:]
+            mixed = packed.back(_join(parts))[:, :, skipped:]
             after = self._rest(packed, held)
         return check_result(mixed.to(v.dtype), q, k, v, packed.q, packed.k, packed.v), after
 
@@ -364,7 +364,7 @@ class InfinityAttention(nn.Module):
                     parts[at], held = parts[at] + recalled, held._replace(histogram=histogram)
                 if at != (len(starts) - 1 if way == "before" else 0):
                     held = self._append(held, packed, here) if way == "before" else self._prepend(held, packed, here)
-        return packed.back(torch.cat(parts, dim=2))
+        return packed.back(_join(parts))
 
     def _whole_segment(self, packed: _Packed, start: int, keep: Tensor | None) -> Tensor:
         end = start + self.options.segment
@@ -415,6 +415,11 @@ class InfinityAttention(nn.Module):
         if self.options.basis and length > segment:
             mixed = mixed + self._recall(q, held, None)[0]
         return mixed
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """Segments one after the other, in memory with the heads of a position beside each other, as they are merged."""
+    return parts[0] if len(parts) == 1 else torch.cat([part.transpose(1, 2) for part in parts], dim=1).transpose(1, 2)
 
 
 def _pack(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> _Packed:

@@ -36,6 +36,7 @@ class LinearAttention(nn.Module):
     def __init__(self, feature_map: FeatureMap, heads: int, width: int) -> None:
         super().__init__()
         self.feature_map, self.heads, self.width = feature_map, heads, width
+        self.starting_gain = feature_map.starting_gain
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, width=self.width)

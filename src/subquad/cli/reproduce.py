@@ -30,7 +30,7 @@ class Reproduce:
 
     experiment: Annotated[str, tyro.conf.Positional]
     scale: copying.Scale = "quick"
-    """quick: small models, in minutes; paper: the settings of the papers."""
+    """quick: small models, in minutes; long: the same at twice the length or more; paper: the settings of the papers."""
     jobs: int = max(1, os.cpu_count() or 1)
     """Trainings at the same time, each on one thread."""
     out: Path | None = None
@@ -103,7 +103,7 @@ def _train_all(trials: Sequence[copying.Trial], folder: Path, jobs: int, console
 def _start(trial: copying.Trial, folder: Path) -> subprocess.Popen[str]:
     own = folder / trial.name
     resumed = (own / "run.json").exists()
-    arguments = ["--resume", str(own)] if resumed else ["copy", *trial.arguments, "--out", str(own)]
+    arguments = ["--resume", str(own)] if resumed else [*trial.arguments, "--out", str(own)]
     return subprocess.Popen(
         [sys.executable, "-m", "subquad", "train", *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ from subquad.experiments.compare.words import between, sentence
 from subquad.results import Row, Run
 
 CLAIM = "linear attention converges like softmax on the copy task, in linear time, and faster (Katharopoulos et al. 2020)"
-Scale = Literal["quick", "paper"]
+Scale = Literal["quick", "long", "paper"]
 ENOUGH = 0.999
 """The token accuracy that counts as having learned to copy."""
 CLOSE = 1.1
@@ -24,7 +24,7 @@ CLOSE = 1.1
 
 
 class Trial(NamedTuple):
-    """One training: what it is called, and what `subquad train copy` is given."""
+    """One training: what it is called, and what `subquad train` is given."""
 
     name: str
     attention: str
@@ -46,14 +46,17 @@ class Grid:
     timing_budget: int
     """Seconds."""
     minutes: str
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What an attention is given beside what all are."""
 
     def trials(self) -> Iterator[Trial]:
         """In an order in which every attention gets its first results early."""
         for length in self.lengths:
             for seed in self.seeds:
                 for attention in self.attentions:
-                    more = ("--attention", attention, "--length", str(length), "--seed", str(seed), *self.arguments)
-                    yield Trial(f"copy-{attention}-{length}-{seed}", attention, length, seed, more)
+                    more = ("copy", "--attention", attention, "--length", str(length), "--seed", str(seed), *self.arguments)
+                    own = self.own.get(attention, ())
+                    yield Trial(f"copy-{attention}-{length}-{seed}", attention, length, seed, (*more, *own))
 
 
 TIMING = ("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--memory-limit", "6GiB")
@@ -65,12 +68,26 @@ SCALES: dict[str, Grid] = {
         lengths=(32,),
         seeds=(0, 1, 2, 3, 4),
         arguments=(
-            *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1500"),
-            *("--evaluate-every", "100", "--checkpoint-every", "500"),
+            *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1800"),
+            *("--evaluate-every", "200", "--checkpoint-every", "600"),
         ),
         timing=(*TIMING, "--lengths", "8..512"),
-        timing_budget=180,
+        timing_budget=150,
         minutes="under 20 minutes on two cores",
+        own={"favor": ("--features", "64")},
+    ),
+    "long": Grid(
+        attentions=("softmax", "linear", "favor"),
+        lengths=(64,),
+        seeds=(0, 1, 2, 3, 4),
+        arguments=(
+            *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1800"),
+            *("--evaluate-every", "300", "--checkpoint-every", "600"),
+        ),
+        timing=(*TIMING, "--lengths", "8..4096"),
+        timing_budget=600,
+        minutes="about an hour on two cores",
+        own={"favor": ("--features", "64")},
     ),
     "paper": Grid(
         attentions=("softmax", "linear", "favor"),

@@ -37,6 +37,12 @@ def extrapolations(seed: int = 0) -> list[Meeting]:
     ]
 
 
+def curve(seconds: Sequence[float], powers: tuple[int, ...], at: Array) -> Array:
+    """A regression of theirs, drawn on."""
+    best = coefficient_draws(LENGTHS, seconds, powers, np.random.default_rng(0), draws=0)[0]
+    return np.polyval(best, at)
+
+
 def _meeting(model: str, powers: tuple[int, ...], rng: np.random.Generator) -> Meeting:
     softmax = coefficient_draws(LENGTHS, SOFTMAX_SECONDS, powers, rng)
     linear = coefficient_draws(LENGTHS, LINEAR_SECONDS, (1, 0), rng)

@@ -51,8 +51,9 @@ class MultiheadAttention(nn.Module):
         self.to_k = nn.Linear(self.context_width, kv_heads * self.width, bias=bias)
         self.to_v = nn.Linear(self.context_width, kv_heads * self.width, bias=bias)
         self.to_out = nn.Linear(model_width, model_width, bias=bias)
-        for layer in (self.to_q, self.to_k, self.to_v, self.to_out):
-            nn.init.xavier_uniform_(layer.weight, generator=generator)
+        gain: float = getattr(attend, "starting_gain", 1.0)  # with which this mechanism trains well
+        for layer, scale in ((self.to_q, gain), (self.to_k, gain), (self.to_v, 1.0), (self.to_out, 1.0)):
+            nn.init.xavier_uniform_(layer.weight, gain=scale, generator=generator)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 

@@ -1,16 +1,20 @@
 """The page of the copy task's replication: verdicts, convergence, and the replication's own table beside ours."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import altair as alt
+import numpy as np
 
 from subquad.experiments import copying, replication
 from subquad.experiments.compare.views import BASELINE, Comparison, View
 from subquad.report import charts, tables
 from subquad.report.compare import all_points, load
+from subquad.report.curves import curves
 from subquad.report.page import bullets, chooser, code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.report.training import final_table, label_runs, sample_table, training_charts
-from subquad.results import Run, write_whole
+from subquad.report.training import Trained, final_table, label_runs, points, sample_table, training_charts
+from subquad.results import Row, Run, write_whole
 
 STEPS = 3000
 """What the replication timed."""
@@ -30,8 +34,11 @@ def write_replication_page(folder: Path, scale: str, path: Path) -> None:
     drawn = dict(training_charts(trained)) if trained else {}
     timing = load([folder / "timing"]) if (folder / "timing" / "run.json").exists() else []
     rows = all_points(timing)
+    by_attention = dict(convergence(trained, trials))
+    drawn |= by_attention
     if rows:
         drawn |= {metric: charts.chart(metric, rows) for metric in ("time", "speedup")}
+        drawn["figure_1"] = figure_one(timing[0].comparison, timing[0].comparison.views[0])
     title = "Transformers are RNNs: the copy task, replicated"
 
     def parts() -> Iterator[str]:
@@ -43,10 +50,15 @@ def write_replication_page(folder: Path, scale: str, path: Path) -> None:
             for name in training_charts(trained):
                 yield figure(name, name.replace("_", " ").capitalize())
             yield table(sample_table(trained[:3]))
+            yield section("Beside the replication's figures 2 to 4")
+            yield bullets(THEIR_CONVERGENCE)
+            for name in by_attention:
+                yield figure(name, f"Loss with {name.removeprefix('loss_')}, every length and seed")
         if timing:
             yield section("Time of a training step by length")
             yield table(beside(timing[0].comparison, timing[0].comparison.views[0]))
             yield bullets([_tale()])
+            yield figure("figure_1", f"Seconds of {STEPS} steps: the replication's figure 1 and what was measured here")
             yield chooser(list(dict.fromkeys(row["view"] for row in rows)))
             for name in ("time", "speedup"):
                 yield figure(name, charts.METRICS[name].capitalize())
@@ -57,6 +69,56 @@ def write_replication_page(folder: Path, scale: str, path: Path) -> None:
         yield code(f"subquad reproduce copy --scale {scale}")
 
     write_whole(path, page(title, list(parts()), drawn))
+
+
+THEIR_CONVERGENCE = [
+    "Figures 2 and 3 there, linear attention, 3000 steps at a batch of 8: it came to 0 at lengths 8 and 32 and stayed at up "
+    "to 70 at the others, so that the authors saw no stable convergence.",
+    "Figure 4 there, softmax, the same steps: it came to between 10 and 18.",
+    "Their losses are on another scale (guessing among 10 symbols costs 2.3 nats), and not published as numbers.",
+]
+
+
+def convergence(trained: Sequence[Trained], trials: Sequence[copying.Trial]) -> Iterator[tuple[str, alt.LayerChart]]:
+    """The loss of each attention by itself, one line for each length and seed."""
+    for name in dict.fromkeys(trial.attention for trial in trials):
+        own = [one for one, trial in zip(trained, trials, strict=True) if trial.attention == name]
+        if rows := points(own, "loss"):
+            yield f"loss_{name}", curves(rows, "loss", log=True)
+
+
+def figure_one(comparison: Comparison, view: View) -> alt.LayerChart:
+    """Time against length: their points and the curves they drew through them, and our points."""
+    rows: list[Row] = []
+    ends = np.geomspace(replication.LENGTHS[0], 4096, 60)
+    for name, seconds, powers in (
+        ("softmax, published", replication.SOFTMAX_SECONDS, (2, 0)),
+        ("linear, published", replication.LINEAR_SECONDS, (1, 0)),
+    ):
+        fitted = replication.curve(seconds, powers, ends)
+        rows += [{"series": name, "length": at, "fit": value} for at, value in zip(ends, fitted, strict=True)]
+        rows += [
+            {"series": name, "length": at, "seconds": value} for at, value in zip(replication.LENGTHS, seconds, strict=True)
+        ]
+    for name in comparison.measured(view):
+        for length in comparison.lengths(view, name):
+            seconds_here = STEPS * comparison.middle(view, name, length)
+            rows.append({"series": f"{name}, here", "length": length, "seconds": seconds_here, "fit": seconds_here})
+    names = list(dict.fromkeys(row["series"] for row in rows))
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=3)
+    colour = alt.Color("series:N").scale(domain=names, range=charts.PALETTE[: len(names)]).legend(legend)
+    x = alt.X("length:Q", title="length, tokens").scale(type="log", base=2, nice=False)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=colour)
+    hints = ["series:N", "length:Q", alt.Tooltip("seconds:Q", format=".3~g")]
+    lines = base.transform_filter("isValid(datum.fit)").mark_line(strokeWidth=1.5)
+    dots = base.transform_filter("isValid(datum.seconds)").mark_point(filled=True, size=60, opacity=1)
+    y, fit = (
+        alt.Y(f"{name}:Q", title=f"seconds of {STEPS} steps").scale(type="log", nice=False) for name in ("seconds", "fit")
+    )
+    drawn = alt.layer(lines.encode(y=fit), dots.encode(y=y, tooltip=hints)).properties(
+        width="container", height=charts.HEIGHT
+    )
+    return drawn.configure(background="transparent").configure_view(stroke=None)
 
 
 def beside(comparison: Comparison, view: View) -> Table:
