@@ -3,7 +3,7 @@ VENV := .venv
 PEERS := .venv-peers
 RUN := $(VENV)/bin/python
 
-.PHONY: compare test test-slow lint types bench bench-peers clean
+.PHONY: compare test test-slow lint types bench bench-training bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/installed
@@ -25,6 +25,10 @@ types: $(VENV)/installed
 # The same with more lengths and more time, on one thread: the figures of the README.
 bench: $(VENV)/installed
 	$(VENV)/bin/subquad compare --threads 1 --lengths 128..16384 192 384 768 --budget 900 --run-limit 120
+
+# What accumulation, recomputing and bfloat16 save in training, and what they cost.
+bench-training: $(VENV)/installed
+	$(RUN) benchmarks/training_memory.py
 
 # The neighbours, in an environment of their own.
 bench-peers: $(PEERS)/installed

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from subquad.cli import main
-from subquad.experiments import copying
 from subquad.experiments.compare.views import Comparison
-from subquad.experiments.copying import SCALES, Trial, converges, is_faster, is_linear
+from subquad.experiments.copying import SCALES, converges, is_faster, is_linear
+from subquad.experiments.trials import Trial, finished
 from subquad.results import Row
 from tests.experiments.compare.rows import SECONDS, rows
 
@@ -55,7 +55,7 @@ def test_scales_hold_what_they_promise() -> None:
     for grid in SCALES.values():
         trials = list(grid.trials())
         assert len({trial.name for trial in trials}) == len(trials)
-        assert {trial.attention for trial in trials} == {"softmax", "linear", "favor"}
+        assert {trial.variant for trial in trials} == {"softmax", "linear", "favor"}
         assert len({trial.seed for trial in trials}) >= 5
 
 
@@ -77,6 +77,6 @@ def test_a_tiny_replication_runs_goes_on_and_is_judged(tmp_path: Path, monkeypat
     for words in ("linear learns to copy at length 32", "did not hold", "Seconds of 3000 steps", "10071", "3149"):
         assert words in page
     before = (tmp_path / "run" / "copy-linear-32-0" / "rows.jsonl").read_bytes()
-    assert copying.finished(tmp_path / "run" / "copy-linear-32-0")
+    assert finished(tmp_path / "run" / "copy-linear-32-0")
     assert main(["reproduce", "copy", "--out", "run"]) == 0  # nothing is trained again
     assert (tmp_path / "run" / "copy-linear-32-0" / "rows.jsonl").read_bytes() == before

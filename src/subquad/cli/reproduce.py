@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple, Protocol
 
 import tyro
 from rich.console import Console
@@ -17,11 +17,55 @@ from subquad.cli import INTERRUPTED
 from subquad.cli.show import show
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
-from subquad.experiments import copying
-from subquad.report.copying import verdict_table, write_replication_page
+from subquad.experiments import copying, memory
+from subquad.experiments.trials import Trial, Verdict, finished
+from subquad.report.copying import write_replication_page
+from subquad.report.memory import write_memory_page
+from subquad.report.tables import verdicts
 from subquad.results import Run
 
-EXPERIMENTS = {"copy": copying}
+
+class Scale(Protocol):
+    """What an experiment runs at one scale."""
+
+    @property
+    def minutes(self) -> str:
+        """How long it takes, in words."""
+        ...
+
+    def trials(self) -> Iterator[Trial]:
+        """The trainings."""
+        ...
+
+
+class Experiment(NamedTuple):
+    """A published claim, and how it is looked into."""
+
+    claim: str
+    scales: Mapping[str, Scale]
+    measure: Callable[[Path, str], None]  # what is measured beside the trainings
+    judge: Callable[[Path, str], list[Verdict]]
+    write_page: Callable[[Path, str, Path], None]
+
+
+def _time_copying(folder: Path, scale: str) -> None:
+    """One training step by length: how it grows, and from where on each attention is faster."""
+    from subquad.cli import compare
+
+    own, grid = folder / "timing", copying.SCALES[scale]
+    if (own / "run.json").exists():
+        Run.open(own, "compare")
+        code = compare.main(["--resume", str(own), "--budget", str(grid.timing_budget)])
+    else:
+        code = compare.main([*grid.timing, "--budget", str(grid.timing_budget), "--out", str(own)])
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "copy": Experiment(copying.CLAIM, copying.SCALES, _time_copying, copying.judge, write_replication_page),
+    "infinity": Experiment(memory.CLAIM, memory.SCALES, memory.measure, memory.judge, write_memory_page),
+}
 
 
 @dataclass(frozen=True)
@@ -29,8 +73,8 @@ class Reproduce:
     """Runs a published experiment again, and gives a verdict on each of its claims."""
 
     experiment: Annotated[str, tyro.conf.Positional]
-    scale: copying.Scale = "quick"
-    """quick: small models, in minutes; long: the same at twice the length or more; paper: the settings of the papers."""
+    scale: str = "quick"
+    """quick: small models, in minutes; paper: the settings of the papers. `subquad reproduce` lists them."""
     jobs: int = max(1, os.cpu_count() or 1)
     """Trainings at the same time, each on one thread."""
     out: Path | None = None
@@ -38,39 +82,42 @@ class Reproduce:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains what is missing, then judges."""
+    """Trains what is missing, measures the rest, then judges."""
     console = Console()
     if not arguments:
-        for name, experiment in EXPERIMENTS.items():
-            console.print(f"[bold]{name}[/bold]: {experiment.CLAIM}", highlight=False)
-            for scale, grid in experiment.SCALES.items():
-                count = len(list(grid.trials()))
-                console.print(f"  --scale {scale}: {count} trainings and the timing; {grid.minutes}", highlight=False)
+        _list(console)
         return 0
     given = tyro.cli(Reproduce, args=list(arguments), prog="subquad reproduce")
     experiment = EXPERIMENTS[choose("experiment", given.experiment, EXPERIMENTS)]
+    scale = choose("scale", given.scale, experiment.scales)
     if given.jobs < 1:
         raise SubquadError(f"--jobs must be positive, but is {given.jobs}")
-    folder = given.out or Path("runs") / f"reproduce-{given.experiment}-{given.scale}"
-    grid = experiment.SCALES[given.scale]
-    trials = list(grid.trials())
+    folder = given.out or Path("runs") / f"reproduce-{given.experiment}-{scale}"
     try:
-        _train_all(trials, folder, given.jobs, console)
-        _time(grid, folder)
+        _train_all(list(experiment.scales[scale].trials()), folder, given.jobs, console)
+        experiment.measure(folder, scale)
     except KeyboardInterrupt:
-        again = f"subquad reproduce {given.experiment} --scale {given.scale} --out {folder}"
+        again = f"subquad reproduce {given.experiment} --scale {scale} --out {folder}"
         print(f"subquad: interrupted; go on with: {again}", file=sys.stderr)
         return INTERRUPTED
     page = folder / "report.html"
-    write_replication_page(folder, given.scale, page)
-    show(verdict_table(folder, given.scale), console)
+    experiment.write_page(folder, scale, page)
+    show(verdicts(experiment.judge(folder, scale)), console)
     console.print(f"The page: {page}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _train_all(trials: Sequence[copying.Trial], folder: Path, jobs: int, console: Console) -> None:
+def _list(console: Console) -> None:
+    for name, experiment in EXPERIMENTS.items():
+        console.print(f"[bold]{name}[/bold]: {experiment.claim}", highlight=False)
+        for scale, grid in experiment.scales.items():
+            count = len(list(grid.trials()))
+            console.print(f"  --scale {scale}: {count} trainings and what is timed; {grid.minutes}", highlight=False)
+
+
+def _train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console) -> None:
     """Every trial that is not finished, some at a time, each in a process on one thread."""
-    waiting = [trial for trial in trials if not copying.finished(folder / trial.name)]
+    waiting = [trial for trial in trials if not finished(folder / trial.name)]
     running: dict[str, subprocess.Popen[str]] = {}
     columns = (
         TextColumn("{task.description}"),
@@ -100,7 +147,7 @@ def _train_all(trials: Sequence[copying.Trial], folder: Path, jobs: int, console
                 process.communicate()
 
 
-def _start(trial: copying.Trial, folder: Path) -> subprocess.Popen[str]:
+def _start(trial: Trial, folder: Path) -> subprocess.Popen[str]:
     own = folder / trial.name
     resumed = (own / "run.json").exists()
     arguments = ["--resume", str(own)] if resumed else [*trial.arguments, "--out", str(own)]
@@ -112,17 +159,3 @@ def _start(trial: copying.Trial, folder: Path) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-
-
-def _time(grid: copying.Grid, folder: Path) -> None:
-    """One training step by length: how it grows, and from where on each attention is faster."""
-    from subquad.cli import compare
-
-    own = folder / "timing"
-    if (own / "run.json").exists():
-        Run.open(own, "compare")
-        code = compare.main(["--resume", str(own), "--budget", str(grid.timing_budget)])
-    else:
-        code = compare.main([*grid.timing, "--budget", str(grid.timing_budget), "--out", str(own)])
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt

@@ -9,28 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Literal, NamedTuple
 
 from subquad.experiments.compare.views import BASELINE, Comparison, View
 from subquad.experiments.compare.words import between, sentence
+from subquad.experiments.trials import Trial, Verdict, last, load
 from subquad.results import Row, Run
 
 CLAIM = "linear attention converges like softmax on the copy task, in linear time, and faster (Katharopoulos et al. 2020)"
-Scale = Literal["quick", "long", "paper"]
 ENOUGH = 0.999
 """The token accuracy that counts as having learned to copy."""
 CLOSE = 1.1
 """How many times softmax's final loss still counts as its level."""
-
-
-class Trial(NamedTuple):
-    """One training: what it is called, and what `subquad train` is given."""
-
-    name: str
-    attention: str
-    length: int
-    seed: int
-    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -104,31 +93,10 @@ SCALES: dict[str, Grid] = {
 }
 
 
-class Verdict(NamedTuple):
-    """A claim, whether it held, and the figures that say so."""
-
-    claim: str
-    held: bool | None  # None: not enough was measured
-    figures: str
-
-
-def finished(folder: Path) -> bool:
-    """Whether a training came to its last step."""
-    if not (folder / "run.json").exists():
-        return False
-    run = Run.open(folder, "train")
-    return any(row["metric"] == "sample" for row in run.rows())
-
-
-def load(folder: Path, scale: str) -> tuple[list[Trial], dict[str, list[Row]]]:
-    """The trials of a scale, and the rows of those that are finished."""
-    trials = list(SCALES[scale].trials())
-    return trials, {trial.name: Run.open(folder / trial.name).rows() for trial in trials if finished(folder / trial.name)}
-
-
 def judge(folder: Path, scale: str) -> list[Verdict]:
     """A verdict on each claim."""
-    trials, trained = load(folder, scale)
+    trials = list(SCALES[scale].trials())
+    trained = load(folder, trials)
     timing = Comparison(Run.open(folder / "timing", "compare").rows()) if (folder / "timing" / "run.json").exists() else None
     return [*converges(trained, trials), *([] if timing is None else [*is_linear(timing), *is_faster(timing)])]
 
@@ -168,11 +136,11 @@ def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> 
             name: [
                 _end(trained[trial.name])
                 for trial in trials
-                if (trial.attention, trial.length) == (name, length) and trial.name in trained
+                if (trial.variant, trial.length) == (name, length) and trial.name in trained
             ]
-            for name in dict.fromkeys(trial.attention for trial in trials)
+            for name in dict.fromkeys(trial.variant for trial in trials)
         }
-        wanted = {name: sum((trial.attention, trial.length) == (name, length) for trial in trials) for name in ends}
+        wanted = {name: sum((trial.variant, trial.length) == (name, length) for trial in trials) for name in ends}
         softmax = [loss for loss, _ in ends.get("softmax", [])]
         for name, results in ends.items():
             claim = f"{name} learns to copy at length {length} in every seed and ends at softmax's loss"
@@ -193,5 +161,4 @@ def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> 
 def _end(rows: Sequence[Row]) -> tuple[float, float]:
     """The loss of the last twentieth of the steps, and the last token accuracy."""
     losses = [row["value"] for row in rows if row["metric"] == "loss"]
-    accuracies = [row["value"] for row in rows if row["metric"] == "token_accuracy"]
-    return mean(losses[-max(1, len(losses) // 20) :]), accuracies[-1]
+    return mean(losses[-max(1, len(losses) // 20) :]), last(rows, "token_accuracy")

@@ -8,6 +8,7 @@ import numpy as np
 
 from subquad.experiments import copying, replication
 from subquad.experiments.compare.views import BASELINE, Comparison, View
+from subquad.experiments.trials import Trial, finished
 from subquad.report import charts, tables
 from subquad.report.compare import all_points, load
 from subquad.report.curves import curves
@@ -20,16 +21,9 @@ STEPS = 3000
 """What the replication timed."""
 
 
-def verdict_table(folder: Path, scale: str) -> Table:
-    """Each claim, whether it held, and by which figures."""
-    words = {True: "held", False: "did not hold", None: "not decided"}
-    rows = [[Cell(found.claim), Cell(words[found.held]), Cell(found.figures)] for found in copying.judge(folder, scale)]
-    return Table("Verdicts", ["claim", "verdict", "figures"], rows)
-
-
 def write_replication_page(folder: Path, scale: str, path: Path) -> None:
     """Writes the page."""
-    trials = [trial for trial in copying.SCALES[scale].trials() if copying.finished(folder / trial.name)]
+    trials = [trial for trial in copying.SCALES[scale].trials() if finished(folder / trial.name)]
     trained = label_runs([Run.open(folder / trial.name) for trial in trials])
     drawn = dict(training_charts(trained)) if trained else {}
     timing = load([folder / "timing"]) if (folder / "timing" / "run.json").exists() else []
@@ -43,7 +37,7 @@ def write_replication_page(folder: Path, scale: str, path: Path) -> None:
 
     def parts() -> Iterator[str]:
         yield heading(title, f"scale: {scale}")
-        yield table(verdict_table(folder, scale))
+        yield table(tables.verdicts(copying.judge(folder, scale)))
         if trained:
             yield section("Convergence")
             yield table(final_table(trained))
@@ -79,10 +73,10 @@ THEIR_CONVERGENCE = [
 ]
 
 
-def convergence(trained: Sequence[Trained], trials: Sequence[copying.Trial]) -> Iterator[tuple[str, alt.LayerChart]]:
+def convergence(trained: Sequence[Trained], trials: Sequence[Trial]) -> Iterator[tuple[str, alt.LayerChart]]:
     """The loss of each attention by itself, one line for each length and seed."""
-    for name in dict.fromkeys(trial.attention for trial in trials):
-        own = [one for one, trial in zip(trained, trials, strict=True) if trial.attention == name]
+    for name in dict.fromkeys(trial.variant for trial in trials):
+        own = [one for one, trial in zip(trained, trials, strict=True) if trial.variant == name]
         if rows := points(own, "loss"):
             yield f"loss_{name}", curves(rows, "loss", log=True)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from subquad.experiments import linformer
 from subquad.experiments.compare.views import BASELINE, FORMS, WHATS, Comparison, View, name_setting, name_view
 from subquad.experiments.compare.words import amount, between, duration, figure, pays_from
+from subquad.experiments.trials import Verdict
 
 
 class Cell(NamedTuple):
@@ -223,3 +224,10 @@ def _over_materialised(found: linformer.Entry) -> Cell:
 
 def _published(found: linformer.Entry) -> Cell:
     return NOTHING if found.published is None else Cell("{:g} | {:g}".format(*found.published), found.published[0])
+
+
+def verdicts(found: Sequence[Verdict]) -> Table:
+    """Each claim, whether it held, and by which figures."""
+    words = {True: "held", False: "did not hold", None: "not decided"}
+    rows = [[Cell(one.claim), Cell(words[one.held]), Cell(one.figures)] for one in found]
+    return Table("Verdicts", ["claim", "verdict", "figures"], rows)

@@ -1,0 +1,56 @@
+"""What experiments are made of: trainings that are run in any order, and verdicts on what came out of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from subquad.measure.timing import Interval
+from subquad.results import Row, Run
+
+
+class Trial(NamedTuple):
+    """One training: what it is called, what tells it from others, and what `subquad train` is given."""
+
+    name: str
+    variant: str
+    length: int
+    seed: int
+    arguments: tuple[str, ...]
+
+
+class Verdict(NamedTuple):
+    """A claim, whether it held, and the figures that say so."""
+
+    claim: str
+    held: bool | None  # None: not enough was measured
+    figures: str
+
+
+def finished(folder: Path) -> bool:
+    """Whether a training came to its last step."""
+    if not (folder / "run.json").exists():
+        return False
+    run = Run.open(folder, "train")
+    return any(row["metric"] == "sample" for row in run.rows())
+
+
+def load(folder: Path, trials: Sequence[Trial]) -> dict[str, list[Row]]:
+    """The rows of the trials that are finished."""
+    return {trial.name: Run.open(folder / trial.name).rows() for trial in trials if finished(folder / trial.name)}
+
+
+def last(rows: Sequence[Row], metric: str) -> float:
+    """A metric at the last step that has it."""
+    return [row["value"] for row in rows if row["metric"] == metric][-1]
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean over seeds and Student's 95% interval of it. One seed alone says nothing of the spread."""
+    middle = float(np.mean(values))
+    if len(values) < 2:
+        return Interval(middle, -np.inf, np.inf)
+    half = float(stats.sem(values) * stats.t.ppf(0.975, len(values) - 1))
+    return Interval(middle, middle - half, middle + half)
