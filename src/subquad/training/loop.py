@@ -17,7 +17,7 @@ from subquad.errors import SubquadError
 from subquad.results import Row, Run
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
-from subquad.types import Task
+from subquad.types import Judged, Task
 
 FLUSH_SECONDS = 2.0
 BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # streams of random numbers
@@ -182,6 +182,8 @@ class _Loop:
         if step == self.options.steps:
             for sample in self.task.samples(self.plain, generator(self.seed, SAMPLES), 8):
                 self._keep({"metric": "sample", "value": None, "unit": "", "step": step, **sample})
+            for row in self.task.final(self.plain) if isinstance(self.task, Judged) else []:
+                self._keep({"unit": "share", "step": step, **row})
 
     def _checkpoint(self, step: int) -> None:
         self._flush()

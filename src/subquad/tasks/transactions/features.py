@@ -44,7 +44,8 @@ class Features:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Features":
         """What `as_json` made."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()})
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
+        return cls(**values)
 
     def as_json(self) -> dict[str, Any]:
         """Lists, numbers and strings."""
@@ -59,7 +60,9 @@ class Features:
         """Refuses events that lack what the model was trained with."""
         for field in self.fields:
             if field not in histories.fields:
-                raise SubquadError(f"the model was trained with each event's {field}, but the data have none: add the column")
+                raise SubquadError(
+                    f"the model was trained with each event's {field}, but the data have none: add the column"
+                )
 
     def encode(self, histories: Histories) -> Float[ndarray, "events fields"]:
         """Every event as numbers, in the order of `FIELDS`. Symbols' numbers are exact in a float."""

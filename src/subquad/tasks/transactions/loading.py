@@ -148,7 +148,8 @@ def _load_berka(folder: Path, label: str, *, labelled: bool) -> Histories:
     """Transactions of accounts, joined with the accounts' owners."""
     if labelled and label not in BERKA_LABELS:
         raise SubquadError(f"Berka's clients have no label {label!r}: choose --label age or --label gender")
-    path, complaints = folder / "trans.asc", []
+    path = folder / "trans.asc"
+    complaints: list[str] = []
     owners: dict[str, str] = {}
     labels: _Labels | None = _Labels(folder / "client.asc") if labelled else None
     for chunk in _asc(folder / "disp.asc", ("account_id", "client_id", "type"), complaints):
@@ -230,7 +231,7 @@ def _collect(
             good &= ~where
         if labels is not None:
             labels.add(Chunk({"client": clients, "label": given["label"]}, chunk.lines))
-        keys = [clients] + [given.get(role) or [""] * rows for role in ("code", "type")]
+        keys = [clients] + [[text.strip() for text in given.get(role) or [""] * rows] for role in ("code", "type")]
         numbered = [names[role].number(column)[good] for role, column in zip(names, keys, strict=True)]
         parts.append((*numbered, amounts[good], times[good]))
     empty = [np.zeros(0, kind) for kind in (np.int32, np.int32, np.int32, float, float)]
@@ -294,7 +295,9 @@ def _unmatched(clients: list[str], found: Int[ndarray, "clients"], labels: _Labe
     known = set(clients)
     eventless = [client for client in labels.of if client not in known]
     if eventless:
-        said.append(f"{labels.path.name}: {_count(eventless, 'client')} with a label but without events: {_first(eventless)}")
+        said.append(
+            f"{labels.path.name}: {_count(eventless, 'client')} with a label but without events: {_first(eventless)}"
+        )
     return said
 
 

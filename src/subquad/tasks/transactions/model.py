@@ -9,8 +9,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.models import Encoder, ModelOptions
-from subquad.tasks.transactions.features import FIELDS, IDS, NUMBERS, UNKNOWN
+from subquad.tasks.transactions.features import IDS, NUMBERS, UNKNOWN
 from subquad.types import AttentionOptions
+
+SMALL = 0.05
 
 Pooling = Literal["mean", "last", "attention"]
 
@@ -22,14 +24,15 @@ class EventEmbedding(nn.Module):
         """`sizes`: how many symbols each field has that holds them."""
         super().__init__()
         assert len(sizes) == len(IDS)
-        scale = 1.0 / math.sqrt(len(FIELDS))  # every field is heard alike at first
+        # every field is heard alike at first; small, because the norm behind makes the size free, and under Adam, whose steps
+        # have a size of their own, small vectors turn quickly
         self.symbols = nn.ParameterList(
-            nn.Parameter(torch.randn(size, width, generator=generator) * scale) for size in sizes
+            nn.Parameter(torch.randn(size, width, generator=generator) * SMALL) for size in sizes
         )
         with torch.no_grad():
             for vectors in self.symbols[:2]:
                 vectors[UNKNOWN] = 0.0  # never seen in training: it adds nothing rather than noise
-        self.numbers = nn.Parameter(torch.randn(len(NUMBERS), width, generator=generator) * scale)
+        self.numbers = nn.Parameter(torch.randn(len(NUMBERS), width, generator=generator) * SMALL)
         self.norm = nn.LayerNorm(width)
         self.mix = nn.Linear(width, width)
         nn.init.xavier_uniform_(self.mix.weight, generator=generator)
@@ -61,9 +64,11 @@ class Classifier(nn.Module):
         self.encoder = Encoder(EventEmbedding(sizes, width, generator), attention, options, generator=generator)
         self.weigh = nn.Linear(width, 1) if pooling == "attention" else None
         self.head = nn.Linear(width, 1)
-        for layer in filter(None, (self.weigh, self.head)):
-            nn.init.zeros_(layer.weight)  # at first all positions weigh the same, and nobody is of either class
-            nn.init.zeros_(layer.bias)
+        nn.init.xavier_uniform_(self.head.weight, generator=generator)
+        nn.init.zeros_(self.head.bias)
+        if self.weigh is not None:
+            nn.init.zeros_(self.weigh.weight)  # at first all positions weigh the same
+            nn.init.zeros_(self.weigh.bias)
 
     def forward(self, events: Float[Tensor, "b n f"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
         logits: Tensor = self.head(self._pool(self.encoder(events, keep=keep), keep)).squeeze(-1)

@@ -29,7 +29,7 @@ def split(clients: Sequence[str], labels: Int[ndarray, "clients"], *, folds: int
     if folds < 2 or not 0 <= fold < folds:
         raise SubquadError(f"--folds must be at least 2 and --fold from 0 to folds - 1, but they are {folds} and {fold}")
     labelled = np.flatnonzero(labels != UNLABELLED)
-    by_name = labelled[np.argsort(np.array([clients[at] for at in labelled]))]
+    by_name = labelled[np.argsort(np.array([clients[int(at)] for at in labelled]))]
     parts = np.array_split(np.random.default_rng(seed).permutation(by_name), folds)
     test = parts.pop(fold)
     rest = np.concatenate(parts)

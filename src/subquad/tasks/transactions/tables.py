@@ -125,7 +125,7 @@ def _read_parquet(path: Path, choose: Choose) -> Iterator[Chunk]:
             chosen = choose(list(file.schema_arrow.names))
             first = 1
             for batch in file.iter_batches(CHUNK, columns=list(dict.fromkeys(chosen.values()))):
-                columns = {role: _texts(batch.column(name)) for role, name in chosen.items()}
+                columns: dict[str, Sequence[str]] = {role: _texts(batch.column(name)) for role, name in chosen.items()}
                 yield Chunk(columns, np.arange(first, first + batch.num_rows))
                 first += batch.num_rows
     except OSError as error:

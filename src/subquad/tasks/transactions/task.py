@@ -62,9 +62,7 @@ class Transactions:
     @property
     def simulator(self) -> Simulator:
         """What draws clients where there are no data."""
-        return Simulator(
-            self.clients, self.shortest_history, self.longest_history, self.codes, self.drift, self.data_seed
-        )
+        return Simulator(self.clients, self.shortest_history, self.longest_history, self.codes, self.drift, self.data_seed)
 
     def check(self) -> None:
         """Refuses what cannot be run."""
@@ -121,9 +119,7 @@ class TransactionsTask:
                 f"the data in {options.data} are not those that the run was made with: it had {kept.clients:,} clients and "
                 f"{kept.events:,} events, they have {len(histories.clients):,} and {len(histories.times):,}; start a new run"
             )
-        splits = split(
-            histories.clients, histories.labels, folds=options.folds, fold=options.fold, seed=options.split_seed
-        )
+        splits = split(histories.clients, histories.labels, folds=options.folds, fold=options.fold, seed=options.split_seed)
         return _Data(histories, splits)
 
     @cached_property
