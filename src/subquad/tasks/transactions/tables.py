@@ -66,10 +66,11 @@ def _read_text(path: Path, choose: Choose, tally: Tally, encoding: str) -> Itera
                 raise SubquadError(f"{path} is empty: it should begin with a line of column names")
             at = {role: names.index(name) for role, name in choose(names).items()}
             before, ended = reader.line_num, _ends_with_newline(path)
-            while rows := list(islice(reader, CHUNK)):
+            following = list(islice(reader, CHUNK))
+            while rows := following:
                 lines = _lines(rows, before, reader.line_num)
-                before = reader.line_num
-                rows, lines = _whole(rows, lines, len(names), tally, cut=len(rows) < CHUNK and not ended)
+                before, following = reader.line_num, list(islice(reader, CHUNK))
+                rows, lines = _whole(rows, lines, len(names), tally, cut=not following and not ended)
                 columns = list(zip(*rows, strict=True)) or [()] * len(names)
                 yield Chunk({role: columns[place] for role, place in at.items()}, lines)
     except OSError as error:
