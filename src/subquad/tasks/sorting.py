@@ -71,7 +71,7 @@ class Sorting:
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """The share of the answer's places with the right symbol, and how far off symbols are, written by the model itself."""
+        """The share of the answer's places with the right symbol, and how far off symbols are, as the model writes them."""
         right, away, seen = 0.0, 0.0, 0
         while seen < self.held_out:
             batch = self.batch(min(self.evaluation_batch, self.held_out - seen), generator)

@@ -63,7 +63,7 @@ def test_sberbanks_labels_are_needed_to_train_only(tmp_path: Path) -> None:
         load_histories(folder)
     assert load_histories(folder, labelled=False).labels.tolist() == [-1, -1]
     table(tmp_path, "customer,gender\n7,1\n", "gender_train.csv")
-    with pytest.raises(SubquadError, match="gender_train.csv has no column 'customer_id' but 'customer', 'gender'"):
+    with pytest.raises(SubquadError, match=r"gender_train.csv has no column 'customer_id' but 'customer', 'gender'"):
         load_histories(folder)
 
 
@@ -157,12 +157,12 @@ def test_columns_by_their_names(tmp_path: Path) -> None:
     assert found.label_names == ("no", "yes")
     assert found.labels.tolist() == [1, 0]
     with pytest.raises(
-        SubquadError, match="has no column 'client' but 'who', 'when'.*: name the one with the client by --client"
+        SubquadError, match=r"has no column 'client' but 'who', 'when'.*: name the one with the client by --client"
     ):
         load_histories(path)
-    with pytest.raises(SubquadError, match="has no column 'code2' but .*: name the one with the code by --code-column"):
+    with pytest.raises(SubquadError, match=r"has no column 'code2' but .*: name the one with the code by --code-column"):
         load_histories(path, Columns("who", "when", "code2"), labelled=False)
-    with pytest.raises(SubquadError, match="has no column 'label' but .*: name the one with the label by --label"):
+    with pytest.raises(SubquadError, match=r"has no column 'label' but .*: name the one with the label by --label"):
         load_histories(path, Columns("who", "when"))
 
 
@@ -222,12 +222,12 @@ def test_what_is_no_data_is_refused(text: str, said: str, tmp_path: Path) -> Non
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SubquadError, match=r"there is no file or folder .*none.csv: check the path given by --data"):
         load_histories(tmp_path / "none.csv")
-    with pytest.raises(SubquadError, match="has neither transactions.csv .* nor trans.asc"):
+    with pytest.raises(SubquadError, match=r"has neither transactions.csv .* nor trans.asc"):
         load_histories(tmp_path)
-    with pytest.raises(SubquadError, match="is of no known kind: give a folder, or a file that ends in .csv"):
+    with pytest.raises(SubquadError, match=r"is of no known kind: give a folder, or a file that ends in .csv"):
         load_histories(table(tmp_path, "x", "t.xlsx"))
     (tmp_path / "latin.csv").write_bytes(b"client,time\n\xe9,1\n")
-    with pytest.raises(SubquadError, match="latin.csv is not text in UTF-8: save it as such"):
+    with pytest.raises(SubquadError, match=r"latin.csv is not text in UTF-8: save it as such"):
         load_histories(tmp_path / "latin.csv", labelled=False)
 
 
@@ -250,7 +250,7 @@ def test_parquet(tmp_path: Path) -> None:
         "t.parquet: 1 row is left out, with a time that cannot be read: at row 4",
     )
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(SubquadError, match="t.parquet cannot be read as Parquet"):
+    with pytest.raises(SubquadError, match=r"t.parquet cannot be read as Parquet"):
         load_histories(path)
 
 

@@ -24,8 +24,8 @@ class EventEmbedding(nn.Module):
         """`sizes`: how many symbols each field has that holds them."""
         super().__init__()
         assert len(sizes) == len(IDS)
-        # every field is heard alike at first; small, because the norm behind makes the size free, and under Adam, whose steps
-        # have a size of their own, small vectors turn quickly
+        # every field is heard alike at first; small, because the norm behind makes the size free, and under Adam, whose
+        # steps have a size of their own, small vectors turn quickly
         self.symbols = nn.ParameterList(
             nn.Parameter(torch.randn(size, width, generator=generator) * SMALL) for size in sizes
         )

@@ -43,8 +43,8 @@ class Simulator:
         """Refuses what cannot be drawn."""
         if self.clients < 2 or self.codes < 3 or not 1 <= self.shortest <= self.longest or not 0 <= self.drift < 1:
             raise SubquadError(
-                "the simulator needs 2 clients, 3 codes, histories of at least 1 event and a drift from 0 to below 1, but has "
-                f"{self.clients} clients, {self.codes} codes, histories of {self.shortest} to {self.longest} and {self.drift}"
+                "the simulator needs 2 clients, 3 codes, histories of at least 1 event and a drift from 0 to below 1, "
+                f"but has {self.clients}, {self.codes}, {self.shortest} to {self.longest} and {self.drift}"
             )
 
     def code_names(self) -> list[str]:

@@ -40,7 +40,7 @@ class Transactions:
     amount_column: str = ""  # "amount", if there is one, unless told
     amounts: Amounts = "quantile"  # amounts as bins with as many events in each, or as scaled logarithms
     pooling: Pooling = "mean"  # how the positions of a history become one vector
-    longest: int = 100_000  # events of a client that are kept: the last ones
+    latest: int = 100_000  # events of a client that are kept: the last ones
     folds: int = 5  # parts that clients are cut into, one of which is for the test
     fold: int = 0  # which one
     split_seed: int = 0  # for the cutting
@@ -66,7 +66,7 @@ class Transactions:
 
     def check(self) -> None:
         """Refuses what cannot be run."""
-        for name in ("longest", "evaluation_tokens"):
+        for name in ("latest", "evaluation_tokens"):
             if getattr(self, name) < 1:
                 raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
 
@@ -112,7 +112,7 @@ class TransactionsTask:
         """Everybody's histories."""
         options = self.options
         loaded = load_histories(Path(options.data), options.columns) if options.data else options.simulator.draw()
-        histories = loaded.latest(options.longest)
+        histories = loaded.latest(options.latest)
         kept = self.kept
         if kept is not None and (kept.clients, kept.events) != (len(histories.clients), len(histories.times)):
             raise SubquadError(
@@ -201,7 +201,7 @@ class TransactionsTask:
         """How likely each client is of class 1: those of a split, or new ones."""
         if isinstance(which, Histories):
             self.features.check(which)
-            histories = which.latest(self.options.longest)
+            histories = which.latest(self.options.latest)
             return self._scores(model, histories, self.features.encode(histories), np.arange(len(histories.clients)))
         histories, splits = self.data
         return self._scores(model, histories, self.encoded, getattr(splits, which))
@@ -223,5 +223,5 @@ class TransactionsTask:
         return scores
 
     def _simulated_test(self) -> Histories:
-        """The test clients with their whole histories, `longest` or not."""
+        """The test clients with their whole histories, `latest` or not."""
         return self.options.simulator.draw().select(self.data.splits.test)
