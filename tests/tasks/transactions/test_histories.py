@@ -28,5 +28,5 @@ def test_the_latest_events_are_kept() -> None:
 def test_names_are_numbered_as_they_come() -> None:
     names = Names()
     assert names.number(["b", "a", "b"]).tolist() == [0, 1, 0]
-    assert names.number(["c", "a"]).tolist() == [2, 1]
+    assert names.number(["c", " a "]).tolist() == [2, 1]
     assert names.ordered() == ["b", "a", "c"]

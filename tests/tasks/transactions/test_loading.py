@@ -184,7 +184,7 @@ BAD = (
 )
 
 
-@pytest.mark.parametrize("chunk", [2, 200_000])
+@pytest.mark.parametrize("chunk", [2, 50_000])
 def test_bad_rows_are_counted_with_the_first_ones_line(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "CHUNK", chunk)
     found = load_histories(table(tmp_path, BAD))

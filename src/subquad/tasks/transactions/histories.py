@@ -61,16 +61,17 @@ def offsets_of(lengths: Int[ndarray, "clients"]) -> Int[ndarray, "clients+1"]:
 
 
 class Names:
-    """Numbers for names, in the order in which they first come."""
+    """Numbers for names, in the order in which they first come. Spaces around a name do not count."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
+        self.written: dict[str, int] = {}  # the same with the spaces
 
     def number(self, column: Sequence[str]) -> Int[ndarray, "rows"]:
         """The number of each name; new names get new ones."""
-        for name in dict.fromkeys(column):
-            self.numbers.setdefault(name, len(self.numbers))
-        return np.fromiter(map(self.numbers.__getitem__, column), np.int32, len(column))
+        for text in set(column).difference(self.written) and dict.fromkeys(column):
+            self.written[text] = self.numbers.setdefault(text.strip(), len(self.numbers))
+        return np.fromiter(map(self.written.__getitem__, column), np.int32, len(column))
 
     def ordered(self) -> list[str]:
         """Names by their numbers."""

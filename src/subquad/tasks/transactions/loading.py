@@ -221,8 +221,9 @@ def _collect(
         read_time = read_time or detect(given["time"])
         times = numbers(given["time"], read_time) if read_time else np.full(rows, np.nan)
         amounts = numbers(given["amount"]) if "amount" in given else np.zeros(rows)
-        clients = [client.strip() for client in given["client"]]
-        bad = {nobody: np.array([not client for client in clients], bool)}
+        keys = [given.get(role) or [""] * rows for role in names]
+        numbered = [names[role].number(column) for role, column in zip(names, keys, strict=True)]
+        bad = {nobody: numbered[0] == names["client"].numbers.get("", -1)}
         bad["with a time that cannot be read"] = ~np.isfinite(times)
         bad["with an amount that is not a finite number"] = ~np.isfinite(amounts)
         good = np.ones(rows, bool)
@@ -230,10 +231,8 @@ def _collect(
             tally.add(why, chunk.lines[good & where])
             good &= ~where
         if labels is not None:
-            labels.add(Chunk({"client": clients, "label": given["label"]}, chunk.lines))
-        keys = [clients] + [[text.strip() for text in given.get(role) or [""] * rows] for role in ("code", "type")]
-        numbered = [names[role].number(column)[good] for role, column in zip(names, keys, strict=True)]
-        parts.append((*numbered, amounts[good], times[good]))
+            labels.add(chunk)
+        parts.append(tuple(column[good] for column in (*numbered, amounts, times)))
     empty = [np.zeros(0, kind) for kind in (np.int32, np.int32, np.int32, float, float)]
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)] or empty
     client, code, kind = (names[role].ordered() for role in ("client", "code", "type"))

@@ -12,7 +12,8 @@ from subquad.models import Encoder, ModelOptions
 from subquad.tasks.transactions.features import IDS, NUMBERS, UNKNOWN
 from subquad.types import AttentionOptions
 
-SMALL = 0.05
+SMALL = 0.02
+LOUD = 3.0  # times as large as the others at first: what was bought, and where in the history
 
 Pooling = Literal["mean", "last", "attention"]
 
@@ -24,15 +25,18 @@ class EventEmbedding(nn.Module):
         """`sizes`: how many symbols each field has that holds them."""
         super().__init__()
         assert len(sizes) == len(IDS)
-        # every field is heard alike at first; small, because the norm behind makes the size free, and under Adam, whose
+        # small, because the norm behind makes the size free, and under Adam, whose
         # steps have a size of their own, small vectors turn quickly
         self.symbols = nn.ParameterList(
             nn.Parameter(torch.randn(size, width, generator=generator) * SMALL) for size in sizes
         )
+        self.numbers = nn.Parameter(torch.randn(len(NUMBERS), width, generator=generator) * SMALL)
         with torch.no_grad():
+            # habits that change are found by both together: far sooner if other fields do not drown them
+            self.symbols[IDS.index("code")] *= LOUD
+            self.numbers[NUMBERS.index("time since the first event")] *= LOUD
             for vectors in self.symbols[:2]:
                 vectors[UNKNOWN] = 0.0  # never seen in training: it adds nothing rather than noise
-        self.numbers = nn.Parameter(torch.randn(len(NUMBERS), width, generator=generator) * SMALL)
         self.norm = nn.LayerNorm(width)
         self.mix = nn.Linear(width, width)
         nn.init.xavier_uniform_(self.mix.weight, generator=generator)

@@ -22,7 +22,7 @@ from subquad.tasks.transactions.metrics import auroc
 from subquad.tasks.transactions.times import DAY
 
 DAYS = 456.0
-MANY = 20_000
+MANY = 10_000
 TYPES = ("card", "online", "transfer", "cash")
 TYPE_SHARES = (0.6, 0.2, 0.12, 0.08)
 LABELS = ("from B to A", "from A to B")

@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from subquad.errors import SubquadError
 
-CHUNK = 200_000
+CHUNK = 50_000
 """Rows at a time: texts take much more room than the numbers that they become."""
 
 Choose = Callable[[list[str]], Mapping[str, str]]
