@@ -152,7 +152,7 @@ class _Loop:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.options.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return loss, sum(part.numel() for part in batch[:1])
+        return loss, batch[0].shape[:2].numel()
 
     def _parts(self, batch: Any) -> Iterator[Any]:
         """This process' share, in parts. Strided, so that long and short sequences are spread alike."""
