@@ -37,7 +37,7 @@ bench-peers: $(PEERS)/installed
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,dev]'
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,data,dev]'
 	touch $@
 
 $(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers-requirements.txt

@@ -165,3 +165,12 @@ class Task(Protocol):
     def samples(self, model: torch.nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Questions, the model's answers, and the right ones."""
         ...
+
+
+@runtime_checkable
+class Judged(Protocol):
+    """A task that has more to say of a model once it is trained."""
+
+    def final(self, model: torch.nn.Module) -> list[dict[str, Any]]:
+        """Rows with a metric, its value and its split, and low and high where they are known."""
+        ...

@@ -1,15 +1,19 @@
 """`subquad predict`."""
 
+import csv
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
+from torch import nn
 
 from subquad.cli.train import load
 from subquad.errors import SubquadError
+from subquad.results import write_whole
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,10 @@ class Predict:
     """The sequence, word by word. Without one, and without --file, lines are read from standard input."""
     file: Path | None = None
     """A file with a sequence in each line."""
+    data: Path | None = None
+    """For a run on transactions: a file or folder like the one it was trained on; labels are not needed."""
+    output: Path | None = None
+    """Where the scores for --data go, a line `client,score` for each client: standard output unless told."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,13 +37,39 @@ def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Predict, args=list(arguments), prog="subquad predict")
     if given.sequence and given.file:
         raise SubquadError("give a sequence or --file, not both")
+    if given.data and (given.sequence or given.file):
+        raise SubquadError("give --data, or a sequence or --file, not both")
+    if given.output and not given.data:
+        raise SubquadError("--output is for the scores of --data: give both")
     task, model, _ = load(given.run)
+    if given.data is not None:
+        return _score(task, model, given.data, given.output)
+    if not hasattr(task, "reply"):
+        raise SubquadError(f"a model of {task.kind} scores clients: give their transactions by --data")
     for number, words in enumerate(_lines(given), start=1):
         try:
             print(task.reply(model, words), flush=True)
         except SubquadError as error:
             where = "" if given.sequence else f"line {number}: "
             raise SubquadError(f"{where}{error}") from None
+    return 0
+
+
+def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> int:
+    """A line for each client."""
+    if not hasattr(task, "predict"):
+        raise SubquadError(f"a model of {task.kind} answers sequences and gives no scores: give a sequence, not --data")
+    scored = task.predict(model, data)
+    for complaint in scored.complaints:
+        print(f"subquad: {complaint}", file=sys.stderr)
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow(["client", "score"])
+    lines.writerows((client, f"{score:.6g}") for client, score in zip(scored.clients, scored.scores, strict=True))
+    if output is None:
+        print(written.getvalue(), end="")
+    else:
+        write_whole(output, written.getvalue())
     return 0
 
 

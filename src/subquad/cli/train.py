@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 from rich.console import Console
@@ -43,6 +43,14 @@ class Shared:
     """The folder of the run: runs/TASK-ATTENTION-DATE-TIME unless told."""
 
 
+class Built(NamedTuple):
+    """What is trained on, what is trained, and how."""
+
+    task: Any
+    model: nn.Module
+    options: TrainOptions
+
+
 @dataclass(frozen=True)
 class Resume:
     """Goes on with a run where it stopped. Its options stay as they were."""
@@ -55,23 +63,25 @@ def main(arguments: Sequence[str]) -> int:
     given = list(arguments)
     if any(argument == "--resume" or argument.startswith("--resume=") for argument in given):
         run = Run.open(tyro.cli(Resume, args=given, prog="subquad train").resume, "train")
+        built = build(run.about)
     elif not given or given[0] in ("-h", "--help"):
         print(_usage())
         return 0
     else:
-        run = _create(given)
-    return _train(run)
+        run, built = _create(given)
+    return _train(run, built)
 
 
 def _usage() -> str:
-    tasks = "\n".join(f"  {name:<8} {options.__doc__}" for name, options in TASKS.items())
+    wide = max(map(len, TASKS))
+    tasks = "\n".join(f"  {name:<{wide}} {options.__doc__}" for name, options in TASKS.items())
     return (
         "usage: subquad train TASK [--attention NAME] [options]\n       subquad train --resume RUN\n\n"
         f"Trains a model on a task.\n\n{tasks}\n\n`subquad train TASK --help` lists the options."
     )
 
 
-def _create(given: list[str]) -> Run:
+def _create(given: list[str]) -> tuple[Run, Built]:
     name = choose("task", given[0], TASKS)
     attention = choose("attention", _attention(given), MECHANISMS)
     parsed: Any = tyro.cli(
@@ -82,7 +92,7 @@ def _create(given: list[str]) -> Run:
         registry=registry([TASKS[name], MECHANISMS[attention], ModelOptions, TrainOptions]),
     )
     parsed.training.check()
-    about = {
+    about: dict[str, Any] = {
         "options": {part: dataclasses.asdict(getattr(parsed, part)) for part in ("task", "mechanism", "model", "training")},
         "seed": parsed.shared.seed,
         "versions": versions(),
@@ -90,11 +100,15 @@ def _create(given: list[str]) -> Run:
         "command": shlex.join(["subquad", "train", *given]),
         "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
     }
-    build(about)  # what cannot be built is refused before there is a folder
+    built = build(about)  # what cannot be built is refused before there is a folder
+    if hasattr(built.task, "learned"):  # what a task has learned of its data, for the model to work without them
+        about["learned"] = built.task.learned
+        for complaint in built.task.complaints:
+            _say(complaint)
     folder = parsed.shared.out or Path("runs") / f"{name}-{attention}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if int(os.environ.get("RANK", 0)):  # of many processes one makes the folder
-        return Run(folder, {"format": 1, "kind": "train", **about})
-    return Run.create(folder, "train", about)
+        return Run(folder, {"format": 1, "kind": "train", **about}), built
+    return Run.create(folder, "train", about), built
 
 
 def _attention(given: Sequence[str]) -> str:
@@ -122,17 +136,19 @@ def _options(task: str, attention: str) -> Any:
     return make_dataclass("Train", fields, frozen=True)
 
 
-def build(about: Mapping[str, Any]) -> tuple[Any, nn.Module, TrainOptions]:
+def build(about: Mapping[str, Any]) -> Built:
     """The task, a fresh model and the training's options that a run.json names."""
     kept = about["options"]
     given = dict(kept["task"])
     task = TASKS[choose("task", given.pop("kind"), TASKS)](**given)
+    if hasattr(task, "prepare"):
+        task = task.prepare(about.get("learned"))
     model = task.build(options_from(kept["mechanism"]), ModelOptions(**kept["model"]), generator(about["seed"], INITIAL))
-    return task, model, TrainOptions(**kept["training"])
+    return Built(task, model, TrainOptions(**kept["training"]))
 
 
-def _train(run: Run) -> int:
-    task, model, options = build(run.about)
+def _train(run: Run, built: Built) -> int:
+    task, model, options = built
     main_process = int(os.environ.get("RANK", 0)) == 0
     console = Console(quiet=not main_process)
     console.print(f"{parameters(model) / 1e6:.2f} M parameters; the run: {run.folder}", highlight=False, soft_wrap=True)
@@ -173,7 +189,9 @@ def _results(run: Run, console: Console) -> None:
     last = max((row["step"] for row in rows), default=0)
     for row in rows:
         if row["step"] == last and row.get("split") and row["value"] is not None:
-            console.print(f"{row['metric'].replace('_', ' ')}: {row['value']:.6g}", highlight=False)
+            where = "test " if row["split"] == "test" else ""
+            spread = f" ({row['low']:.6g} to {row['high']:.6g})" if "low" in row else ""
+            console.print(f"{where}{row['metric'].replace('_', ' ')}: {row['value']:.6g}{spread}", highlight=False)
 
 
 def load(folder: Path) -> tuple[Any, nn.Module, Run]:

@@ -53,12 +53,15 @@ def points(trained: Sequence[Trained], metric: str) -> list[Row]:
     """A metric of each run by step."""
     found: list[Row] = []
     for one in trained:
-        rows = sorted(
-            (row for row in one.rows if row["metric"] == metric and row["value"] is not None), key=lambda row: row["step"]
-        )
+        rows = sorted((row for row in one.rows if _watched(row, metric)), key=lambda row: row["step"])
         for step, value in thin([row["step"] for row in rows], [row["value"] for row in rows]):
             found.append({"label": one.label, "run": one.run.folder.name, "step": step, "value": value})
     return found
+
+
+def _watched(row: Row, metric: str) -> bool:
+    """Whether a row is a metric's value while training; that of the test is another one's."""
+    return row["metric"] == metric and row["value"] is not None and row.get("split") != "test"
 
 
 def metric_names(trained: Sequence[Trained]) -> list[str]:
@@ -94,6 +97,8 @@ def _parts(title: str, trained: Sequence[Trained], charts: Sequence[str]) -> Ite
     where = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores"
     yield heading(title, f"{where}, {amount(machine.get('memory_bytes', 0))}")
     yield table(final_table(trained))
+    if (tested := test_table(trained)).rows:
+        yield table(tested)
     for name in charts:
         yield chart_place(name, "Loss" if name == "loss" else name.replace("_", " ").capitalize())
     if (samples := sample_table(trained)).rows:
@@ -114,7 +119,7 @@ def final_loss(rows: Sequence[Row]) -> float | None:
 
 def last_value(rows: Sequence[Row], metric: str) -> float | None:
     """A metric at the last step that has it."""
-    found = [row for row in rows if row["metric"] == metric and row["value"] is not None]
+    found = [row for row in rows if _watched(row, metric)]
     return max(found, key=lambda row: row["step"])["value"] if found else None
 
 
@@ -130,6 +135,17 @@ def final_table(trained: Sequence[Trained]) -> Table:
         rows.append([Cell(label), Cell(str(len(group)), len(group)), Cell(str(steps), steps), *cells])
     names = [name.replace("_", " ") for name in metrics]
     return Table("At the end: mean and range over seeds", ["attention", "runs", "steps", "loss", *names, "tokens/s"], rows)
+
+
+def test_table(trained: Sequence[Trained]) -> Table:
+    """Each run's metrics on what was kept for the end, with their intervals."""
+    rows = []
+    for one in trained:
+        for row in (row for row in one.rows if row.get("split") == "test"):
+            between = f"{_short(row['low'])} to {_short(row['high'])}" if "low" in row else ""
+            name, value = row["metric"].replace("_", " "), Cell(_short(row["value"]), row["value"])
+            rows.append([Cell(one.label), Cell(one.run.folder.name), Cell(name), value, Cell(between)])
+    return Table("On the test", ["attention", "run", "metric", "value", "95% interval"], rows)
 
 
 def _spread(values: Sequence[float | None]) -> Cell:

@@ -1,10 +1,14 @@
-"""Tasks to judge mechanisms by: each a frozen dataclass of options that makes batches, a model, a loss and metrics."""
+"""Tasks to judge mechanisms by: each a frozen dataclass of options that makes batches, a model, a loss and metrics.
+
+One that has data to read has `prepare`, which gives the task itself.
+"""
 
 from typing import Any
 
 from subquad.tasks.copy import Copy
 from subquad.tasks.sorting import Sorting
+from subquad.tasks.transactions import Transactions
 
-TASKS: dict[str, type[Any]] = {"copy": Copy, "sorting": Sorting}
+TASKS: dict[str, type[Any]] = {"copy": Copy, "sorting": Sorting, "transactions": Transactions}
 
-__all__ = ["TASKS", "Copy", "Sorting"]
+__all__ = ["TASKS", "Copy", "Sorting", "Transactions"]

@@ -17,7 +17,7 @@ from subquad.errors import SubquadError
 from subquad.results import Row, Run
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
-from subquad.types import Task
+from subquad.types import Judged, Task
 
 FLUSH_SECONDS = 2.0
 BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # streams of random numbers
@@ -152,7 +152,7 @@ class _Loop:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.options.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return loss, sum(part.numel() for part in batch[:1])
+        return loss, batch[0].shape[:2].numel()
 
     def _parts(self, batch: Any) -> Iterator[Any]:
         """This process' share, in parts. Strided, so that long and short sequences are spread alike."""
@@ -182,6 +182,8 @@ class _Loop:
         if step == self.options.steps:
             for sample in self.task.samples(self.plain, generator(self.seed, SAMPLES), 8):
                 self._keep({"metric": "sample", "value": None, "unit": "", "step": step, **sample})
+            for row in self.task.final(self.plain) if isinstance(self.task, Judged) else []:
+                self._keep({"unit": "share", "step": step, **row})
 
     def _checkpoint(self, step: int) -> None:
         self._flush()

@@ -1,0 +1,8 @@
+"""Transactions: a client's class from the history, on simulated clients or on the user's own."""
+
+from subquad.tasks.transactions.histories import Histories
+from subquad.tasks.transactions.loading import Columns, load_histories
+from subquad.tasks.transactions.simulator import Simulator
+from subquad.tasks.transactions.task import Transactions, TransactionsTask
+
+__all__ = ["Columns", "Histories", "Simulator", "Transactions", "TransactionsTask", "load_histories"]

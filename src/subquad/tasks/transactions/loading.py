@@ -1,0 +1,310 @@
+"""Histories from files: Sberbank's folder, Berka's folder, or one table in CSV or Parquet."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from subquad.errors import SubquadError
+from subquad.tasks.transactions.histories import OPTIONAL, UNLABELLED, Histories, Names, offsets_of
+from subquad.tasks.transactions.tables import Chunk, Tally, read_table
+from subquad.tasks.transactions.times import ReadTime, detect, numbers, short_date
+
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+KNOWN = {  # names that columns go by unless told, the second being Sberbank's
+    "client": ("client", "customer_id"),
+    "time": ("time", "tr_datetime"),
+    "code": ("code", "mcc_code"),
+    "type": ("type", "tr_type"),
+    "amount": ("amount",),
+    "label": ("label", "gender"),
+}
+BERKA_LABELS = {"age": ("born in 1950 or later", "born before 1950"), "gender": ("man", "woman")}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a table's columns are called; "" for a known name, if there is one."""
+
+    client: str = ""
+    time: str = ""
+    code: str = ""
+    type: str = ""
+    amount: str = ""
+    label: str = ""
+
+    def choose(self, path: Path, names: list[str], *, labelled: bool) -> dict[str, str]:
+        """Each column's name by what it is for. A missing one is refused if it is named or needed."""
+        chosen, needed = {}, {"client", "time"} | ({"label"} if labelled else set())
+        for role, known in KNOWN.items():
+            told = getattr(self, role)
+            if role == "label" and not labelled:
+                continue
+            found = next((name for name in ((told,) if told else known) if name in names), None)
+            if found is not None:
+                chosen[role] = found
+            elif told or role in needed:
+                option = "--label" if role == "label" else f"--{role}-column"
+                raise SubquadError(
+                    f"{path} has no column {told or known[0]!r} but {', '.join(map(repr, names[:12]))}: "
+                    f"name the one with the {role} by {option}"
+                )
+        return chosen
+
+
+def load_histories(path: Path, columns: Columns | None = None, *, labelled: bool = True) -> Histories:
+    """Histories from a folder or a file. Without `labelled` no labels are read, as for clients to be predicted.
+
+    Which layout it is shows in the folder's contents or in the file's suffix.
+    """
+    columns = columns or Columns()
+    if not path.exists():
+        raise SubquadError(f"there is no file or folder {path}: check the path given by --data")
+    if path.is_dir():
+        if (path / "transactions.csv").exists():
+            return _load_sberbank(path, columns, labelled=labelled)
+        if (path / "trans.asc").exists():
+            return _load_berka(path, columns.label or "age", labelled=labelled)
+        raise SubquadError(f"{path} has neither transactions.csv (Sberbank's layout) nor trans.asc (Berka's)")
+    if path.suffix.lower() not in TABLES:
+        raise SubquadError(f"{path} is of no known kind: give a folder, or a file that ends in {', '.join(TABLES)}")
+    return _load_table(path, columns, labelled=labelled)
+
+
+class _Events(NamedTuple):
+    """The good rows of a file, in its order."""
+
+    clients: Int[ndarray, "rows"]
+    client_names: list[str]
+    codes: Int[ndarray, "rows"]
+    code_names: list[str]
+    types: Int[ndarray, "rows"]
+    type_names: list[str]
+    amounts: Float[ndarray, "rows"]
+    times: Float[ndarray, "rows"]
+    fields: tuple[str, ...]
+
+
+class _Labels:
+    """Each client's label, as written. Clients with two different ones have none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.of: dict[str, str] = {}
+        self.twice: dict[str, None] = {}
+
+    def add(self, chunk: Chunk) -> None:
+        """Notes the labels of a chunk's rows. An empty one is none."""
+        for client, label in dict.fromkeys(zip(chunk.columns["client"], chunk.columns["label"], strict=True)):
+            client, label = client.strip(), label.strip()
+            if label and client and self.of.setdefault(client, label) != label:
+                self.twice[client] = None
+
+    def sentences(self) -> list[str]:
+        """About clients whose labels do not agree."""
+        if not self.twice:
+            return []
+        return [f"{self.path.name}: {_count(self.twice, 'client')} with two labels left without: {_first(self.twice)}"]
+
+
+def _load_table(path: Path, columns: Columns, *, labelled: bool) -> Histories:
+    tally = Tally(path, "row" if path.suffix.lower() in (".parquet", ".pq") else "line")
+    labels = _Labels(path) if labelled else None
+    chunks = read_table(path, lambda names: columns.choose(path, names, labelled=labelled), tally)
+    events = _collect(chunks, tally, labels=labels)
+    return _assemble(path, events, tally.sentences(), labels)
+
+
+def _load_sberbank(folder: Path, columns: Columns, *, labelled: bool) -> Histories:
+    path, label_path = folder / "transactions.csv", folder / "gender_train.csv"
+    tally, labels = Tally(path), None
+    if labelled:
+        if not label_path.exists():
+            raise SubquadError(f"{label_path} is missing: to train, the clients' labels are needed beside transactions.csv")
+        labels, read = _Labels(label_path), Columns(client=columns.client, label=columns.label)
+        label_tally = Tally(label_path)
+        wanted = ("client", "label")
+        for chunk in read_table(label_path, lambda names: _only(label_path, read, names, wanted), label_tally):
+            labels.add(chunk)
+    events = _collect(read_table(path, lambda names: columns.choose(path, names, labelled=False), tally), tally)
+    complaints = tally.sentences() + (label_tally.sentences() if labelled else [])
+    return _assemble(folder, events, complaints, labels)
+
+
+def _only(path: Path, columns: Columns, names: list[str], wanted: tuple[str, ...]) -> dict[str, str]:
+    """As `Columns.choose`, for a file that has these columns only."""
+    found = {role: next((n for n in (getattr(columns, role), *KNOWN[role]) if n and n in names), None) for role in wanted}
+    for role, name in found.items():
+        if name is None:
+            raise SubquadError(f"{path} has no column {KNOWN[role][-1]!r} but {', '.join(map(repr, names[:12]))}")
+    return {role: name for role, name in found.items() if name is not None}
+
+
+def _load_berka(folder: Path, label: str, *, labelled: bool) -> Histories:
+    """Transactions of accounts, joined with the accounts' owners."""
+    if labelled and label not in BERKA_LABELS:
+        raise SubquadError(f"Berka's clients have no label {label!r}: choose --label age or --label gender")
+    path = folder / "trans.asc"
+    complaints: list[str] = []
+    owners: dict[str, str] = {}
+    labels: _Labels | None = _Labels(folder / "client.asc") if labelled else None
+    for chunk in _asc(folder / "disp.asc", ("account_id", "client_id", "type"), complaints):
+        held = zip(*(chunk.columns[name] for name in ("account_id", "client_id", "type")), strict=True)
+        owners |= {account: client for account, client, kind in held if kind == "OWNER"}
+    if labels is not None:
+        for chunk in _asc(folder / "client.asc", ("client_id", "birth_number"), complaints):
+            clients = chunk.columns["client_id"]
+            born = [_berka_label(number, label) for number in chunk.columns["birth_number"]]
+            labels.add(Chunk({"client": clients, "label": born}, chunk.lines))
+    tally = Tally(path)
+    names = ("account_id", "date", "type", "operation", "amount", "k_symbol")
+    chunks = read_table(path, lambda given: _exactly(path, given, names), tally, encoding="latin-1")
+    owned = (_owned(chunk, owners) for chunk in chunks)
+    events = _collect(owned, tally, read_time=short_date, nobody="of an account without an owner")
+    order = BERKA_LABELS[label] if labelled else None
+    return _assemble(folder, events, tally.sentences() + complaints, labels, order)
+
+
+def _asc(path: Path, names: tuple[str, ...], complaints: list[str]) -> Iterator[Chunk]:
+    tally = Tally(path)
+    yield from read_table(path, lambda given: _exactly(path, given, names), tally, encoding="latin-1")
+    complaints += tally.sentences()
+
+
+def _exactly(path: Path, given: list[str], names: tuple[str, ...]) -> dict[str, str]:
+    for name in names:
+        if name not in given:
+            raise SubquadError(f"{path} has no column {name!r}: it is not a file of Berka's data")
+    return {name: name for name in names}
+
+
+def _berka_label(birth_number: str, label: str) -> str:
+    """`YYMMDD`, where 50 is added to the month of women."""
+    if len(birth_number) != 6 or not birth_number.isdecimal():
+        return ""
+    index = int(birth_number[:2]) < 50 if label == "age" else int(birth_number[2:4]) > 50
+    return BERKA_LABELS[label][index]
+
+
+def _owned(chunk: Chunk, owners: Mapping[str, str]) -> Chunk:
+    """Berka's columns by what they are for here."""
+    given = chunk.columns
+    columns = {
+        "client": [owners.get(account, "") for account in given["account_id"]],
+        "time": given["date"],
+        "code": given["k_symbol"],
+        "type": [f"{kind} {how}".strip() for kind, how in zip(given["type"], given["operation"], strict=True)],
+        "amount": given["amount"],
+    }
+    return Chunk(columns, chunk.lines)
+
+
+def _collect(
+    chunks: Iterable[Chunk],
+    tally: Tally,
+    *,
+    labels: _Labels | None = None,
+    read_time: ReadTime | None = None,
+    nobody: str = "without a client",
+) -> _Events:
+    """Texts become numbers chunk by chunk, and bad rows are left out and counted."""
+    names = {role: Names() for role in ("client", "code", "type")}
+    parts: list[tuple[ndarray, ...]] = []
+    fields: tuple[str, ...] = ()
+    for chunk in chunks:
+        given, rows = chunk.columns, len(chunk.lines)
+        fields = tuple(role for role in OPTIONAL if role in given)
+        read_time = read_time or detect(given["time"])
+        times = numbers(given["time"], read_time) if read_time else np.full(rows, np.nan)
+        amounts = numbers(given["amount"]) if "amount" in given else np.zeros(rows)
+        keys = [given.get(role) or [""] * rows for role in names]
+        numbered = [names[role].number(column) for role, column in zip(names, keys, strict=True)]
+        bad = {nobody: numbered[0] == names["client"].numbers.get("", -1)}
+        bad["with a time that cannot be read"] = ~np.isfinite(times)
+        bad["with an amount that is not a finite number"] = ~np.isfinite(amounts)
+        good = np.ones(rows, bool)
+        for why, where in bad.items():
+            tally.add(why, chunk.lines[good & where])
+            good &= ~where
+        if labels is not None:
+            labels.add(chunk)
+        parts.append(tuple(column[good] for column in (*numbered, amounts, times)))
+    empty = [np.zeros(0, kind) for kind in (np.int32, np.int32, np.int32, float, float)]
+    joined = [np.concatenate(column) for column in zip(*parts, strict=True)] or empty
+    client, code, kind = (names[role].ordered() for role in ("client", "code", "type"))
+    return _Events(joined[0], client, joined[1], code, joined[2], kind, joined[3], joined[4], fields)
+
+
+def _assemble(
+    path: Path,
+    events: _Events,
+    complaints: list[str],
+    labels: _Labels | None,
+    order: tuple[str, str] | None = None,
+) -> Histories:
+    """Events by client and time, with the clients' labels."""
+    if not len(events.times):
+        raise SubquadError(f"{path} has no row that can be used: {complaints[0] if complaints else 'there are none'}")
+    sorting = np.lexsort((events.times, events.clients))  # keeps the order of what is at the same time
+    present, counts = np.unique(events.clients, return_counts=True)
+    clients = [events.client_names[at] for at in present]
+    found, names = np.full(len(clients), UNLABELLED, np.int64), None
+    if labels is not None:
+        found, names = _label(path, clients, labels, order)
+        complaints = complaints + labels.sentences() + _unmatched(clients, found, labels)
+    return Histories(
+        clients,
+        offsets_of(counts),
+        events.codes[sorting],
+        events.code_names,
+        events.types[sorting],
+        events.type_names,
+        events.amounts[sorting],
+        events.times[sorting],
+        found,
+        names,
+        events.fields,
+        tuple(complaints),
+    )
+
+
+def _label(
+    path: Path, clients: list[str], labels: _Labels, order: tuple[str, str] | None
+) -> tuple[Int[ndarray, "clients"], tuple[str, str]]:
+    given = [labels.of.get(client) if client not in labels.twice else None for client in clients]
+    values = sorted({label for label in given if label is not None})
+    if len(values) != 2:
+        shown = ", ".join(map(repr, values[:4])) + (", ..." if len(values) > 4 else "")
+        what = f"{len(values)} values ({shown})" if values else "no value at all"
+        raise SubquadError(f"the label of {path}'s clients must have two values, but has {what}")
+    low, high = order or (values[0], values[1])
+    numbered = {low: 0, high: 1, None: UNLABELLED}
+    return np.array([numbered[label] for label in given]), (low, high)
+
+
+def _unmatched(clients: list[str], found: Int[ndarray, "clients"], labels: _Labels) -> list[str]:
+    said = []
+    without = [clients[at] for at in np.flatnonzero(found == UNLABELLED)]
+    if without:
+        said.append(f"{_count(without, 'client')} without a label not trained on: {_first(without)}")
+    known = set(clients)
+    eventless = [client for client in labels.of if client not in known]
+    if eventless:
+        said.append(
+            f"{labels.path.name}: {_count(eventless, 'client')} with a label but without events: {_first(eventless)}"
+        )
+    return said
+
+
+def _count(what: Iterable[str], name: str) -> str:
+    count = len(list(what))
+    return f"1 {name} is" if count == 1 else f"{count:,} {name}s are"
+
+
+def _first(what: Iterable[str]) -> str:
+    found = list(what)
+    return repr(found[0]) if len(found) == 1 else f"the first is {found[0]!r}"

@@ -1,0 +1,90 @@
+"""From a client's events to one number."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.models import Encoder, ModelOptions
+from subquad.tasks.transactions.features import IDS, NUMBERS, UNKNOWN
+from subquad.types import AttentionOptions
+
+SMALL = 0.02
+LOUD = 3.0  # times as large as the others at first: what was bought, and where in the history
+
+Pooling = Literal["mean", "last", "attention"]
+
+
+class EventEmbedding(nn.Module):
+    """A vector for each symbol and a direction for each number, summed, normalised and mixed."""
+
+    def __init__(self, sizes: Sequence[int], width: int, generator: torch.Generator | None = None) -> None:
+        """`sizes`: how many symbols each field has that holds them."""
+        super().__init__()
+        assert len(sizes) == len(IDS)
+        # small, because the norm behind makes the size free, and under Adam, whose
+        # steps have a size of their own, small vectors turn quickly
+        self.symbols = nn.ParameterList(
+            nn.Parameter(torch.randn(size, width, generator=generator) * SMALL) for size in sizes
+        )
+        self.numbers = nn.Parameter(torch.randn(len(NUMBERS), width, generator=generator) * SMALL)
+        with torch.no_grad():
+            # habits that change are found by both together: far sooner if other fields do not drown them
+            self.symbols[IDS.index("code")] *= LOUD
+            self.numbers[NUMBERS.index("time since the first event")] *= LOUD
+            for vectors in self.symbols[:2]:
+                vectors[UNKNOWN] = 0.0  # never seen in training: it adds nothing rather than noise
+        self.norm = nn.LayerNorm(width)
+        self.mix = nn.Linear(width, width)
+        nn.init.xavier_uniform_(self.mix.weight, generator=generator)
+        nn.init.zeros_(self.mix.bias)
+
+    def forward(self, events: Float[Tensor, "b n f"]) -> Float[Tensor, "b n w"]:
+        summed = events[..., len(IDS) :] @ self.numbers
+        for field, vectors in enumerate(self.symbols):
+            summed = summed + nn.functional.embedding(events[..., field].long(), vectors)
+        mixed: Tensor = self.mix(self.norm(summed))
+        return mixed
+
+
+class Classifier(nn.Module):
+    """An encoder, one vector for the whole history, and the logit of class 1."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        attention: AttentionOptions,
+        options: ModelOptions,
+        *,
+        pooling: Pooling = "mean",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        width = options.model_width
+        self.pooling: Pooling = pooling
+        self.encoder = Encoder(EventEmbedding(sizes, width, generator), attention, options, generator=generator)
+        self.weigh = nn.Linear(width, 1) if pooling == "attention" else None
+        self.head = nn.Linear(width, 1)
+        nn.init.xavier_uniform_(self.head.weight, generator=generator)
+        nn.init.zeros_(self.head.bias)
+        if self.weigh is not None:
+            nn.init.zeros_(self.weigh.weight)  # at first all positions weigh the same
+            nn.init.zeros_(self.weigh.bias)
+
+    def forward(self, events: Float[Tensor, "b n f"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
+        logits: Tensor = self.head(self._pool(self.encoder(events, keep=keep), keep)).squeeze(-1)
+        return logits
+
+    def _pool(self, x: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
+        """Over kept positions only."""
+        if self.pooling == "last":
+            places = torch.arange(keep.shape[1], device=keep.device)
+            return x[torch.arange(len(x), device=x.device), (places * keep).argmax(1)]
+        if self.weigh is not None:
+            weights = self.weigh(x).squeeze(-1).float().masked_fill(~keep, -math.inf).softmax(1)
+        else:
+            weights = keep / keep.sum(1, keepdim=True)
+        return (weights[..., None] * x.masked_fill(~keep[..., None], 0.0)).sum(1)

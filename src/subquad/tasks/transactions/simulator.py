@@ -1,0 +1,117 @@
+"""A bank that does not exist: clients whose two classes differ in long-range habits only, and by how much is known.
+
+Along a client's history, u = (2 i + 1) / n - 1 goes from -1 to 1. Clients of class 1 move from the codes of group A to those
+of group B, clients of class 0 the other way::
+
+    p(code | class, u) = base(code) (1 +- drift side(code) u)      with side(A) = -1, side(B) = 1, side(others) = 0
+
+and + for class 1. Everything else, the expected total of each code included, is the same for both. So no part of a history
+tells of the class but by its place in the whole, counts tell nothing, and what the best of all classifiers knows is exact:
+the sum over events of log((1 + drift side u) / (1 - drift side u)).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from subquad.errors import SubquadError
+from subquad.tasks.transactions.histories import Histories, first_events, offsets_of
+from subquad.tasks.transactions.metrics import auroc
+from subquad.tasks.transactions.times import DAY
+
+DAYS = 456.0
+MANY = 10_000
+TYPES = ("card", "online", "transfer", "cash")
+TYPE_SHARES = (0.6, 0.2, 0.12, 0.08)
+LABELS = ("from B to A", "from A to B")
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """How many clients, how long their histories are, and how strong the habit is."""
+
+    clients: int = 6000
+    shortest: int = 60  # events
+    longest: int = 400
+    codes: int = 20  # a third of them in group A, as many in group B
+    drift: float = 0.25
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuses what cannot be drawn."""
+        if self.clients < 2 or self.codes < 3 or not 1 <= self.shortest <= self.longest or not 0 <= self.drift < 1:
+            raise SubquadError(
+                "the simulator needs 2 clients, 3 codes, histories of at least 1 event and a drift from 0 to below 1, "
+                f"but has {self.clients}, {self.codes}, {self.shortest} to {self.longest} and {self.drift}"
+            )
+
+    def code_names(self) -> list[str]:
+        """A and B stand beside each other, with the same base."""
+        pairs = self.codes // 3
+        paired = [f"{group}{number}" for number in range(pairs) for group in "AB"]
+        return paired + [f"N{number}" for number in range(self.codes - 2 * pairs)]
+
+    def draw(self) -> Histories:
+        """Everybody's events."""
+        self.check()
+        rng = np.random.default_rng(self.seed)
+        lengths = np.exp(rng.uniform(np.log(self.shortest), np.log(self.longest + 1), self.clients)).astype(np.int64)
+        lengths = lengths.clip(self.shortest, self.longest)
+        labels = rng.permutation(np.arange(self.clients) % 2)
+        offsets = offsets_of(lengths)
+        types = rng.choice(len(TYPES), offsets[-1], p=TYPE_SHARES).astype(np.int32)
+        amounts = np.round(np.exp(rng.normal(3.0 + 0.5 * types, 1.0)), 2) * np.where(types == 2, 1.0, -1.0)
+        return Histories(
+            clients=[f"client-{number:0{len(str(self.clients - 1))}}" for number in range(self.clients)],
+            offsets=offsets,
+            codes=self._codes(np.repeat(labels * 2.0 - 1.0, lengths) * along(offsets), rng),
+            code_names=self.code_names(),
+            types=types,
+            type_names=list(TYPES),
+            amounts=amounts,
+            times=_times(offsets, rng),
+            labels=labels,
+            label_names=LABELS,
+        )
+
+    def ratios(self, histories: Histories) -> Float[ndarray, "clients"]:
+        """log p(history | class 1) - log p(history | class 0): what the best of all classifiers goes by."""
+        sides = np.array([_side(name) for name in histories.code_names], float)
+        moved = self.drift * sides[histories.codes] * along(histories.offsets)
+        return np.add.reduceat(np.log1p(moved) - np.log1p(-moved), histories.offsets[:-1])
+
+    def best_auroc(self, histories: Histories | None = None) -> float:
+        """Of the best of all classifiers, on these clients, or on many others."""
+        if histories is None:
+            histories = replace(self, clients=MANY, seed=self.seed + 1).draw()
+        return auroc(histories.labels, self.ratios(histories))
+
+    def _codes(self, drifts: Float[ndarray, "events"], rng: np.random.Generator) -> Int[ndarray, "events"]:
+        """Of a pair, B with the probability (1 + drift u) / 2 in class 1: so each code has the probability above."""
+        pairs = self.codes // 3
+        base = np.ones(self.codes - pairs)  # of a pair together, and of each code without a side
+        base[:pairs] = 2.0 / np.sqrt(np.arange(1, pairs + 1))
+        drawn = rng.choice(len(base), len(drifts), p=base / base.sum())
+        second = rng.random(len(drifts)) < (1.0 + self.drift * drifts) / 2.0
+        return np.where(drawn < pairs, 2 * drawn + second, drawn + pairs).astype(np.int32)
+
+
+def along(offsets: Int[ndarray, "clients+1"]) -> Float[ndarray, "events"]:
+    """u of each event, from -1 to 1 along its client's history; it sums to zero."""
+    lengths = np.diff(offsets)
+    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    return (2 * place + 1) / np.repeat(lengths, lengths) - 1.0
+
+
+def _side(name: str) -> int:
+    return {"A": -1, "B": 1}.get(name[:1], 0)
+
+
+def _times(offsets: Int[ndarray, "clients+1"], rng: np.random.Generator) -> Float[ndarray, "events"]:
+    """Any day, mostly in the afternoon, in order."""
+    clock = rng.normal(14.0, 3.5, offsets[-1]).clip(0.0, 23.99) * 3600.0
+    times = np.floor(rng.uniform(0.0, DAYS, offsets[-1])) * DAY + np.floor(clock)
+    client = np.cumsum(first_events(offsets))
+    return times[np.lexsort((times, client))]

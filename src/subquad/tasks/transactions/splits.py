@@ -1,0 +1,44 @@
+"""Who is trained on, who is watched while training, and who is kept for the end. Split by client, never by row."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+from numpy import ndarray
+
+from subquad.errors import SubquadError
+from subquad.tasks.transactions.histories import UNLABELLED
+
+SplitName = Literal["train", "development", "test"]
+
+
+class Splits(NamedTuple):
+    """Numbers of clients."""
+
+    train: Int[ndarray, "train"]
+    development: Int[ndarray, "development"]
+    test: Int[ndarray, "test"]
+
+
+def split(clients: Sequence[str], labels: Int[ndarray, "clients"], *, folds: int, fold: int, seed: int) -> Splits:
+    """Labelled clients in an order that depends on their names and the seed, cut into folds.
+
+    One fold is the test, a tenth of the rest is for development.
+    """
+    if folds < 2 or not 0 <= fold < folds:
+        raise SubquadError(f"--folds must be at least 2 and --fold from 0 to folds - 1, but they are {folds} and {fold}")
+    labelled = np.flatnonzero(labels != UNLABELLED)
+    by_name = labelled[np.argsort(np.array([clients[int(at)] for at in labelled]))]
+    parts = np.array_split(np.random.default_rng(seed).permutation(by_name), folds)
+    test = parts.pop(fold)
+    rest = np.concatenate(parts)
+    tenth = max(1, len(rest) // 10)
+    found = Splits(rest[tenth:], rest[:tenth], test)
+    for name, which in found._asdict().items():
+        if len(np.unique(labels[which])) < 2:
+            raise SubquadError(
+                f"the {name} split has clients of one class only: there are too few clients, {len(labelled)} with a label; "
+                "give more, or other --folds or --split-seed"
+            )
+    return found

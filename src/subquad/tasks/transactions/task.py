@@ -1,0 +1,227 @@
+"""The task of the transactions: which of two classes a client is of, from the history of card transactions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from numpy import ndarray
+from torch import nn
+
+from subquad.errors import SubquadError
+from subquad.models import ModelOptions
+from subquad.results import Row
+from subquad.tasks.transactions.batches import Buckets, EventBatch, bounded, pad
+from subquad.tasks.transactions.features import Amounts, Features, learn
+from subquad.tasks.transactions.histories import Histories
+from subquad.tasks.transactions.loading import Columns, load_histories
+from subquad.tasks.transactions.metrics import accuracy, accuracy_interval, auroc, auroc_interval
+from subquad.tasks.transactions.model import Classifier, Pooling
+from subquad.tasks.transactions.simulator import Simulator
+from subquad.tasks.transactions.splits import SplitName, Splits, split
+from subquad.types import AttentionOptions, Counted
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """A client's class from the history of card transactions: simulated ones, or your own."""
+
+    data: str = ""  # Sberbank's or Berka's folder, or a table in CSV or Parquet; simulated clients unless told
+    label: str = ""  # the table's column with the label; for Berka age (born before 1950) or gender
+    client_column: str = ""  # of a table: "client" or "customer_id" unless told
+    time_column: str = ""  # seconds, ISO dates or "D HH:MM:SS"; "time" or "tr_datetime" unless told
+    code_column: str = ""  # what was bought; "code" or "mcc_code", if there is one, unless told
+    type_column: str = ""  # how it was paid; "type" or "tr_type", if there is one, unless told
+    amount_column: str = ""  # "amount", if there is one, unless told
+    amounts: Amounts = "quantile"  # amounts as bins with as many events in each, or as scaled logarithms
+    pooling: Pooling = "mean"  # how the positions of a history become one vector
+    latest: int = 100_000  # events of a client that are kept: the last ones
+    folds: int = 5  # parts that clients are cut into, one of which is for the test
+    fold: int = 0  # which one
+    split_seed: int = 0  # for the cutting
+    clients: int = 6000  # simulated
+    shortest_history: int = 60  # of simulated clients
+    longest_history: int = 400  # of simulated clients
+    codes: int = 20  # that simulated clients use
+    drift: float = 0.25  # how strong the habits of simulated clients are, below 1
+    data_seed: int = 0  # for simulated clients
+    evaluation_tokens: int = 32_768  # events at a time, with padding, when scores are computed
+    kind: str = field(default="transactions", init=False)
+
+    @property
+    def columns(self) -> Columns:
+        """What a table's columns are called."""
+        names = (self.client_column, self.time_column, self.code_column, self.type_column, self.amount_column)
+        return Columns(*names, self.label)
+
+    @property
+    def simulator(self) -> Simulator:
+        """What draws clients where there are no data."""
+        return Simulator(self.clients, self.shortest_history, self.longest_history, self.codes, self.drift, self.data_seed)
+
+    def check(self) -> None:
+        """Refuses what cannot be run."""
+        for name in ("latest", "evaluation_tokens"):
+            if getattr(self, name) < 1:
+                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
+
+    def prepare(self, learned: Mapping[str, Any] | None = None) -> "TransactionsTask":
+        """The task itself. With what was learned before, the data are read only when they are needed."""
+        self.check()
+        return TransactionsTask(self, None if learned is None else Features.from_json(learned))
+
+
+class _Data(NamedTuple):
+    """All clients, and who is in which split."""
+
+    histories: Histories
+    splits: Splits
+
+
+class Scored(NamedTuple):
+    """New clients, and how likely each is of class 1."""
+
+    clients: list[str]
+    scores: Float[ndarray, "clients"]
+    complaints: tuple[str, ...]
+
+
+class TransactionsTask:
+    """Batches, model, loss and metrics over loaded histories."""
+
+    kind = "transactions"
+
+    def __init__(self, options: Transactions, features: Features | None = None) -> None:
+        self.options, self.kept = options, features
+
+    @cached_property
+    def features(self) -> Features:
+        """Vocabularies and scales, of the training clients only."""
+        if self.kept is not None:
+            return self.kept
+        histories, splits = self.data
+        return learn(histories.select(splits.train), self.options.amounts, histories)
+
+    @cached_property
+    def data(self) -> _Data:
+        """Everybody's histories."""
+        options = self.options
+        loaded = load_histories(Path(options.data), options.columns) if options.data else options.simulator.draw()
+        histories = loaded.latest(options.latest)
+        kept = self.kept
+        if kept is not None and (kept.clients, kept.events) != (len(histories.clients), len(histories.times)):
+            raise SubquadError(
+                f"the data in {options.data} are not those that the run was made with: it had {kept.clients:,} clients and "
+                f"{kept.events:,} events, they have {len(histories.clients):,} and {len(histories.times):,}; start a new run"
+            )
+        splits = split(histories.clients, histories.labels, folds=options.folds, fold=options.fold, seed=options.split_seed)
+        return _Data(histories, splits)
+
+    @cached_property
+    def encoded(self) -> Float[ndarray, "events f"]:
+        """Every event as the model reads it."""
+        return self.features.encode(self.data.histories)
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        """Training clients by length."""
+        histories, splits = self.data
+        return Buckets(splits.train, histories.lengths[splits.train])
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What a run must keep for its model to read new clients."""
+        return self.features.as_json()
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What was left out of the data."""
+        return self.data.histories.complaints
+
+    def build(
+        self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
+    ) -> Classifier:
+        return Classifier(self.features.sizes, attention, model, pooling=self.options.pooling, generator=generator)
+
+    def batch(self, size: int, generator: torch.Generator) -> EventBatch:
+        """Training clients of about the same length."""
+        histories = self.data.histories
+        return pad(self.encoded, histories.offsets, histories.labels, self.buckets.draw(size, generator))
+
+    def loss(self, model: nn.Module, batch: EventBatch) -> Counted:
+        """Of each client."""
+        logits = model(batch.events, keep=batch.keep).float()
+        losses = F.binary_cross_entropy_with_logits(logits, batch.label, reduction="sum")
+        return Counted(losses, self.count(batch))
+
+    def count(self, batch: EventBatch) -> int:
+        return len(batch.label)
+
+    def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
+        """On the development split."""
+        labels, scores = self.labels("development"), self.scores(model, "development")
+        return {"auroc": auroc(labels, scores), "accuracy": accuracy(labels, scores)}
+
+    def final(self, model: nn.Module) -> list[Row]:
+        """On the test split, with intervals; and what the best of all classifiers reaches there, where that is known."""
+        labels, scores = self.labels("test"), self.scores(model, "test")
+        found = {"auroc": auroc_interval(labels, scores), "accuracy": accuracy_interval(labels, scores)}
+        rows: list[Row] = [{"metric": name, "split": "test", **interval._asdict()} for name, interval in found.items()]
+        if not self.options.data:
+            best = self.options.simulator.best_auroc(self._simulated_test())
+            rows.append({"metric": "best_possible_auroc", "split": "test", "value": best})
+        return rows
+
+    def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
+        """Clients of the development split."""
+        histories, splits = self.data
+        some = torch.randperm(len(splits.development), generator=generator)[:count].numpy()
+        which, scores = splits.development[some], self.scores(model, "development")[some]
+        names = self.features.labels
+        return [
+            {
+                "given": f"{histories.clients[client]}, {histories.lengths[client]} events, score {score:.3f}",
+                "answered": names[int(score >= 0.5)],
+                "right": names[histories.labels[client]],
+            }
+            for client, score in zip(which, scores, strict=True)
+        ]
+
+    def labels(self, which: SplitName) -> Any:
+        """The classes of a split's clients."""
+        histories, splits = self.data
+        return histories.labels[getattr(splits, which)]
+
+    def scores(self, model: nn.Module, which: SplitName | Histories) -> Float[ndarray, "clients"]:
+        """How likely each client is of class 1: those of a split, or new ones."""
+        if isinstance(which, Histories):
+            self.features.check(which)
+            histories = which.latest(self.options.latest)
+            return self._scores(model, histories, self.features.encode(histories), np.arange(len(histories.clients)))
+        histories, splits = self.data
+        return self._scores(model, histories, self.encoded, getattr(splits, which))
+
+    def predict(self, model: nn.Module, path: Path) -> Scored:
+        """The clients of a file or folder, labelled or not."""
+        histories = load_histories(path, self.options.columns, labelled=False)
+        return Scored(histories.clients, self.scores(model, histories), histories.complaints)
+
+    @torch.no_grad()
+    def _scores(self, model: nn.Module, histories: Histories, encoded: ndarray, clients: ndarray) -> ndarray:
+        model.eval()
+        device = next(model.parameters()).device
+        scores = np.zeros(len(clients))
+        for some in bounded(histories.lengths[clients], self.options.evaluation_tokens):
+            batch = pad(encoded, histories.offsets, histories.labels, clients[some])
+            logits = model(batch.events.to(device), keep=batch.keep.to(device))
+            scores[some] = torch.sigmoid(logits.double()).cpu().numpy()
+        return scores
+
+    def _simulated_test(self) -> Histories:
+        """The test clients with their whole histories, `latest` or not."""
+        return self.options.simulator.draw().select(self.data.splits.test)

@@ -1,0 +1,73 @@
+"""When an event was: a number of seconds, a day's number with the time of day, or an ISO date. Each becomes seconds."""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+DAY = 86400.0
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+ReadTime = Callable[[str], float]
+
+
+@cache
+def _clocks() -> dict[str, float]:
+    """Every time of day as it is written. A minute may have a sixtieth second, as in Sberbank's data."""
+    return {
+        f"{hour:02}:{minute:02}:{second:02}": float(hour * 3600 + minute * 60 + second)
+        for hour in range(24)
+        for minute in range(60)
+        for second in range(61)
+    }
+
+
+def day_and_clock(text: str) -> float:
+    """`D HH:MM:SS`, where D is the number of a day."""
+    day, _, clock = text.partition(" ")
+    return DAY * int(day) + _clocks()[clock]
+
+
+def iso(text: str) -> float:
+    """An ISO date, with or without the time of day; in UTC unless it says otherwise."""
+    when = datetime.fromisoformat(text)
+    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH).total_seconds()
+
+
+def short_date(text: str) -> float:
+    """`YYMMDD` of the twentieth century, as in Berka's data."""
+    if len(text) != 6 or not text.isdecimal():
+        raise ValueError(text)
+    return iso(f"19{text[:2]}-{text[2:4]}-{text[4:]}")
+
+
+FORMATS: tuple[ReadTime, ...] = (float, day_and_clock, iso)
+
+
+def detect(column: Sequence[str]) -> ReadTime | None:
+    """The format of the first time that can be read, which all others are then held to."""
+    for text in column:
+        for read in FORMATS:
+            if math.isfinite(attempt(read, text)):
+                return read
+    return None
+
+
+def attempt(read: ReadTime, text: str) -> float:
+    """What is read, or NaN where it cannot be."""
+    try:
+        return read(text)
+    except (ValueError, KeyError, OverflowError):
+        return math.nan
+
+
+def numbers(column: Sequence[str], read: ReadTime = float) -> Float[ndarray, "rows"]:
+    """All at once, which is fast; one by one where some cannot be read, which become NaN."""
+    try:
+        return np.fromiter(map(read, column), np.float64, len(column))
+    except (ValueError, KeyError, OverflowError):
+        return np.fromiter((attempt(read, text) for text in column), np.float64, len(column))

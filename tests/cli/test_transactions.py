@@ -1,0 +1,127 @@
+"""Training on transactions and scoring new clients, as they are typed."""
+
+import csv
+import io
+import json
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from subquad.cli import main
+from subquad.results import Run
+
+SMALL = ["--layers", "1", "--heads", "2", "--width", "8", "--batch", "8", "--steps", "6", "--evaluate-every", "3"]
+SMALL += ["--checkpoint-every", "3"]
+
+
+def write(path: Path, *, label: bool = True) -> Path:
+    """Clients named by a number, one of whose rows is bad."""
+    heads = "who,when,what" + (",good" if label else "")
+    rows = [f"c{c},{t},code{(c + t) % 4}" + (f",{c % 2}" if label else "") for c in range(60) for t in range(5 + c % 7)]
+    rows[10] = rows[10].replace(",0,", ",noon,", 1) if ",0," in rows[10] else "c0,noon,x" + (",0" if label else "")
+    path.write_text("\n".join([heads, *rows]) + "\n")
+    return path
+
+
+def train(tmp_path: Path, *more: str) -> int:
+    columns = ["--client-column", "who", "--time-column", "when", "--code-column", "what", "--label", "good"]
+    data = write(tmp_path / "old.csv")
+    return main(["train", "transactions", "--data", str(data), *columns, *SMALL, *more, "--out", str(tmp_path / "run")])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A run, and what was printed while it was made."""
+    folder = tmp_path_factory.mktemp("trained")
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert train(folder) == 0
+    return folder / "run", out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def run(trained: tuple[Path, str, str], tmp_path: Path) -> Path:
+    """A copy of it, to do anything with."""
+    return Path(shutil.copytree(trained[0], tmp_path / "run"))
+
+
+def test_training_says_what_it_left_out_and_keeps_the_test(trained: tuple[Path, str, str]) -> None:
+    folder, out, err = trained
+    assert "subquad: old.csv: 1 row is left out, with a time that cannot be read: at line 12" in err
+    run = Run.open(folder)
+    assert set(run.about["learned"]["codes"]) == {f"code{number}" for number in range(4)}
+    rows = [row for row in run.rows() if row.get("split") == "test"]
+    assert [row["metric"] for row in rows] == ["auroc", "accuracy"]
+    for row in rows:
+        assert row["low"] <= row["value"] <= row["high"]
+        assert f"test {row['metric']}: {row['value']:.6g} ({row['low']:.6g} to {row['high']:.6g})" in out
+        assert row["step"] == 6
+    watched = [row for row in run.rows() if row["metric"] == "auroc" and row["split"] == "held out"]
+    assert [row["step"] for row in watched] == [3, 6]
+    page = (folder / "report.html").read_text()
+    assert "On the test" in page
+    assert len([row for row in run.rows() if row["metric"] == "sample"]) > 3
+
+
+def test_a_run_goes_on_as_if_it_had_not_stopped(run: Path) -> None:
+    whole = Run.open(run).rows()
+    (last,) = (run / "checkpoint").glob("step-*6")
+    shutil.rmtree(last)
+    assert main(["train", "--resume", str(run)]) == 0
+    again = Run.open(run).rows()
+    speed = "tokens_per_second"
+    assert [row for row in again if row["metric"] != speed] == [row for row in whole if row["metric"] != speed]
+
+
+def test_new_clients_are_scored_without_the_old_data(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    about = json.loads((run / "run.json").read_text())
+    about["options"]["task"]["data"] = "gone.csv"
+    (run / "run.json").write_text(json.dumps(about))
+    new = write(tmp_path / "new.csv", label=False)
+    assert main(["predict", str(run), "--data", str(new)]) == 0
+    printed = capsys.readouterr()
+    assert "subquad: new.csv: 1 row is left out" in printed.err
+    lines = list(csv.reader(printed.out.splitlines()))
+    assert lines[0] == ["client", "score"]
+    assert [client for client, _ in lines[1:]] == [f"c{number}" for number in range(60)]
+    assert all(0 < float(score) < 1 for _, score in lines[1:])
+    assert main(["predict", str(run), "--data", str(new), "--output", str(tmp_path / "scores.csv")]) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "scores.csv").read_text() == printed.out
+
+
+def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other.csv").write_text("client,time\na,1\n")
+    for arguments, said in (
+        (["--data", str(tmp_path / "none.csv")], "there is no file or folder"),
+        (["--data", str(tmp_path / "other.csv")], "has no column 'who' but 'client', 'time'"),
+        (["3", "1"], "a model of transactions scores clients: give their transactions by --data"),
+        (["3", "--data", "x"], "give --data, or a sequence or --file, not both"),
+        (["3", "--output", "x"], "--output is for the scores of --data: give both"),
+    ):
+        assert main(["predict", str(run), *arguments]) == 2
+        printed = capsys.readouterr().err
+        assert said in printed
+        assert printed.count("\n") == 1
+
+
+def test_a_model_of_sequences_gives_no_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = ["--layers", "1", "--heads", "1", "--width", "4", "--length", "6", "--steps", "1", "--held-out", "2"]
+    assert main(["train", "copy", *size, "--out", str(tmp_path / "copy")]) == 0
+    assert main(["predict", str(tmp_path / "copy"), "--data", "x.csv"]) == 2
+    assert "a model of copy answers sequences and gives no scores" in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "none"
+    assert main(["train", "transactions", "--data", str(tmp_path / "no.csv"), "--out", str(out)]) == 2
+    assert "there is no file or folder" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_what_was_learned_is_json(run: Path) -> None:
+    about = json.loads((run / "run.json").read_text())
+    assert about["learned"]["labels"] == ["0", "1"]
+    assert about["options"]["task"]["client_column"] == "who"
