@@ -48,8 +48,10 @@ class Grid:
                     yield Trial(f"copy-{attention}-{length}-{seed}", attention, length, seed, (*more, *own))
 
 
-TIMING = ("--what", "update", "--batch", "8", "--mechanisms", "linear", "favor", "--memory-limit", "6GiB")
-"""A training step of the replication's model, 4 + 4 layers of 8 heads of 64, and its batch."""
+TIMING = ("--what", "update", "--mechanisms", "linear", "favor", "--memory-limit", "6GiB")
+"""A training step of the replication's model, 4 + 4 layers of 8 heads of 64."""
+WIDEST = 1.0
+"""An exponent whose range is wider than this decides nothing."""
 
 SCALES: dict[str, Grid] = {
     "quick": Grid(
@@ -60,8 +62,8 @@ SCALES: dict[str, Grid] = {
             *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1800"),
             *("--evaluate-every", "200", "--checkpoint-every", "600"),
         ),
-        timing=(*TIMING, "--lengths", "8..512"),
-        timing_budget=150,
+        timing=(*TIMING, "--batch", "1", "--lengths", "8..2048"),
+        timing_budget=180,
         minutes="under 20 minutes on two cores",
         own={"favor": ("--features", "64")},
     ),
@@ -73,7 +75,7 @@ SCALES: dict[str, Grid] = {
             *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1800"),
             *("--evaluate-every", "300", "--checkpoint-every", "600"),
         ),
-        timing=(*TIMING, "--lengths", "8..4096"),
+        timing=(*TIMING, "--batch", "1", "--lengths", "8..4096"),
         timing_budget=600,
         minutes="about an hour on two cores",
         own={"favor": ("--features", "64")},
@@ -86,7 +88,7 @@ SCALES: dict[str, Grid] = {
             *("--form", "encoder-decoder", "--layers", "4", "--heads", "8", "--width", "64", "--batch", "64"),
             *("--steps", "10000", "--schedule", "drop", "--drop-at", "3000"),
         ),
-        timing=(*TIMING, "--lengths", "8..4096"),
+        timing=(*TIMING, "--batch", "8", "--lengths", "8..4096"),
         timing_budget=3600,
         minutes="days on two cores; can be interrupted and gone on with at any time",
     ),
@@ -102,7 +104,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 
 
 def is_linear(timing: Comparison) -> Iterator[Verdict]:
-    """Claim 2: the exponent of the longer half of the lengths is that of a line, one within its range."""
+    """Claim 2: the exponent of the longer half of the lengths is that of a line, or less where fixed costs still show."""
     for view in timing.views:
         for name in timing.measured(view):
             found = timing.growth(view, name)
@@ -110,7 +112,8 @@ def is_linear(timing: Comparison) -> Iterator[Verdict]:
                 continue
             exponent = found.exponent
             claim = f"the time of a training step with {name} grows linearly with the length"
-            yield Verdict(claim, exponent.low <= 1.1, f"exponent {between(exponent)}; softmax {_exponent(timing, view)}")
+            held = None if exponent.high - exponent.low > WIDEST else exponent.low <= 1.1
+            yield Verdict(claim, held, f"exponent {between(exponent)}; softmax {_exponent(timing, view)}")
 
 
 def _exponent(timing: Comparison, view: View) -> str:

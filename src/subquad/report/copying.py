@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 
 from subquad.experiments import copying, replication
-from subquad.experiments.compare.views import BASELINE, Comparison, View
+from subquad.experiments.compare.views import AXES, BASELINE, Comparison, View
 from subquad.experiments.trials import Trial, finished
 from subquad.report import charts, tables
 from subquad.report.compare import all_points, load
@@ -127,7 +127,9 @@ def beside(comparison: Comparison, view: View) -> Table:
         ours = [_steps(comparison, view, name, length) for name in names]
         rows.append([Cell(str(length), length), *theirs, *ours])
     columns = ["length", "softmax, published", "linear, published", *(f"{name}, here" for name in names)]
-    return Table(f"Seconds of {STEPS} steps (published: Do and Bergner 2022, table 1, on their GPU)", columns, rows)
+    batch = view.setting[AXES.index("batch")]
+    about = f"published: Do and Bergner 2022, table 1, a batch of 8 on their GPU; here: a batch of {batch} on this machine"
+    return Table(f"Seconds of {STEPS} steps ({about})", columns, rows)
 
 
 def _steps(comparison: Comparison, view: View, name: str, length: int) -> Cell:
