@@ -210,3 +210,10 @@ def test_symbols_are_small_beside_positions() -> None:
     model = TokenEmbedding(500, 64, torch.Generator().manual_seed(0))
     assert float(model(torch.arange(500)[None]).detach().norm(dim=-1).mean()) == pytest.approx(1.0, abs=0.05)
     assert float(sinusoids(torch.arange(9.0), 64).norm(dim=-1).mean()) == pytest.approx(32**0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_last_positions_alone_are_those_of_the_whole(norm: str) -> None:
+    model = Decoder(7, Linear(), options(norm=norm))
+    seen = tokens(length=9)
+    assert_close(model(seen, last=2), model(seen)[:, -2:])

@@ -71,10 +71,11 @@ class Block(nn.Module):
         context: Float[Tensor, "b s w"] | Projected | None = None,
         context_keep: Bool[Tensor, "b s"] | None = None,
         rotation: Rotation | None = None,
-    ) -> tuple[Float[Tensor, "b n w"], Any]:
-        """Position i sees positions up to i, and what `state` remembers."""
+        last: int | None = None,
+    ) -> tuple[Float[Tensor, "b m w"], Any]:
+        """Position i sees positions up to i, and what `state` remembers. All come out, or only the `last` ones."""
         x, state = self._remembering(x, lambda y: self.attention.causal(y, state, keep=keep, rotation=rotation))
-        return self._rest(x, context, context_keep), state
+        return self._rest(x if last is None else x[:, -last:], context, context_keep), state
 
     def step(
         self,

@@ -162,13 +162,16 @@ class Decoder(_Stack):
         keep: Bool[Tensor, "b n"] | None = None,
         context: Context | None = None,
         context_keep: Bool[Tensor, "b s"] | None = None,
-    ) -> Float[Tensor, "b n v"]:
-        """Logits of the token after each one."""
+        last: int | None = None,
+    ) -> Float[Tensor, "b m v"]:
+        """Logits of the token after each one, or after the `last` ones only, which spares the rest what is not needed."""
         x, turn = self._enter(self.embed(tokens), 0)
         for block, seen in zip(self.blocks, self._contexts(context), strict=True):
+            wanted = last if block is self.blocks[-1] else None
 
-            def run(y: Tensor, block: Any = block, seen: Any = seen) -> Tensor:
-                mixed: Tensor = block.causal(y, keep=keep, context=seen, context_keep=context_keep, rotation=turn)[0]
+            def run(y: Tensor, block: Any = block, seen: Any = seen, wanted: int | None = wanted) -> Tensor:
+                about = {"context": seen, "context_keep": context_keep, "rotation": turn, "last": wanted}
+                mixed: Tensor = block.causal(y, keep=keep, **about)[0]
                 return mixed
 
             x = self._through(run, x)

@@ -86,8 +86,8 @@ class Sorting:
 
     def scores(self, model: nn.Module, symbols: Int[Tensor, "b n"]) -> Float[Tensor, "b symbols"]:
         """What the model has to say of each symbol at the end."""
-        logits: Tensor = model(F.pad(symbols, (0, 1), value=self.symbols))
-        return logits[:, -1, : self.symbols].float()
+        logits: Tensor = model(F.pad(symbols, (0, 1), value=self.symbols), last=1)
+        return logits[:, 0, : self.symbols].float()
 
     def answer(self, model: nn.Module, symbols: Int[Tensor, "b n"]) -> Int[Tensor, "b symbols"]:
         """The symbols by their scores."""
