@@ -1,13 +1,15 @@
 """`subquad reproduce`."""
 
+import dataclasses
 import os
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import tyro
 from rich.console import Console
@@ -17,11 +19,12 @@ from subquad.cli import INTERRUPTED
 from subquad.cli.show import show
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
-from subquad.experiments import copying, memory
+from subquad.experiments import copying, memory, transactions
 from subquad.experiments.trials import Trial, Verdict, finished
 from subquad.report.copying import write_replication_page
 from subquad.report.memory import write_memory_page
 from subquad.report.tables import verdicts
+from subquad.report.transactions import write_transactions_page
 from subquad.results import Run
 
 
@@ -65,6 +68,9 @@ def _time_copying(folder: Path, scale: str) -> None:
 EXPERIMENTS: dict[str, Experiment] = {
     "copy": Experiment(copying.CLAIM, copying.SCALES, _time_copying, copying.judge, write_replication_page),
     "infinity": Experiment(memory.CLAIM, memory.SCALES, memory.measure, memory.judge, write_memory_page),
+    "transactions": Experiment(
+        transactions.CLAIM, transactions.SCALES, transactions.measure, transactions.judge, write_transactions_page
+    ),
 }
 
 
@@ -79,6 +85,8 @@ class Reproduce:
     """Trainings at the same time, each on one thread."""
     out: Path | None = None
     """The folder: runs/reproduce-EXPERIMENT-SCALE unless told. One that is there already is gone on with."""
+    data: Path | None = None
+    """Real data, for an experiment that takes them: transactions (Sberbank's or Berka's folder, or a table)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,11 +101,13 @@ def main(arguments: Sequence[str]) -> int:
     if given.jobs < 1:
         raise SubquadError(f"--jobs must be positive, but is {given.jobs}")
     folder = given.out or Path("runs") / f"reproduce-{given.experiment}-{scale}"
+    grid = _with_data(experiment.scales[scale], given.experiment, given.data)
     try:
-        _train_all(list(experiment.scales[scale].trials()), folder, given.jobs, console)
+        _train_all(list(grid.trials()), folder, given.jobs, console)
         experiment.measure(folder, scale)
     except KeyboardInterrupt:
-        again = f"subquad reproduce {given.experiment} --scale {scale} --out {folder}"
+        more = f" --data {shlex.quote(str(given.data))}" if given.data else ""
+        again = f"subquad reproduce {given.experiment} --scale {scale} --out {shlex.quote(str(folder))}{more}"
         print(f"subquad: interrupted; go on with: {again}", file=sys.stderr)
         return INTERRUPTED
     page = folder / "report.html"
@@ -105,6 +115,17 @@ def main(arguments: Sequence[str]) -> int:
     show(verdicts(experiment.judge(folder, scale)), console)
     console.print(f"The page: {page}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _with_data(grid: Any, name: str, data: Path | None) -> Scale:
+    """The same on real data."""
+    if data is None:
+        return grid
+    if not hasattr(grid, "data"):
+        raise SubquadError(f"the experiment {name} makes its own data: leave out --data")
+    if not data.exists():
+        raise SubquadError(f"there is nothing at {data}: --data takes a folder or a table")
+    return dataclasses.replace(grid, data=str(data))
 
 
 def _list(console: Console) -> None:

@@ -37,7 +37,7 @@ def test_resamples_are_those_of_clients(room: int, monkeypatch: pytest.MonkeyPat
     counts = np.concatenate(metrics._resamples(30, 5))
     assert counts.shape == (1000, 30)
     assert (counts.sum(1) == 30).all()
-    found = metrics._resampled_aurocs(labels, scores, 5)
+    found = metrics.resampled_aurocs(labels, scores, 5)
     for row in range(3):
         again = np.repeat(np.arange(30), counts[row].astype(int))
         assert found[row] == pytest.approx(brute_force(labels[again], scores[again]))

@@ -35,7 +35,7 @@ def accuracy(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"])
 
 def auroc_interval(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int = 0) -> Interval:
     """By the bootstrap: clients drawn again with replacement."""
-    return _interval(auroc(labels, scores), _resampled_aurocs(labels, scores, seed))
+    return _interval(auroc(labels, scores), resampled_aurocs(labels, scores, seed))
 
 
 def accuracy_interval(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int = 0) -> Interval:
@@ -49,7 +49,7 @@ def auroc_difference(
     labels: Int[ndarray, "clients"], first: Float[ndarray, "clients"], second: Float[ndarray, "clients"], seed: int = 0
 ) -> Interval:
     """How much higher the first scores' AUROC is than the second's, on the same clients, drawn again together."""
-    drawn = _resampled_aurocs(labels, first, seed) - _resampled_aurocs(labels, second, seed)
+    drawn = resampled_aurocs(labels, first, seed) - resampled_aurocs(labels, second, seed)
     return _interval(auroc(labels, first) - auroc(labels, second), drawn)
 
 
@@ -73,7 +73,7 @@ def _resamples(clients: int, seed: int) -> list[Float[ndarray, "resamples client
     return parts
 
 
-def _resampled_aurocs(
+def resampled_aurocs(
     labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int
 ) -> Float[ndarray, "resamples"]:
     """The scores are sorted once: pairs are then counted by how many of class 0 stand below, and half of those beside."""

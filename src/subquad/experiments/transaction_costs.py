@@ -1,0 +1,94 @@
+"""What the experiment on transactions measures on trained models: scores of test clients, time and memory of steps."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from subquad.attention import options_from
+from subquad.experiments.transactions import BASELINE, BOOSTING, LONG, about_run
+from subquad.measure.memory import in_fresh_process, peak_extra_bytes
+from subquad.measure.timing import interleave, median, ratio
+from subquad.models import ModelOptions
+from subquad.results import Row, Run
+from subquad.tasks.transactions import Transactions
+from subquad.tasks.transactions.batches import EventBatch
+from subquad.tasks.transactions.boosting import boosted_scores
+from subquad.training.loop import load_model
+
+TYPICAL = 256
+"""Events of a client in the short measurement."""
+
+
+def score(folder: Path, known: set[tuple[str, str, int]]) -> Iterator[Row]:
+    """The test clients' scores of a trained model, and of boosting once for each fold; nothing that is `known`."""
+    options = Run.open(folder, "train").about
+    about, given = about_run(options["options"]), dict(options["options"]["task"])
+    given.pop("kind")
+    wanted = [name for name in (about["mechanism"], BOOSTING) if (about["label"], name, about["fold"]) not in known]
+    if not wanted:
+        return
+    task = Transactions(**given).prepare(options["learned"])
+    labels = task.labels("test")
+    for name in wanted:
+        if name == BOOSTING:
+            values = boosted_scores(task)
+        else:
+            model = task.build(options_from(options["options"]["mechanism"]), ModelOptions(**options["options"]["model"]))
+            load_model(folder, model, lambda words: None)
+            values = task.scores(model, "test")
+            for row in task.final(model):
+                if row["metric"] == "best_possible_auroc":
+                    yield {**about, **row}
+        known.add((about["label"], name, about["fold"]))
+        for value, own in zip(values.tolist(), labels.tolist(), strict=True):
+            yield {**about, "mechanism": name, "metric": "score", "value": value, "class": own}
+
+
+def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    """Seconds of a training step and of scoring, candidates in turns, and the peak of a training step's memory."""
+    for length, batch in ((TYPICAL, 32), (LONG, 1)):
+        for work in ("training", "scoring"):
+            candidates = {name: _work(given, length, batch, work) for name, given in options.items()}
+            taken = interleave(candidates, seconds=15.0, at_least=3, at_most=30)
+            for name, times in taken.items():
+                about = {"mechanism": name, "length": length, "batch": batch, "work": work}
+                relative = ratio(times, taken[BASELINE])
+                for metric, found in (("seconds", median(times)), ("times_softmax", relative)):
+                    yield {**about, "metric": metric, "value": found.middle, "low": found.low, "high": found.high}
+        for name, given in options.items():
+            peak = in_fresh_process(_peak, given, length, batch)
+            about = {"mechanism": name, "length": length, "batch": batch, "work": "training"}
+            yield {**about, "metric": "peak_bytes", "value": peak, "unit": "B"}
+
+
+def _work(options: Mapping[str, Any], length: int, batch: int, work: str) -> Callable[[], object]:
+    """A training step or the scoring of some clients with as many events each."""
+    given = dict(options["task"], data="", label="", clients=max(64, 2 * batch))
+    given |= {"shortest_history": length, "longest_history": length}
+    given.pop("kind")
+    task = Transactions(**given).prepare()
+    model = task.build(
+        options_from(options["mechanism"]), ModelOptions(**options["model"]), torch.Generator().manual_seed(0)
+    )
+    drawn = task.batch(batch, torch.Generator().manual_seed(0))
+    return (lambda: _step(task, model, drawn)) if work == "training" else (lambda: _score(model, drawn))
+
+
+def _step(task: Any, model: torch.nn.Module, drawn: EventBatch) -> None:
+    model.train()
+    model.zero_grad()
+    task.loss(model, drawn).total.backward()
+
+
+def _score(model: torch.nn.Module, drawn: EventBatch) -> None:
+    model.eval()
+    with torch.inference_mode():
+        model(drawn.events, keep=drawn.keep)
+
+
+def _peak(options: Mapping[str, Any], length: int, batch: int) -> int:
+    """In a process of its own: after the same on something tiny."""
+    _work(options, 16, batch, "training")()
+    return peak_extra_bytes(_work(options, length, batch, "training"))

@@ -1,0 +1,198 @@
+"""Card transactions (Baikalov et al.): which attention tells two classes of clients apart best, at what cost?
+
+Softmax, the Performer and the infinity-former were to be compared in quality, speed and memory; here with linear attention,
+Linformer and gradient boosting on aggregates beside them, on the same clients, fold by fold.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import ndarray
+
+from subquad.experiments.trials import Trial, Verdict, finished
+from subquad.measure.machine import describe, versions
+from subquad.measure.timing import Interval
+from subquad.results import Row, Run
+
+CLAIM = "efficient attentions tell clients apart by their transactions as well as softmax, for less (after Baikalov et al.)"
+ATTENTIONS = ("softmax", "linear", "favor", "infinity", "linformer")
+BASELINE, BOOSTING = "softmax", "boosting"
+NEAR = 0.02
+"""How far from the best possible AUROC counts as having learned the task."""
+QUARTER = 0.25
+"""The share of softmax's time that a training step may take at the long length."""
+LONG = 8192
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a scale runs."""
+
+    folds: int
+    arguments: tuple[str, ...]
+    own: Mapping[str, tuple[str, ...]]
+    minutes: str
+    data: str = ""
+    """Where the data are; simulated clients unless told."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Berka's clients have two."""
+        return ("age", "gender") if self.data and (Path(self.data) / "trans.asc").exists() else ("",)
+
+    def trials(self) -> Iterator[Trial]:
+        """In an order in which every attention gets its first results early."""
+        for label, fold, attention in product(self.labels, range(self.folds), ATTENTIONS):
+            given = ("--attention", attention, "--fold", str(fold), "--folds", str(self.folds), "--seed", str(fold))
+            data = ("--data", self.data, *(("--label", label) if label else ())) if self.data else ()
+            arguments = ("transactions", *given, *self.arguments, *self.own.get(attention, ()), *data)
+            name = "-".join(filter(None, ("transactions", label, attention, str(fold))))
+            yield Trial(name, attention, 0, fold, arguments)
+
+
+SCALES: dict[str, Grid] = {
+    "quick": Grid(
+        folds=5,
+        arguments=(
+            *("--layers", "1", "--heads", "4", "--width", "16", "--batch", "32", "--steps", "300"),
+            *("--learning-rate", "3e-3", "--schedule", "cosine", "--warm-up", "20"),
+            *("--evaluate-every", "100", "--checkpoint-every", "300"),
+        ),
+        own={"favor": ("--features", "64"), "infinity": ("--segment", "128", "--basis", "64"), "linformer": ("--k", "64")},
+        minutes="under 10 minutes on two cores with simulated clients",
+    ),
+    "paper": Grid(
+        folds=5,
+        arguments=("--layers", "4", "--heads", "8", "--width", "16", "--batch", "64", "--steps", "5000", "--dropout", "0.1"),
+        own={"favor": ("--features", "128")},
+        minutes="hours on two cores; with --data for Sberbank's clients",
+    ),
+}
+
+
+class Scores(NamedTuple):
+    """The test clients of one fold, and what a model says of them."""
+
+    labels: ndarray
+    values: ndarray
+
+
+def measure(folder: Path, scale: str) -> None:
+    """Scores of every model's test clients, boosting on the same folds, and what steps cost."""
+    from subquad.experiments.transaction_costs import costs, score
+
+    own = folder / "scores"
+    about = {"versions": versions(), "machine": describe(), "command": f"subquad reproduce transactions --scale {scale}"}
+    run = Run.open(own, "scores") if (own / "run.json").exists() else Run.create(own, "scores", about)
+    known = {(row["label"], row["mechanism"], row["fold"]) for row in run.rows() if row["metric"] == "score"}
+    for path in sorted(folder.glob("transactions-*")):
+        if finished(path):
+            run.append(score(path, known))
+    if not any(row["metric"] == "seconds" for row in run.rows()):
+        runs = [Run.open(path, "train") for path in sorted(folder.glob("transactions-*-0")) if finished(path)]
+        run.append(costs({run.about["options"]["mechanism"]["kind"]: run.about["options"] for run in runs}))
+
+
+def gather(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, Scores]]]:
+    """Scores by label, mechanism and fold."""
+    found: dict[str, dict[str, dict[int, list[Row]]]] = {}
+    for row in rows:
+        if row["metric"] == "score":
+            found.setdefault(row["label"], {}).setdefault(row["mechanism"], {}).setdefault(row["fold"], []).append(row)
+    return {
+        label: {
+            name: {
+                fold: Scores(np.array([row["class"] for row in own]), np.array([row["value"] for row in own]))
+                for fold, own in folds.items()
+            }
+            for name, folds in by_name.items()
+        }
+        for label, by_name in found.items()
+    }
+
+
+def quality(folds: Mapping[int, Scores]) -> Interval:
+    """The mean AUROC over folds, and its interval by drawing the clients of each fold again."""
+    return _interval(_draws(folds))
+
+
+def difference(first: Mapping[int, Scores], second: Mapping[int, Scores]) -> Interval:
+    """How much higher the first's mean AUROC is, on the same clients, drawn again together."""
+    return _interval(_draws(first) - _draws(second))
+
+
+def _draws(folds: Mapping[int, Scores]) -> ndarray:
+    """The mean over folds as it is, then for each drawing."""
+    from subquad.tasks.transactions.metrics import auroc, resampled_aurocs
+
+    each = [
+        np.concatenate([[auroc(found.labels, found.values)], resampled_aurocs(found.labels, found.values, seed=fold)])
+        for fold, found in sorted(folds.items())
+    ]
+    drawn: ndarray = np.mean(each, axis=0)
+    return drawn
+
+
+def _interval(draws: ndarray) -> Interval:
+    low, high = np.nanquantile(draws[1:], [0.025, 0.975])
+    return Interval(float(draws[0]), float(low), float(high))
+
+
+def best_possible(rows: Sequence[Row]) -> float | None:
+    """The mean over folds of what the best of all classifiers reaches, where it is known."""
+    found = {row["fold"]: row["value"] for row in rows if row["metric"] == "best_possible_auroc"}
+    return float(np.mean(list(found.values()))) if found else None
+
+
+def judge(folder: Path, scale: str) -> list[Verdict]:
+    """Verdicts on quality and on cost."""
+    if not (folder / "scores" / "run.json").exists():
+        return []
+    rows = Run.open(folder / "scores", "scores").rows()
+    found: list[Verdict] = []
+    for label, by_name in gather(rows).items():
+        found += compared(label, by_name, best_possible(rows))
+    return [*found, *cheaper(rows)]
+
+
+def compared(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: float | None) -> Iterator[Verdict]:
+    """Each attention against the best possible, softmax and boosting."""
+    about = f" ({label})" if label else ""
+    for name in [name for name in ATTENTIONS if name in by_name]:
+        own = quality(by_name[name])
+        if best is not None:
+            claim = f"{name} comes within {NEAR} of the best possible AUROC"
+            yield Verdict(claim, best - own.middle <= NEAR, f"{_words(own)}, best possible {best:.3f}")
+        for other in (BASELINE, BOOSTING):
+            if other in by_name and other != name:
+                gap = difference(by_name[name], by_name[other])
+                held = True if gap.low > 0 else False if gap.high < 0 else None
+                theirs = _words(quality(by_name[other]))
+                yield Verdict(
+                    f"{name} has a higher AUROC than {other}{about}",
+                    held,
+                    f"{_words(own)} against {theirs}; difference {gap.middle:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})",
+                )
+
+
+def _words(found: Interval) -> str:
+    return f"{found.middle:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
+    """At many events, whether a training step takes a quarter of softmax's time."""
+    for row in rows:
+        long = row["metric"] == "times_softmax" and row["work"] == "training" and row["length"] == LONG
+        if long and row["mechanism"] in ("linear", "favor"):
+            claim = f"with {row['mechanism']} a training step on {LONG} events takes at most a quarter of softmax's time"
+            spread = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+            yield Verdict(claim, row["value"] <= QUARTER, f"{spread} times softmax's")
+
+
+def about_run(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row says of the run that it is from."""
+    return {"label": options["task"]["label"], "mechanism": options["mechanism"]["kind"], "fold": options["task"]["fold"]}
