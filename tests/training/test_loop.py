@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from subquad import Favor, Linear, ModelOptions, SubquadError
+from subquad import Favor, Infinity, Linear, ModelOptions, SubquadError
 from subquad.models import Decoder
 from subquad.results import Run
 from subquad.tasks import Copy
@@ -222,3 +222,16 @@ def test_checkpoints_are_readable_by_others(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     assert load_file(folder / "model.safetensors").keys() == model.state_dict().keys()
+
+
+def test_a_module_can_add_a_term_to_the_loss(tmp_path: Path) -> None:
+    """A heavy divergence pulls the densities to the prior's width; without it they stay where they started."""
+    options = replace(OPTIONS, steps=40, optimizer="adamw", learning_rate=3e-2, evaluate_every=50, checkpoint_every=50)
+    spreads = []
+    for weight in (0.0, 100.0):
+        given = Infinity(segment=4, basis=8, widths=(0.1,), divergence=weight, prior_width=0.1)
+        _, model = trained(tmp_path / str(weight), options, attention=given)
+        bias = next(value for name, value in model.named_parameters() if name.endswith("attend.bias"))
+        spreads.append(float(torch.nn.functional.softplus(bias.detach()[:, 1]).sqrt().mean()))
+    assert spreads[0] == pytest.approx(0.25, abs=0.03)
+    assert spreads[1] < 0.2

@@ -17,6 +17,8 @@ from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.boosting import boosted_scores
 from subquad.training.loop import load_model
 
+SECONDS = 15.0
+"""For each group of candidates."""
 TYPICAL = 256
 """Events of a client in the short measurement."""
 
@@ -51,7 +53,7 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     for length, batch in ((TYPICAL, 32), (LONG, 1)):
         for work in ("training", "scoring"):
             candidates = {name: _work(given, length, batch, work) for name, given in options.items()}
-            taken = interleave(candidates, seconds=15.0, at_least=3, at_most=30)
+            taken = interleave(candidates, seconds=SECONDS, at_least=3, at_most=30)
             for name, times in taken.items():
                 about = {"mechanism": name, "length": length, "batch": batch, "work": work}
                 relative = ratio(times, taken[BASELINE])
