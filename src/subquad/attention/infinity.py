@@ -7,7 +7,7 @@ and the signal is not pressed to zero outside of [0, 1], which spoils its ends.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.errors import SubquadError
 from subquad.ops import memory
+from subquad.ops.packing import Packed, join, pack, pick, put
 from subquad.ops.sums import precise, without_autocast
 from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
@@ -69,6 +70,14 @@ class Infinity:
         return InfinityAttention(self, heads, width, generator)
 
 
+class Memory(NamedTuple):
+    """What changes with each segment."""
+
+    signal: Tensor  # b h m d+e, the coefficients of keys and values, in float32 or float64
+    histogram: Tensor  # b bins, where attention has gone since the signal was written
+    written: Tensor  # b, how many segments are in the signal
+
+
 class InfinityState(NamedTuple):
     """Of constant size: the segment under way, and the signal of all segments before it."""
 
@@ -81,6 +90,11 @@ class InfinityState(NamedTuple):
     filled: Tensor  # b, how many keys there are
     written: Tensor  # b, how many segments are in the signal
 
+    @property
+    def memory(self) -> Memory:
+        """What is before the segment under way."""
+        return Memory(self.signal, self.histogram, self.written)
+
 
 class Divergence(nn.Module):
     """A term of the loss. Training adds what every module with a `weight_in_loss` gives while the model runs."""
@@ -92,30 +106,6 @@ class Divergence(nn.Module):
     def forward(self, variance: Tensor) -> Tensor:
         """The mean over queries and heads."""
         return memory.divergence(variance, self.prior_width).mean()
-
-
-class _Packed(NamedTuple):
-    """Sequences whose real positions stand in front, in their order."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    total: Tensor  # b, how many are real
-    places: Tensor | None  # b t, where each position went; None where they stood so
-
-    def back(self, mixed: Tensor) -> Tensor:
-        """What belongs to each position; padding, which has no segment, gives zeros."""
-        if self.places is None:
-            return mixed
-        return _pick(mixed, self.places) * (self.places < self.total[:, None])[:, None, :, None]
-
-
-class _Memory(NamedTuple):
-    """What changes with each segment."""
-
-    signal: Tensor
-    histogram: Tensor
-    written: Tensor
 
 
 class InfinityAttention(nn.Module):
@@ -147,7 +137,7 @@ class InfinityAttention(nn.Module):
         """Queries that are as many as keys are taken to be at their places; others to stand behind all keys."""
         check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
         with without_autocast(q):
-            packed = _pack(q if q.shape[2] == k.shape[2] else k, k, v, keep)
+            packed = pack(q if q.shape[2] == k.shape[2] else k, k, v, keep)
             mixed = self._aligned(packed, keep) if q.shape[2] == k.shape[2] else self._behind(q, packed, keep)
         return check_result(mixed.to(v.dtype), q, k, v, q, packed.k, packed.v)
 
@@ -159,12 +149,12 @@ class InfinityAttention(nn.Module):
             plain = state is None and keep is None
             before = self._checked(state, k, v) if state is not None else self._empty(k, v)
             skipped = 0 if state is None else before.keys.shape[2]
-            packed = self._continued(q, k, v, before, keep) if state is not None else _pack(q, k, v, keep)
-            held, parts = _Memory(*before[2:4], before.written), []
+            packed = self._continued(q, k, v, before, keep) if state is not None else pack(q, k, v, keep)
+            held, parts = before.memory, []
             for start in range(0, max(1, packed.k.shape[2]), self.options.segment):
                 here, end = slice(start, start + self.options.segment), start + self.options.segment
                 at = torch.arange(start, end, device=q.device)
-                asking = None if plain else (at >= before.filled[:, None]) & (at < packed.total[:, None])
+                asking = None if plain else packed.real(start, end) & (at >= before.filled[:, None])
                 mixed = self._exact(packed, start)
                 if self.options.basis and not (state is None and start == 0):
                     recalled, histogram = self._recall(packed.q[:, :, here], held, asking)
@@ -176,7 +166,7 @@ class InfinityAttention(nn.Module):
                 held = self._write(
                     held, packed.k[:, :, here], packed.v[:, :, here], full, first=state is None and start == 0
                 )
-            mixed = packed.back(_join(parts))[:, :, skipped:]
+            mixed = packed.back(join(parts))[:, :, skipped:]
             after = self._rest(packed, held)
         return check_result(mixed.to(v.dtype), q, k, v, packed.q, packed.k, packed.v), after
 
@@ -188,10 +178,10 @@ class InfinityAttention(nn.Module):
         with without_autocast(q):
             before = self._checked(state, k, v) if state is not None else self._empty(k, v)
             reuse = reuse and state is not None
-            keys, values = (_put(x, new, before.filled, reuse) for x, new in ((before.keys, k), (before.values, v)))
+            keys, values = (put(x, new, before.filled, reuse=reuse) for x, new in ((before.keys, k), (before.values, v)))
             seen = torch.arange(keys.shape[2], device=q.device) <= before.filled[:, None]
             mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen[:, None, None, :])
-            held = _Memory(*before[2:4], before.written)
+            held = before.memory
             if self.options.basis:
                 recalled, histogram = self._recall(q, held, None)
                 mixed, held = mixed + recalled, held._replace(histogram=histogram)
@@ -262,15 +252,15 @@ class InfinityAttention(nn.Module):
         check_state(state, {**sizes, "histogram": (b, self.options.bins), "filled": (b,), "written": (b,)})
         return state._replace(keys=state.keys.to(k.dtype), values=state.values.to(v.dtype))
 
-    def _continued(self, q: Tensor, k: Tensor, v: Tensor, before: InfinityState, keep: Tensor | None) -> _Packed:
+    def _continued(self, q: Tensor, k: Tensor, v: Tensor, before: InfinityState, keep: Tensor | None) -> Packed:
         """The segment under way and what is new, one behind the other."""
         room = before.keys.shape[2]
         held = torch.arange(room, device=q.device) < before.filled[:, None]
         new = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
         k, v = torch.cat([before.keys, k], dim=2), torch.cat([before.values, v], dim=2)
-        return _pack(F.pad(q, (0, 0, room, 0)), k, v, torch.cat([held, new], dim=1))
+        return pack(F.pad(q, (0, 0, room, 0)), k, v, torch.cat([held, new], dim=1))
 
-    def _exact(self, packed: _Packed, start: int) -> Tensor:
+    def _exact(self, packed: Packed, start: int) -> Tensor:
         """Causal softmax attention of the segment that starts here."""
         end = start + self.options.segment
         first = max(0, start - self.options.segment) if self.options.previous else start
@@ -280,7 +270,7 @@ class InfinityAttention(nn.Module):
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(start - first)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    def _recall(self, q: Tensor, held: _Memory, asking: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _recall(self, q: Tensor, held: Memory, asking: Tensor | None) -> tuple[Tensor, Tensor]:
         """What the memory says to these queries, and the histogram with the attention of those that are `asking`."""
         mean, variance = self.densities(q, held.signal)
         if self.training and self.options.divergence:
@@ -293,7 +283,7 @@ class InfinityAttention(nn.Module):
             given = memory.shares(mean, variance, counted, self.options.bins) * (held.written > 0)[:, None]
         return recalled.to(q.dtype), held.histogram + given
 
-    def _write(self, held: _Memory, k: Tensor, v: Tensor, full: bool | Tensor, *, first: bool = False) -> _Memory:
+    def _write(self, held: Memory, k: Tensor, v: Tensor, full: bool | Tensor, *, first: bool = False) -> Memory:
         """The memory with a segment in it, for the sequences whose segment is full."""
         if full is False or not self.options.basis:
             return held
@@ -307,14 +297,14 @@ class InfinityAttention(nn.Module):
             signal = torch.where(begun, self._contracted(held) + self.new @ segment, alone)
         histogram, written = torch.zeros_like(held.histogram), held.written + 1
         if full is True:
-            return _Memory(signal, histogram, written)
-        return _Memory(
+            return Memory(signal, histogram, written)
+        return Memory(
             torch.where(full[:, None, None, None], signal, held.signal),
             torch.where(full[:, None], histogram, held.histogram),
             torch.where(full, written, held.written),
         )
 
-    def _contracted(self, held: _Memory) -> Tensor:
+    def _contracted(self, held: Memory) -> Tensor:
         """The memory, read at points and pressed into [0, tau]: what is read often gets more room there."""
         if not self.options.sticky:
             return self.past @ held.signal
@@ -323,7 +313,7 @@ class InfinityAttention(nn.Module):
             bumps = memory.evaluate_basis(self._basis(), points)[:, None]  # b 1 p m
         return self.kept @ (bumps @ held.signal)
 
-    def _rest(self, packed: _Packed, held: _Memory) -> InfinityState:
+    def _rest(self, packed: Packed, held: Memory) -> InfinityState:
         """The state after the last segment, full or not."""
         room, segment = self.options.segment * (2 if self.options.previous else 1), self.options.segment
         start = packed.total // segment * segment
@@ -333,53 +323,53 @@ class InfinityAttention(nn.Module):
         real = places < packed.total[:, None]
         last = max(0, packed.k.shape[2] - 1)
         k, v = (F.pad(x, (0, 0, 0, 1)) if x.shape[2] == 0 else x for x in (packed.k, packed.v))
-        keys, values = (_pick(x, places.clamp(max=last)) * real[:, None, :, None] for x in (k, v))
+        keys, values = (pick(x, places.clamp(max=last)) * real[:, None, :, None] for x in (k, v))
         return InfinityState(keys, values, *held[:2], packed.total - start, held.written)
 
     def _close(
-        self, keys: Tensor, values: Tensor, filled: Tensor, held: _Memory, full: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, _Memory]:
+        self, keys: Tensor, values: Tensor, filled: Tensor, held: Memory, full: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Memory]:
         """Writes a segment that has just become full, and makes room for the next."""
         segment = self.options.segment
         room = keys.shape[2]
         begin = (filled - segment).clamp_min(0)[:, None] + torch.arange(segment, device=filled.device)
-        held = self._write(held, _pick(keys, begin), _pick(values, begin), full)
+        held = self._write(held, pick(keys, begin), pick(values, begin), full)
         shift = full & (filled == room)  # with the previous segment seen, the first one stays where it is
         moved = [F.pad(x[:, :, segment:], (0, 0, 0, segment)) for x in (keys, values)]
         keys, values = (torch.where(shift[:, None, None, None], to, x) for to, x in zip(moved, (keys, values), strict=True))
         return keys, values, torch.where(shift, filled - segment, filled), held
 
-    def _aligned(self, packed: _Packed, keep: Tensor | None) -> Tensor:
+    def _aligned(self, packed: Packed, keep: Tensor | None) -> Tensor:
         """Bidirectional in the segment; the memory of what comes before, and of what comes after if asked."""
         starts = range(0, max(1, packed.k.shape[2]), self.options.segment)
         parts = [self._whole_segment(packed, start, keep) for start in starts]
         for way in ("before", "after") if self.options.both else ("before",):
-            held = _Memory(*(empty := self._empty(packed.k, packed.v))[2:4], empty.written)
+            held = self._empty(packed.k, packed.v).memory
             for at, start in enumerate(starts) if way == "before" else reversed(list(enumerate(starts))):
                 here = slice(start, start + self.options.segment)
                 nothing_yet = at == (0 if way == "before" else len(starts) - 1)
                 if self.options.basis and not nothing_yet:
-                    real = torch.arange(here.start, here.stop, device=packed.q.device) < packed.total[:, None]
-                    recalled, histogram = self._recall(packed.q[:, :, here], held, real)
+                    asking = packed.real(here.start, here.stop)
+                    recalled, histogram = self._recall(packed.q[:, :, here], held, asking)
                     parts[at], held = parts[at] + recalled, held._replace(histogram=histogram)
                 if at != (len(starts) - 1 if way == "before" else 0):
                     held = self._append(held, packed, here) if way == "before" else self._prepend(held, packed, here)
-        return packed.back(_join(parts))
+        return packed.back(join(parts))
 
-    def _whole_segment(self, packed: _Packed, start: int, keep: Tensor | None) -> Tensor:
+    def _whole_segment(self, packed: Packed, start: int, keep: Tensor | None) -> Tensor:
         end = start + self.options.segment
         first, last = (max(0, start - self.options.segment), end) if self.options.previous else (start, end)
         q, k, v = packed.q[:, :, start:end], packed.k[:, :, first:last], packed.v[:, :, first:last]
         mask = None
         if keep is not None:
-            mask = (torch.arange(first, first + k.shape[2], device=q.device) < packed.total[:, None])[:, None, None, :]
+            mask = packed.real(first, first + k.shape[2])[:, None, None, :]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    def _append(self, held: _Memory, packed: _Packed, here: slice) -> _Memory:
+    def _append(self, held: Memory, packed: Packed, here: slice) -> Memory:
         full = True if packed.places is None else packed.total >= here.stop
         return self._write(held, packed.k[:, :, here], packed.v[:, :, here], full)
 
-    def _prepend(self, held: _Memory, packed: _Packed, here: slice) -> _Memory:
+    def _prepend(self, held: Memory, packed: Packed, here: slice) -> Memory:
         """In the reversed order. The last segment of a sequence may not be full: it has a regression of its own."""
         k, v = (x[:, :, here].flip(2) for x in (packed.k, packed.v))
         count = (packed.total - here.start).clamp(0, self.options.segment)
@@ -399,10 +389,10 @@ class InfinityAttention(nn.Module):
         signal = torch.where(part[:, None, None, None], alone, written.signal)
         return written._replace(signal=signal, written=torch.where(part, 1, written.written))
 
-    def _behind(self, q: Tensor, packed: _Packed, keep: Tensor | None) -> Tensor:
+    def _behind(self, q: Tensor, packed: Packed, keep: Tensor | None) -> Tensor:
         """The last segment of the keys is seen exactly, those before it through the memory."""
         segment, length = self.options.segment, packed.k.shape[2]
-        held = _Memory(*(empty := self._empty(packed.k, packed.v))[2:4], empty.written)
+        held = self._empty(packed.k, packed.v).memory
         for start in range(0, length - segment, segment):
             here = slice(start, start + segment)
             full = True if keep is None else packed.total > here.stop
@@ -410,37 +400,8 @@ class InfinityAttention(nn.Module):
         last = ((packed.total - 1).clamp_min(0) // segment * segment)[:, None]
         places = last + torch.arange(min(segment, length), device=q.device)
         real = (places < packed.total[:, None])[:, None, None, :]
-        k, v = (_pick(x, places.clamp(max=max(0, length - 1))) for x in (packed.k, packed.v))
+        k, v = (pick(x, places.clamp(max=max(0, length - 1))) for x in (packed.k, packed.v))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=real)
         if self.options.basis and length > segment:
             mixed = mixed + self._recall(q, held, None)[0]
         return mixed
-
-
-def _join(parts: Sequence[Tensor]) -> Tensor:
-    """Segments one after the other, in memory with the heads of a position beside each other, as they are merged."""
-    return parts[0] if len(parts) == 1 else torch.cat([part.transpose(1, 2) for part in parts], dim=1).transpose(1, 2)
-
-
-def _pack(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> _Packed:
-    """Real positions to the front, in their order; zeros behind them, whatever the padding held."""
-    b, _, n, _ = k.shape
-    if keep is None:
-        return _Packed(q, k, v, torch.full((b,), n, device=k.device), None)
-    order = torch.sort((~keep).to(torch.uint8), dim=1, stable=True).indices
-    total = keep.sum(1)
-    real = (torch.arange(n, device=k.device) < total[:, None])[:, None, :, None]
-    q, k, v = (torch.where(real, _pick(x, order), 0.0) for x in (q, k, v))
-    return _Packed(q, k, v, total, order.argsort(dim=1))
-
-
-def _pick(x: Tensor, places: Tensor) -> Tensor:
-    """x[b, :, places[b]]."""
-    b, h, _, d = x.shape
-    return x.gather(2, places[:, None, :, None].expand(b, h, places.shape[1], d))
-
-
-def _put(x: Tensor, new: Tensor, places: Tensor, reuse: bool) -> Tensor:
-    """x with a position in place."""
-    where = places[:, None, None, None].expand_as(new)
-    return x.scatter_(2, where, new) if reuse else x.scatter(2, where, new)
