@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.errors import SubquadError
 from subquad.ops import memory
-from subquad.ops.packing import Packed, join, pack, pick, put
+from subquad.ops.packing import Packed, join, pack, pick, put, real, unpack
 from subquad.ops.sums import precise, without_autocast
 from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
@@ -154,7 +154,7 @@ class InfinityAttention(nn.Module):
             for start in range(0, max(1, packed.k.shape[2]), self.options.segment):
                 here, end = slice(start, start + self.options.segment), start + self.options.segment
                 at = torch.arange(start, end, device=q.device)
-                asking = None if plain else packed.real(start, end) & (at >= before.filled[:, None])
+                asking = None if plain else real(packed, start, end) & (at >= before.filled[:, None])
                 mixed = self._exact(packed, start)
                 if self.options.basis and not (state is None and start == 0):
                     recalled, histogram = self._recall(packed.q[:, :, here], held, asking)
@@ -166,7 +166,7 @@ class InfinityAttention(nn.Module):
                 held = self._write(
                     held, packed.k[:, :, here], packed.v[:, :, here], full, first=state is None and start == 0
                 )
-            mixed = packed.back(join(parts))[:, :, skipped:]
+            mixed = unpack(packed, join(parts))[:, :, skipped:]
             after = self._rest(packed, held)
         return check_result(mixed.to(v.dtype), q, k, v, packed.q, packed.k, packed.v), after
 
@@ -320,10 +320,10 @@ class InfinityAttention(nn.Module):
         if self.options.previous:
             start = (start - segment).clamp_min(0)
         places = start[:, None] + torch.arange(room, device=start.device)
-        real = places < packed.total[:, None]
+        held_places = places < packed.total[:, None]
         last = max(0, packed.k.shape[2] - 1)
         k, v = (F.pad(x, (0, 0, 0, 1)) if x.shape[2] == 0 else x for x in (packed.k, packed.v))
-        keys, values = (pick(x, places.clamp(max=last)) * real[:, None, :, None] for x in (k, v))
+        keys, values = (pick(x, places.clamp(max=last)) * held_places[:, None, :, None] for x in (k, v))
         return InfinityState(keys, values, *held[:2], packed.total - start, held.written)
 
     def _close(
@@ -349,12 +349,12 @@ class InfinityAttention(nn.Module):
                 here = slice(start, start + self.options.segment)
                 nothing_yet = at == (0 if way == "before" else len(starts) - 1)
                 if self.options.basis and not nothing_yet:
-                    asking = packed.real(here.start, here.stop)
+                    asking = real(packed, here.start, here.stop)
                     recalled, histogram = self._recall(packed.q[:, :, here], held, asking)
                     parts[at], held = parts[at] + recalled, held._replace(histogram=histogram)
                 if at != (len(starts) - 1 if way == "before" else 0):
                     held = self._append(held, packed, here) if way == "before" else self._prepend(held, packed, here)
-        return packed.back(join(parts))
+        return unpack(packed, join(parts))
 
     def _whole_segment(self, packed: Packed, start: int, keep: Tensor | None) -> Tensor:
         end = start + self.options.segment
@@ -362,7 +362,7 @@ class InfinityAttention(nn.Module):
         q, k, v = packed.q[:, :, start:end], packed.k[:, :, first:last], packed.v[:, :, first:last]
         mask = None
         if keep is not None:
-            mask = packed.real(first, first + k.shape[2])[:, None, None, :]
+            mask = real(packed, first, first + k.shape[2])[:, None, None, :]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     def _append(self, held: Memory, packed: Packed, here: slice) -> Memory:
@@ -399,9 +399,9 @@ class InfinityAttention(nn.Module):
             held = self._write(held, packed.k[:, :, here], packed.v[:, :, here], full)
         last = ((packed.total - 1).clamp_min(0) // segment * segment)[:, None]
         places = last + torch.arange(min(segment, length), device=q.device)
-        real = (places < packed.total[:, None])[:, None, None, :]
+        seen = (places < packed.total[:, None])[:, None, None, :]
         k, v = (pick(x, places.clamp(max=max(0, length - 1))) for x in (packed.k, packed.v))
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=real)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         if self.options.basis and length > segment:
             mixed = mixed + self._recall(q, held, None)[0]
         return mixed

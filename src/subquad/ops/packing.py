@@ -17,15 +17,17 @@ class Packed(NamedTuple):
     total: Int[Tensor, "b"]  # how many are real
     places: Int[Tensor, "b n"] | None  # where each position went; None where they stood so
 
-    def back(self, mixed: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
-        """What belongs to each position; padding, which has no segment, gives zeros."""
-        if self.places is None:
-            return mixed
-        return pick(mixed, self.places) * (self.places < self.total[:, None])[:, None, :, None]
 
-    def real(self, start: int, stop: int) -> Bool[Tensor, "b n"]:
-        """Which of the places from `start` to `stop` hold something."""
-        return torch.arange(start, stop, device=self.total.device) < self.total[:, None]
+def unpack(packed: Packed, mixed: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
+    """What belongs to each position; padding, which has no segment, gives zeros."""
+    if packed.places is None:
+        return mixed
+    return pick(mixed, packed.places) * (packed.places < packed.total[:, None])[:, None, :, None]
+
+
+def real(packed: Packed, start: int, stop: int) -> Bool[Tensor, "b n"]:
+    """Which of the places from `start` to `stop` hold something."""
+    return torch.arange(start, stop, device=packed.total.device) < packed.total[:, None]
 
 
 def pack(q: Tensor, k: Tensor, v: Tensor, keep: Bool[Tensor, "b n"] | None) -> Packed:
@@ -35,8 +37,8 @@ def pack(q: Tensor, k: Tensor, v: Tensor, keep: Bool[Tensor, "b n"] | None) -> P
         return Packed(q, k, v, torch.full((b,), n, device=k.device), None)
     order = torch.sort((~keep).to(torch.uint8), dim=1, stable=True).indices
     total = keep.sum(1)
-    real = (torch.arange(n, device=k.device) < total[:, None])[:, None, :, None]
-    q, k, v = (torch.where(real, pick(x, order), 0.0) for x in (q, k, v))
+    held = (torch.arange(n, device=k.device) < total[:, None])[:, None, :, None]
+    q, k, v = (torch.where(held, pick(x, order), 0.0) for x in (q, k, v))
     return Packed(q, k, v, total, order.argsort(dim=1))
 
 
