@@ -14,7 +14,7 @@ from subquad.report.compare import all_points, load
 from subquad.report.curves import curves
 from subquad.report.page import bullets, chooser, code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.report.training import Trained, final_table, label_runs, points, sample_table, training_charts
+from subquad.report.training import Trained, final_table, points, sample_table, training_charts
 from subquad.results import Row, Run, write_whole
 
 STEPS = 3000
@@ -24,7 +24,7 @@ STEPS = 3000
 def write_replication_page(folder: Path, scale: str, path: Path) -> None:
     """Writes the page."""
     trials = [trial for trial in copying.SCALES[scale].trials() if finished(folder / trial.name)]
-    trained = label_runs([Run.open(folder / trial.name) for trial in trials])
+    trained = [_named(folder, trial, one_length=len({other.length for other in trials}) == 1) for trial in trials]
     drawn = dict(training_charts(trained)) if trained else {}
     timing = load([folder / "timing"]) if (folder / "timing" / "run.json").exists() else []
     rows = all_points(timing)
@@ -63,6 +63,11 @@ def write_replication_page(folder: Path, scale: str, path: Path) -> None:
         yield code(f"subquad reproduce copy --scale {scale}")
 
     write_whole(path, page(title, list(parts()), drawn))
+
+
+def _named(folder: Path, trial: Trial, *, one_length: bool) -> Trained:
+    run = Run.open(folder / trial.name)
+    return Trained(run, run.rows(), trial.variant if one_length else f"{trial.variant}, length {trial.length}")
 
 
 THEIR_CONVERGENCE = [

@@ -24,6 +24,10 @@ HEAD = """<!doctype html>
 """
 
 
+LONG_TEXT = 40
+"""Characters from which on a cell breaks its lines."""
+
+
 def page(title: str, parts: Sequence[str], charts: Mapping[str, alt.TopLevelMixin]) -> str:
     """The whole file. `parts` are made by the functions below; a chart is drawn where its figure stands."""
     style, script = (files("subquad.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
@@ -86,7 +90,11 @@ def folded(summary: str, parts: Sequence[str]) -> str:
 
 def table(content: Table) -> str:
     """A table that sorts by a click on the head of a column."""
-    heads = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in content.columns)
+    words = [bool(content.rows) and content.rows[0][at].value is None for at in range(len(content.columns))]
+    heads = "".join(
+        f'<th scope="col"{" class=word" if is_word else ""}><button type="button">{escape(name)}</button></th>'
+        for name, is_word in zip(content.columns, words, strict=True)
+    )
     rows = "\n".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in content.rows)
     caption = f"<caption>{escape(content.caption)}</caption>"
     return f'<div class="scroll"><table>{caption}<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'
@@ -94,5 +102,6 @@ def table(content: Table) -> str:
 
 def _cell(cell: Any) -> str:
     if cell.value is None:
-        return f'<td class="word">{escape(cell.text)}</td>'
+        kind = "word text" if len(cell.text) > LONG_TEXT else "word"
+        return f'<td class="{kind}">{escape(cell.text)}</td>'
     return f'<td data-value="{cell.value:.9g}">{escape(cell.text)}</td>'
