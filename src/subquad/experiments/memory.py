@@ -47,17 +47,21 @@ class Grid:
 
 
 SMALL = (
-    *("--layers", "1", "--heads", "4", "--width", "16", "--positions", "rotary", "--segment", "256"),
-    *("--basis", "64", "--points", "64", "--widths", "0.05", "--learning-rate", "3e-3", "--schedule", "cosine"),
+    *("--layers", "1", "--heads", "2", "--width", "32", "--positions", "rotary", "--no-tied", "--batch", "8"),
+    *("--basis", "64", "--points", "64", "--widths", "0.05", "--learning-rate", "2e-2", "--schedule", "cosine"),
     *("--evaluate-every", "50", "--checkpoint-every", "100"),
 )
 SCALES: dict[str, Grid] = {
     "quick": Grid(
         lengths=(4096, 1024, 8192),
         seeds=(0, 1, 2),
-        arguments=(*SMALL, "--batch", "8"),
-        by_length={1024: ("--steps", "400"), 4096: ("--steps", "300"), 8192: ("--steps", "100")},
-        minutes="under 20 minutes on two cores",
+        arguments=SMALL,
+        by_length={
+            1024: ("--segment", "128", "--steps", "300"),
+            4096: ("--segment", "256", "--steps", "300"),
+            8192: ("--segment", "512", "--steps", "100"),
+        },
+        minutes="half an hour on two cores",
     ),
     "paper": Grid(
         lengths=(4096, 8192, 16384),
