@@ -210,7 +210,7 @@ def test_a_killed_run_leaves_no_processes_behind(tmp_path: Path) -> None:
 
 
 def test_linformers_grid(tmp_path: Path) -> None:
-    small = ["--heads", "1", "--width", "8", "--threads", "1", "--budget", "15"]
+    small = ["--heads", "1", "--width", "8", "--threads", "1", "--budget", "25"]
     done = subquad("compare", "--grid", "linformer", "--lengths", "512", "1024", *small, "--out", "grid", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "k=512" in done.stdout
