@@ -118,7 +118,7 @@ def subquad(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_from_comparing_to_advice(tmp_path: Path) -> None:
     """Compare, resume, report with figures, advise: one after the other, for real."""
-    done = subquad("compare", *SMALL, "--lengths", "16..64", "--budget", "20", "--out", "runs/a", cwd=tmp_path)
+    done = subquad("compare", *SMALL, "--lengths", "16..64", "--budget", "300", "--out", "runs/a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for words in (
         "forward, causal, 16: softmax",
@@ -154,12 +154,12 @@ def test_from_comparing_to_advice(tmp_path: Path) -> None:
 
 
 def test_missing_cells_are_measured_on_resuming(tmp_path: Path) -> None:
-    subquad("compare", *SMALL, "--lengths", "16", "32", "--budget", "20", "--out", "runs/a", cwd=tmp_path)
+    subquad("compare", *SMALL, "--lengths", "16", "32", "--budget", "300", "--out", "runs/a", cwd=tmp_path)
     run = Run.open(tmp_path / "runs" / "a")
     whole = run.rows()
     kept = [row for row in whole if (row.get("visit") == 0 and row["length"] == 16) or row["metric"].startswith("param")]
     run.rows_path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-    done = subquad("compare", "--resume", "runs/a", "--budget", "20", cwd=tmp_path)
+    done = subquad("compare", "--resume", "runs/a", "--budget", "300", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     after = run.rows()
     assert after[: len(kept)] == kept
@@ -210,7 +210,7 @@ def test_a_killed_run_leaves_no_processes_behind(tmp_path: Path) -> None:
 
 
 def test_linformers_grid(tmp_path: Path) -> None:
-    small = ["--heads", "1", "--width", "8", "--threads", "1", "--budget", "25"]
+    small = ["--heads", "1", "--width", "8", "--threads", "1", "--budget", "300"]
     done = subquad("compare", "--grid", "linformer", "--lengths", "512", "1024", *small, "--out", "grid", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "k=512" in done.stdout

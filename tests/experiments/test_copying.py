@@ -68,7 +68,7 @@ def test_a_tiny_replication_runs_goes_on_and_is_judged(tmp_path: Path, monkeypat
         seeds=(0,),
         arguments=small,
         timing=(*timing, "--threads", "1"),
-        timing_budget=10,
+        timing_budget=300,
     )
     monkeypatch.setitem(SCALES, "quick", tiny)
     monkeypatch.chdir(tmp_path)
