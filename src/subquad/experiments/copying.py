@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
@@ -53,32 +53,26 @@ TIMING = ("--what", "update", "--mechanisms", "linear", "favor", "--memory-limit
 WIDEST = 1.0
 """An exponent whose range is wider than this decides nothing."""
 
+SMALL = ("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32")
+QUICK = Grid(
+    attentions=("softmax", "linear", "favor"),
+    lengths=(32,),
+    seeds=(0, 1, 2, 3, 4),
+    arguments=(*SMALL, "--steps", "1800", "--evaluate-every", "200", "--checkpoint-every", "600"),
+    timing=(*TIMING, "--batch", "1", "--lengths", "8..2048"),
+    timing_budget=180,
+    minutes="under 20 minutes on two cores",
+    own={"favor": ("--features", "64")},
+)
 SCALES: dict[str, Grid] = {
-    "quick": Grid(
-        attentions=("softmax", "linear", "favor"),
-        lengths=(32,),
-        seeds=(0, 1, 2, 3, 4),
-        arguments=(
-            *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1800"),
-            *("--evaluate-every", "200", "--checkpoint-every", "600"),
-        ),
-        timing=(*TIMING, "--batch", "1", "--lengths", "8..2048"),
-        timing_budget=180,
-        minutes="under 20 minutes on two cores",
-        own={"favor": ("--features", "64")},
-    ),
-    "long": Grid(
-        attentions=("softmax", "linear", "favor"),
+    "quick": QUICK,
+    "long": replace(
+        QUICK,
         lengths=(64,),
-        seeds=(0, 1, 2, 3, 4),
-        arguments=(
-            *("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32", "--steps", "1800"),
-            *("--evaluate-every", "300", "--checkpoint-every", "600"),
-        ),
+        arguments=(*SMALL, "--steps", "3600", "--evaluate-every", "300", "--checkpoint-every", "600"),
         timing=(*TIMING, "--batch", "1", "--lengths", "8..4096"),
         timing_budget=600,
         minutes="about an hour on two cores",
-        own={"favor": ("--features", "64")},
     ),
     "paper": Grid(
         attentions=("softmax", "linear", "favor"),
