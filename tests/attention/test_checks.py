@@ -114,13 +114,13 @@ def test_impossible_options_are_refused(options: Any, words: str) -> None:
 def test_a_mechanism_without_causal_form_is_refused_in_words() -> None:
     attend = Linformer().build(heads=2, width=4)
     with pytest.raises(
-        SubquadError, match="linformer has no causal form: it mixes positions; choose softmax, linear or favor"
+        SubquadError, match="linformer has no causal form: it mixes positions; choose softmax, linear, favor or infinity"
     ):
         require_causal(attend, "linformer")
 
 
 def test_a_file_with_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(SubquadError, match="kind must be one of softmax, linear, favor, linformer, but is 'sparse'"):
+    with pytest.raises(SubquadError, match="kind must be one of softmax, linear, favor, linformer, infinity, but is 'sparse'"):
         options_from({"kind": "sparse"})
     with pytest.raises(SubquadError, match="favor has no options bits: the file is of another version"):
         options_from({"kind": "favor", "bits": 3})
