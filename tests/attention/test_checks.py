@@ -120,7 +120,9 @@ def test_a_mechanism_without_causal_form_is_refused_in_words() -> None:
 
 
 def test_a_file_with_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(SubquadError, match="kind must be one of softmax, linear, favor, linformer, infinity, but is 'sparse'"):
+    with pytest.raises(
+        SubquadError, match="kind must be one of softmax, linear, favor, linformer, infinity, but is 'sparse'"
+    ):
         options_from({"kind": "sparse"})
     with pytest.raises(SubquadError, match="favor has no options bits: the file is of another version"):
         options_from({"kind": "favor", "bits": 3})
