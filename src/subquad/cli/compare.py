@@ -44,6 +44,10 @@ Tuning: Any = make_dataclass(
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
+ASKED_FOR = ("infinity",)
+"""Measured only where they are named: they would take their time from all others' budget."""
+
+
 @dataclass(frozen=True)
 class Compare:
     """From which length on does each attention pay on this machine, in time and in memory?
@@ -53,7 +57,7 @@ class Compare:
     """
 
     mechanisms: tuple[str, ...] = ()
-    """Which to measure against softmax: materialised, linear, favor, linformer, ... All of them unless told."""
+    """Which to measure against softmax: materialised, linear, favor, linformer (the ones unless told), infinity."""
     lengths: tuple[str, ...] = ("128..16384",)
     """Numbers, and ranges that double from their start: 128..65536."""
     causal: Flag = False
@@ -176,7 +180,8 @@ def _variants(given: Compare) -> tuple[dict[str, AttentionOptions], dict[str, in
         grid = {linformer.name_of(k): dataclasses.replace(given.tuning.linformer, k=k) for k in linformer.SLOTS}
         return both | grid, {linformer.name_of(k): 4 * k if k == linformer.SLOTS[0] else 2 * k for k in linformer.SLOTS}
     known = both | {name: getattr(given.tuning, name) for name in MECHANISMS if name != BASELINE}
-    chosen = [choose("attention", name, known) for name in given.mechanisms] or list(known)
+    usual = [name for name in known if name not in ASKED_FOR]
+    chosen = [choose("attention", name, known) for name in given.mechanisms] or usual
     return {name: known[name] for name in dict.fromkeys([BASELINE, *chosen])}, {}
 
 
