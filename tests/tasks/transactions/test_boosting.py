@@ -1,8 +1,7 @@
 """Gradient boosting on aggregates."""
 
-import builtins
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,13 +48,6 @@ def test_it_cannot_learn_what_only_order_tells() -> None:
 
 
 def test_without_scikit_learn_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *rest: Any) -> Any:
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)  # as if it were not installed
     with pytest.raises(SubquadError, match=r"gradient boosting needs scikit-learn: pip install 'subquad\[data\]'"):
         boosted_scores(FEW.prepare())

@@ -1,16 +1,14 @@
 """Histories from files: what is read, and what is said of the rest."""
 
-import builtins
+import os
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from subquad import SubquadError
 from subquad.tasks.transactions import Columns, Histories, load_histories, tables
-
-BERKA = Path("/work/shared/data/transactions/berka")
 
 
 def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
@@ -117,15 +115,16 @@ def test_berka_has_two_labels(tmp_path: Path) -> None:
 
 
 def test_the_real_berka() -> None:
-    if not BERKA.exists():
-        pytest.skip(f"Berka's data are not at {BERKA}")
-    found = load_histories(BERKA)
+    folder = Path(os.environ.get("SUBQUAD_DATA", "")) / "transactions" / "berka"
+    if not folder.exists():
+        pytest.skip("Berka's files are looked for in transactions/berka of the folder that SUBQUAD_DATA names")
+    found = load_histories(folder)
     assert len(found.times) == 49_102
     assert len(found.clients) == 1_229
     assert found.complaints[0] == "trans.asc: 1 row is left out, cut in the middle by the end of the file: at line 49104"
     assert (np.diff(found.times)[np.diff(np.repeat(np.arange(1229), found.lengths)) == 0] >= 0).all()
     assert 0.3 < found.labels.mean() < 0.5
-    assert np.bincount(load_histories(BERKA, Columns(label="gender")).labels).min() > 500
+    assert np.bincount(load_histories(folder, Columns(label="gender")).labels).min() > 500
 
 
 @pytest.mark.parametrize(
@@ -255,13 +254,6 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 def test_parquet_without_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *rest: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
     with pytest.raises(SubquadError, match=r"is a Parquet file: to read it, pip install 'subquad\[data\]'"):
         load_histories(table(tmp_path, "", "t.parquet"))
