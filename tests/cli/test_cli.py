@@ -167,8 +167,15 @@ def test_missing_cells_are_measured_on_resuming(tmp_path: Path) -> None:
 
 
 def interrupt_after_first_rows(command: Sequence[str], rows: Path, cwd: Path) -> tuple[int, str]:
+    # a shell starts what it puts in the background deaf to Ctrl-C, and children inherit that: the tests may be run so
+    hearing = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
     process = subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", hearing, *command],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while not (rows.exists() and '"seconds"' in rows.read_text()):

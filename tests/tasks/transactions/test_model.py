@@ -39,8 +39,16 @@ def test_the_pooled_positions_are_the_kept_ones(pooling: str) -> None:
     model = Classifier(SIZES, Linear(), ModelOptions(layers=1, heads=1, width=2), pooling=pooling)  # type: ignore[arg-type]
     x = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]])
     keep = torch.tensor([[True, True, False]])
-    wanted = [3.0, 6.0] if pooling == "last" else [2.0, 4.0]
+    wanted = [3.0, 6.0] if pooling == "last" else [2.0 * 2**0.5, 4.0 * 2**0.5]  # of two events, where one is typical
     assert model._pool(x, keep).tolist() == [pytest.approx(wanted)]
+
+
+@pytest.mark.parametrize(("growth", "wanted"), [(0.0, [2.0, 4.0]), (1.0, [4.0, 8.0])])
+def test_growth_is_between_a_mean_and_a_sum(growth: float, wanted: list[float]) -> None:
+    model = Classifier(SIZES, Linear(), ModelOptions(layers=1, heads=1, width=2), pooling="mean")
+    torch.nn.init.constant_(model.growth, growth)  # type: ignore[arg-type]
+    x = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]])
+    assert model._pool(x, torch.tensor([[True, True, False]])).tolist() == [pytest.approx(wanted)]
 
 
 def test_an_unknown_symbol_adds_nothing() -> None:

@@ -19,7 +19,10 @@ Pooling = Literal["mean", "last", "attention"]
 
 
 class EventEmbedding(nn.Module):
-    """A vector for each symbol and a direction for each number, summed, normalised and mixed."""
+    """A vector for each symbol and a direction for each number, summed, normalised and mixed.
+
+    Mixing multiplies, because what tells of a client is often one field together with another: a code at some hour.
+    """
 
     def __init__(self, sizes: Sequence[int], width: int, generator: torch.Generator | None = None) -> None:
         """`sizes`: how many symbols each field has that holds them."""
@@ -38,7 +41,7 @@ class EventEmbedding(nn.Module):
             for vectors in self.symbols[:2]:
                 vectors[UNKNOWN] = 0.0  # never seen in training: it adds nothing rather than noise
         self.norm = nn.LayerNorm(width)
-        self.mix = nn.Linear(width, width)
+        self.mix = nn.Linear(width, 2 * width)
         nn.init.xavier_uniform_(self.mix.weight, generator=generator)
         nn.init.zeros_(self.mix.bias)
 
@@ -46,12 +49,16 @@ class EventEmbedding(nn.Module):
         summed = events[..., len(IDS) :] @ self.numbers
         for field, vectors in enumerate(self.symbols):
             summed = summed + nn.functional.embedding(events[..., field].long(), vectors)
-        mixed: Tensor = self.mix(self.norm(summed))
-        return mixed
+        mixed, gate = self.mix(self.norm(summed)).chunk(2, dim=-1)
+        return mixed * (1.0 + gate)
 
 
 class Classifier(nn.Module):
-    """An encoder, one vector for the whole history, and the logit of class 1."""
+    """An encoder, one vector for the whole history, and the logit of class 1.
+
+    The more events there are, the more their mean tells: pooled vectors grow with (events / typical)^growth, between a mean
+    (0) and a sum (1), which is what independent events add up to. Growth is learned.
+    """
 
     def __init__(
         self,
@@ -60,11 +67,15 @@ class Classifier(nn.Module):
         options: ModelOptions,
         *,
         pooling: Pooling = "mean",
+        typical: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> None:
+        """`typical`: how many events a history has."""
         super().__init__()
         width = options.model_width
         self.pooling: Pooling = pooling
+        self.typical = typical
+        self.growth = None if pooling == "last" else nn.Parameter(torch.tensor(0.5))
         self.encoder = Encoder(EventEmbedding(sizes, width, generator), attention, options, generator=generator)
         self.weigh = nn.Linear(width, 1) if pooling == "attention" else None
         self.head = nn.Linear(width, 1)
@@ -81,11 +92,12 @@ class Classifier(nn.Module):
 
     def _pool(self, x: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
         """Over kept positions only."""
-        if self.pooling == "last":
+        if self.growth is None:
             places = torch.arange(keep.shape[1], device=keep.device)
             return x[torch.arange(len(x), device=x.device), (places * keep).argmax(1)]
         if self.weigh is not None:
             weights = self.weigh(x).squeeze(-1).float().masked_fill(~keep, -math.inf).softmax(1)
         else:
             weights = keep / keep.sum(1, keepdim=True)
-        return (weights[..., None] * x.masked_fill(~keep[..., None], 0.0)).sum(1)
+        pooled = (weights[..., None] * x.masked_fill(~keep[..., None], 0.0)).sum(1)
+        return pooled * (keep.sum(1, keepdim=True) / self.typical) ** self.growth

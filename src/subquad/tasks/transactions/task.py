@@ -146,7 +146,10 @@ class TransactionsTask:
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> Classifier:
-        return Classifier(self.features.sizes, attention, model, pooling=self.options.pooling, generator=generator)
+        features = self.features
+        typical = features.events / features.clients
+        pooling = self.options.pooling
+        return Classifier(features.sizes, attention, model, pooling=pooling, typical=typical, generator=generator)
 
     def batch(self, size: int, generator: torch.Generator) -> EventBatch:
         """Training clients of about the same length."""
