@@ -240,13 +240,21 @@ class Renewal:
     def intensities(
         self, states: Float[ndarray, "rows state"], gaps: Float[ndarray, "rows points"]
     ) -> Float[ndarray, "rows points types"]:
-        hazard = np.exp(self._law().logpdf(gaps) - self._law().logsf(gaps))
+        hazard = np.exp(self._law().logpdf(gaps) - self._log_survival(gaps))
         return hazard[..., None] * self._chances()[states[:, 0].astype(int)][:, None]
 
     def integrals(
         self, states: Float[ndarray, "rows state"], gaps: Float[ndarray, "rows points"]
     ) -> Float[ndarray, "rows points types"]:
-        return -self._law().logsf(gaps)[..., None] * self._chances()[states[:, 0].astype(int)][:, None]
+        return -self._log_survival(gaps)[..., None] * self._chances()[states[:, 0].astype(int)][:, None]
+
+    def _log_survival(self, gaps: Float[ndarray, "rows points"]) -> Float[ndarray, "rows points"]:
+        """That a gap is longer. A gamma's is too small for a number far out, where it is the density over 1 / scale."""
+        with np.errstate(divide="ignore"):
+            found = self._law().logsf(gaps)
+        if self.gaps == "gamma" and (far := np.isneginf(found)).any():
+            found[far] = self._law().logpdf(gaps[far]) + np.log(self.mean * self.variation**2)
+        return found
 
     def _law(self) -> Any:
         """SciPy's, with the mean and the variation asked for."""
