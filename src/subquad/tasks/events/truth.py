@@ -73,12 +73,26 @@ def log_likelihood(process: Process, sequences: EventSequences) -> LogLikelihood
         of_any = np.log(each.sum(1))
         of_own = np.log(each[np.arange(len(each)), sequences.types])
     passed = process.integrals(states, gaps)[:, 0].sum(1)
-    return LogLikelihood(of_any - passed, of_own - of_any, -_last_integrals(process, sequences))
+    return LogLikelihood(of_any - passed, of_own - of_any, -end_integrals(process, sequences).sum(1))
+
+
+def gap_integrals(process: Process, sequences: EventSequences) -> Float[ndarray, "events types"]:
+    """Over the gap that each event ends, of each type."""
+    return process.integrals(_before(process, sequences), sequences.gaps[:, None])[:, 0]
 
 
 def rescaled_gaps(process: Process, sequences: EventSequences) -> Float[ndarray, "events"]:
-    """The integral over the gap that each event ends: under the true process independent, exponential with mean 1."""
-    return process.integrals(_before(process, sequences), sequences.gaps[:, None])[:, 0].sum(1)
+    """The same over all types together: under the true process independent, exponential with mean 1."""
+    return gap_integrals(process, sequences).sum(1)
+
+
+def end_integrals(process: Process, sequences: EventSequences) -> Float[ndarray, "sequences types"]:
+    """From the last event of each sequence, or from its start where there is none, to its end."""
+    states, since = _initial(process, len(sequences.names)), sequences.starts.copy()
+    present = sequences.lengths > 0
+    last = sequences.offsets[1:][present] - 1
+    states[present], since[present] = process.states(sequences)[last], sequences.times[last]
+    return process.integrals(states, (sequences.ends - since)[:, None])[:, 0]
 
 
 def forecast(process: Process, sequences: EventSequences) -> Forecast:
@@ -120,12 +134,3 @@ def _before(process: Process, sequences: EventSequences) -> Float[ndarray, "even
     found = np.roll(process.states(sequences), 1, axis=0)
     found[sequences.first] = process.initial_state()
     return found
-
-
-def _last_integrals(process: Process, sequences: EventSequences) -> Float[ndarray, "sequences"]:
-    """From the last event, or from the start where there is none, to the end."""
-    states, since = _initial(process, len(sequences.names)), sequences.starts.copy()
-    present = sequences.lengths > 0
-    last = sequences.offsets[1:][present] - 1
-    states[present], since[present] = process.states(sequences)[last], sequences.times[last]
-    return process.integrals(states, (sequences.ends - since)[:, None])[:, 0].sum(1)
