@@ -348,6 +348,8 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         load_splits(str(tmp_path / "none.csv"))
     with pytest.raises(SubquadError, match=r"there is no file or folder events/none.csv: check the path"):
         load_splits("events/none.csv")
+    with pytest.raises(SubquadError, match=r"there is no file or folder ../none: check the path"):
+        load_splits("../none")
     with pytest.raises(SubquadError, match=r"there is no file or folder .*none: check the path given by --data"):
         load_sequences(tmp_path / "none", ["x"])
     with pytest.raises(SubquadError, match=r"is of no known layout: it has neither train.json .* nor time-1-train.txt"):

@@ -66,7 +66,7 @@ def load_splits(
         read = _folder(path, columns, fold)
     elif path.exists():
         read = {"all": _file(path, columns)}
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", source) and path.suffix.lower() not in FILES:
+    elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source) and path.suffix.lower() not in FILES:
         read = _hub(source)
     else:
         raise SubquadError(f"there is no file or folder {source}: check the path given by --data")
