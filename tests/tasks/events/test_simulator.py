@@ -50,14 +50,14 @@ def test_sequences_are_in_order_and_the_seed_decides(process: Any) -> None:
 
 def test_a_hawkes_process_has_the_rate_of_theory() -> None:
     """Counts over a time T have the covariance T (I - A)^-1 diag(rate) (I - A)^-T in the long run; four deviations."""
-    process, matrix = Hawkes(horizon=4000.0), np.array([[0.5, 0.3], [0.2, 0.4]])
+    process, matrix = Hawkes(horizon=4000.0), np.array([[0.6, 0.1], [0.2, 0.5]])
     found = process.draw(20, 0)
     late = found.types[found.times > 1000.0]
     rates = np.bincount(late) / (20 * 3000.0)
     inverse = np.linalg.inv(np.eye(2) - matrix)
-    theory = inverse @ [0.3, 0.2]
+    theory = inverse @ [0.2, 0.3]
     assert process.mean_rates() == pytest.approx(theory)
-    assert theory == pytest.approx([1.0, 2 / 3])
+    assert theory == pytest.approx([13 / 18, 8 / 9])
     deviations = np.sqrt(np.diag(inverse @ np.diag(theory) @ inverse.T) / (20 * 3000.0))
     assert (np.abs(rates - theory) < 4 * deviations).all()
     assert (deviations < 0.03).all()

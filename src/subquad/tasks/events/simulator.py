@@ -57,8 +57,8 @@ class Hawkes:
     """
 
     name: ClassVar[str] = "hawkes"
-    rates: tuple[float, ...] = (0.3, 0.2)  # of events that no other brought about, by type
-    branching: tuple[tuple[float, ...], ...] = ((0.5, 0.3), (0.2, 0.4))  # a row for each type that is brought about
+    rates: tuple[float, ...] = (0.2, 0.3)  # of events that no other brought about, by type
+    branching: tuple[tuple[float, ...], ...] = ((0.6, 0.1), (0.2, 0.5))  # a row for each type that is brought about
     decay: float = 2.0  # of the excitement, for each unit of time
     horizon: float = 60.0
 
