@@ -1,5 +1,20 @@
 """Events in time: when the next one comes and of which type, on simulated sequences or on the user's own."""
 
+from subquad.tasks.events.files import Columns
+from subquad.tasks.events.loading import EventSplits, load_sequences, load_splits
+from subquad.tasks.events.repairs import Repairs
 from subquad.tasks.events.sequences import EventSequences
+from subquad.tasks.events.simulator import SIMULATORS, Hawkes, Renewal, SelfCorrecting
 
-__all__ = ["EventSequences"]
+__all__ = [
+    "SIMULATORS",
+    "Columns",
+    "EventSequences",
+    "EventSplits",
+    "Hawkes",
+    "Renewal",
+    "Repairs",
+    "SelfCorrecting",
+    "load_sequences",
+    "load_splits",
+]

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 
@@ -23,6 +23,22 @@ class EventSequences(NamedTuple):
     def lengths(self) -> Int[ndarray, "sequences"]:
         """How many events each sequence has."""
         return np.diff(self.offsets)
+
+    @property
+    def first(self) -> Bool[ndarray, "events"]:
+        """Which events are the first of their sequence."""
+        found = np.zeros(len(self.times), bool)
+        found[self.offsets[:-1][self.lengths > 0]] = True
+        return found
+
+    @property
+    def gaps(self) -> Float[ndarray, "events"]:
+        """From the event before to each; of a first one, from the start of its sequence."""
+        found = np.diff(self.times, prepend=0.0)
+        present = self.lengths > 0
+        at = self.offsets[:-1][present]
+        found[at] = self.times[at] - self.starts[present]
+        return found
 
     def select(self, which: Int[ndarray, "some"]) -> "EventSequences":
         """These sequences, in this order."""

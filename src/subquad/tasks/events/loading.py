@@ -1,0 +1,196 @@
+"""Events from data: EasyTPP's JSON, texts with one sequence a line, one table, or a dataset of the Hugging Face hub."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+from numpy import ndarray
+
+from subquad.errors import SubquadError
+from subquad.tasks.events.files import (
+    PARQUET,
+    Columns,
+    read_lines,
+    read_records,
+    read_rows,
+    rows_of_records,
+    whole_number,
+)
+from subquad.tasks.events.repairs import Repairs, Rows, assemble
+from subquad.tasks.events.sequences import EventSequences
+
+JSON = (".json", ".jsonl")
+FILES = (*JSON, ".csv", ".tsv", *PARQUET)
+MOST = 100_000  # types
+SPLITS = {  # what files, and splits of a dataset, are called
+    "train": ("train",),
+    "development": ("development", "dev", "valid", "validation", "val"),
+    "test": ("test",),
+}
+
+
+class EventSplits(NamedTuple):
+    """Split by sequence, never by event. All have the same types."""
+
+    train: EventSequences
+    development: EventSequences
+    test: EventSequences
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """About all three."""
+        return tuple(dict.fromkeys(sentence for part in self for sentence in part.complaints))
+
+
+class _Read(NamedTuple):
+    """A file's rows, and what is known of its types."""
+
+    rows: Rows
+    types: int = 0  # how many it says that there are, 0 where it does not
+    first: int | None = 0  # the number that they begin with; none where they are names
+
+
+def load_splits(
+    source: str, columns: Columns | None = None, repairs: Repairs | None = None, *, fold: int = 1, seed: int = 0
+) -> EventSplits:
+    """Sequences to train on, to watch while training and to test on, from a folder, a file or a name of the hub's.
+
+    Where there is no development split, a tenth of the training sequences is taken for it. Of one file, 60 of a hundred
+    sequences are for training, 20 for development and 20 for the test. Both go by the seed.
+    """
+    path, columns, repairs = Path(source), columns or Columns(), repairs or Repairs()
+    if path.is_dir():
+        read = _folder(path, columns, fold)
+    elif path.exists():
+        read = {"all": _file(path, columns)}
+    elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source) and path.suffix.lower() not in FILES:
+        read = _hub(source)
+    else:
+        raise SubquadError(f"there is no file or folder {source}: check the path given by --data")
+    names = _type_names(source, list(read.values()))
+    found = {split: assemble(one.rows, names, repairs) for split, one in read.items()}
+    splits = _cut(source, found, seed)
+    for split, part in splits._asdict().items():
+        if part.lengths.max(initial=0) < 2:
+            raise SubquadError(
+                f"the {split} split of {source} has no sequence of 2 events or more: there is nothing to predict"
+            )
+    return splits
+
+
+def load_sequences(
+    path: Path, type_names: Sequence[str], columns: Columns | None = None, repairs: Repairs | None = None, *, fold: int = 1
+) -> EventSequences:
+    """New sequences from a file, whose types must be among those known. A folder gives its test split."""
+    columns, repairs = columns or Columns(), repairs or Repairs()
+    if not path.exists():
+        raise SubquadError(f"there is no file or folder {path}: check the path given by --data")
+    read = _folder(path, columns, fold)["test"] if path.is_dir() else _file(path, columns)
+    return assemble(read.rows, type_names, repairs)
+
+
+def _file(path: Path, columns: Columns) -> _Read:
+    suffix = path.suffix.lower()
+    if suffix in JSON:
+        return _Read(*read_records(path))
+    if suffix in (".csv", ".tsv", *PARQUET):
+        return _Read(read_rows(path, columns), first=None)
+    raise SubquadError(f"{path} is of no known kind: give a folder, or a file that ends in {', '.join(FILES)}")
+
+
+def _folder(path: Path, columns: Columns, fold: int) -> dict[str, _Read]:
+    """By split."""
+    folds = sorted(found.name.split("-")[1] for found in path.glob("time-*-train.txt"))
+    if folds:
+        if str(fold) not in folds:
+            raise SubquadError(f"{path} has no time-{fold}-train.txt: choose --fold {' or '.join(folds)}")
+        pairs = {split: [path / f"{what}-{fold}-{split}.txt" for what in ("time", "event")] for split in ("train", "test")}
+        return {split: _Read(read_lines(*pair), first=1) for split, pair in pairs.items()}
+    files = {
+        split: next((file for name in names for suffix in FILES if (file := path / f"{name}{suffix}").exists()), None)
+        for split, names in SPLITS.items()
+    }
+    if files["train"] is None and files["test"] is None:
+        raise SubquadError(
+            f"{path} is of no known layout: it has neither train.json and test.json (EasyTPP's) nor time-1-train.txt, "
+            "event-1-train.txt and the same for test (one sequence a line)"
+        )
+    for split in ("train", "test"):
+        if files[split] is None:
+            raise SubquadError(f"{path} has no {split}.json beside the others: put it there, or give one file to be split")
+    return {split: _file(file, columns) for split, file in files.items() if file is not None}
+
+
+def _hub(name: str) -> dict[str, _Read]:
+    """A dataset of the hub's with EasyTPP's fields."""
+    try:
+        import datasets
+    except ImportError:
+        raise SubquadError(
+            f"there is no file or folder {name}; to look for a dataset of that name, pip install 'subquad[hub]'"
+        ) from None
+    try:
+        loaded: Any = datasets.load_dataset(name)
+    except (OSError, ValueError, RuntimeError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise SubquadError(
+            f"there is no file or folder {name}, nor could a dataset of that name be had from the Hugging Face hub ({why}): "
+            "get its files elsewhere and give the path of their folder"
+        ) from None
+    found = {}
+    for split, names in SPLITS.items():
+        given = next((one for one in names if one in loaded), None)
+        if given is not None:
+            found[split] = _Read(*rows_of_records(f"{name}, {given}", loaded[given]))
+        elif split != "development":
+            raise SubquadError(f"the dataset {name} has no split {split!r} but {', '.join(map(repr, loaded))}")
+    return found
+
+
+def _type_names(source: str, read: list[_Read]) -> list[str]:
+    """Names that occur, numbers in their order; or all numbers from the first to the last, whether they occur or not.
+
+    EasyTPP's begin with 0 and are as many as it says. If they go up to that number, they begin with 1.
+    """
+    values = {name: whole_number(name) for one in read for name in one.rows.written if name}
+    if any(one.first is None for one in read):
+        return sorted(values, key=lambda name: (values[name] is None, values[name] or 0, name))
+    present = {value for value in values.values() if value is not None}
+    said, start = max(one.types for one in read), read[0].first or 0
+    if said and said in present and min(present) >= 1:
+        start = 1
+    stop = start + said if said else max(present, default=-1) + 1
+    if stop > MOST:
+        raise SubquadError(f"{source} has types up to number {stop - 1:,}, and more than {MOST:,} cannot be told apart")
+    return [str(number) for number in range(start, stop)]
+
+
+def _cut(source: str, found: dict[str, EventSequences], seed: int) -> EventSplits:
+    """What splits the data do not have."""
+    rng = np.random.default_rng(seed)
+    if "all" in found:
+        count = len(found["all"].names)
+        if count < 3:
+            raise SubquadError(
+                f"{source} has {count} sequences, but at least 3 are needed: to train on, to watch, and to test on"
+            )
+        fifth = max(1, round(0.2 * count))
+        parts = np.split(_shuffled(found["all"], rng), [fifth, 2 * fifth])
+        test, development, train = (found["all"].select(np.sort(part)) for part in parts)
+        return EventSplits(train, development, test)
+    if "development" in found:
+        return EventSplits(**found)
+    count = len(found["train"].names)
+    if count < 2:
+        raise SubquadError(f"{source} has one training sequence and no development split: at least 2 sequences are needed")
+    order, tenth = _shuffled(found["train"], rng), max(1, count // 10)
+    development, train = (found["train"].select(np.sort(part)) for part in (order[:tenth], order[tenth:]))
+    return EventSplits(train, development, found["test"])
+
+
+def _shuffled(sequences: EventSequences, rng: np.random.Generator) -> Int[ndarray, "sequences"]:
+    """An order that depends on the names and the seed, not on the order in the file."""
+    return rng.permutation(np.argsort(np.array(sequences.names), kind="stable"))
