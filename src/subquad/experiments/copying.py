@@ -69,7 +69,8 @@ SCALES: dict[str, Grid] = {
     "long": replace(
         QUICK,
         lengths=(64,),
-        arguments=(*SMALL, "--steps", "3600", "--evaluate-every", "300", "--checkpoint-every", "600"),
+        arguments=(*SMALL, "--steps", "2700", "--evaluate-every", "300", "--checkpoint-every", "900"),
+        own={"favor": ("--features", "128")},
         timing=(*TIMING, "--batch", "1", "--lengths", "8..4096"),
         timing_budget=600,
         minutes="about an hour on two cores",

@@ -59,7 +59,7 @@ SCALES: dict[str, Grid] = {
         folds=5,
         arguments=(
             *("--layers", "1", "--heads", "4", "--width", "16", "--batch", "32", "--steps", "300"),
-            *("--learning-rate", "3e-3", "--schedule", "cosine", "--warm-up", "20"),
+            *("--learning-rate", "1e-2", "--schedule", "cosine", "--warm-up", "20"),
             *("--evaluate-every", "100", "--checkpoint-every", "300"),
         ),
         own={"favor": ("--features", "64"), "infinity": ("--segment", "128", "--basis", "64"), "linformer": ("--k", "64")},

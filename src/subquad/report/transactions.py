@@ -30,15 +30,21 @@ def write_transactions_page(folder: Path, scale: str, path: Path) -> None:
         ]
         drawn[f"auroc_{label}"] = curves(points(own, "auroc"), "AUROC on the development clients")
     title = "Clients by their transactions"
+    simulated = not any(run.about["options"]["task"]["data"] for run in runs)
 
     def parts() -> Iterator[str]:
-        yield heading(title, f"scale: {scale}; {'simulated clients' if labels == [''] else 'data that were given'}")
+        yield heading(title, f"scale: {scale}; {'simulated clients' if simulated else 'data that were given'}")
         yield table(tables.verdicts(transactions.judge(folder, scale)))
         yield section("Quality")
         yield paragraph(
             "Mean AUROC over folds on test clients; intervals by drawing the clients of each fold again, the same ones for "
             "both where two are compared. A difference is real where its interval does not hold zero."
         )
+        if simulated:
+            yield paragraph(
+                "The best possible classifier of simulated clients adds up what each event says by its code and its place in "
+                "time, so these clients show whether a model learns with an attention, not whether it needs one."
+            )
         for label, by_name in gather(rows).items():
             yield table(qualities(label, by_name, transactions.best_possible(rows)))
             if f"auroc_{label}" in drawn:
