@@ -18,8 +18,8 @@ m    number of features
 ``keep`` is ``b s``, true where a key is real and false where it is padding.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -173,4 +173,37 @@ class Judged(Protocol):
 
     def final(self, model: torch.nn.Module) -> list[dict[str, Any]]:
         """Rows with a metric, its value and its split, and low and high where they are known."""
+        ...
+
+
+@runtime_checkable
+class Ranked(Protocol):
+    """A task one of whose metrics says which of a run's weights are the best."""
+
+    @property
+    def best(self) -> tuple[str, Literal["low", "high"]]:
+        """The metric of `evaluate`, and whether a low or a high one is good."""
+        ...
+
+
+@runtime_checkable
+class Chunked(Protocol):
+    """A task whose batches are learned from piece by piece, so that only one piece's inner results are kept at a time."""
+
+    def pieces(self, batch: Any) -> int:
+        """How many there are."""
+        ...
+
+    def losses(self, model: torch.nn.Module, batch: Any) -> Iterator[Counted]:
+        """Of one piece after the other; the gradient of each is taken before the next is computed."""
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A task some of whose metrics are no shares."""
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Of these metrics."""
         ...

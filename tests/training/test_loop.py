@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from subquad.results import Run
 from subquad.tasks import Copy
 from subquad.training import TrainOptions, checkpoints
 from subquad.training.loop import generator, load_model, train
-from subquad.types import AttentionOptions
+from subquad.types import AttentionOptions, Counted
 
 TASK = Copy(length=14, held_out=8)
 SIZE = ModelOptions(layers=1, heads=2, width=8, dropout=0.1)
@@ -222,6 +223,98 @@ def test_checkpoints_are_readable_by_others(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     assert load_file(folder / "model.safetensors").keys() == model.state_dict().keys()
+
+
+class Watched(Copy):
+    """A task with a metric that falls and rises again, by the weights alone: how far a bias is from where it was once."""
+
+    best = ("distance", "low")
+    units: ClassVar = {"distance": "m"}
+
+    def evaluate(self, model: Any, generator: torch.Generator) -> dict[str, float]:
+        bias = model.blocks[0].norm_feed.bias
+        return {"distance": float((bias.detach() - TURN).abs().sum())}
+
+
+TURN = 0.012  # where the largest biases are after about half of the steps
+FAST = replace(OPTIONS, evaluate_every=2, learning_rate=3e-3, optimizer="adamw")
+
+
+def watched(folder: Path, options: TrainOptions = FAST, watch: Any = lambda progress: None) -> tuple[Run, Decoder]:
+    task, run = Watched(length=14, held_out=8), run_of(folder)
+    model = make()
+    train(task, model, options, run, seed=0, watch=watch)
+    return run, model
+
+
+def distances(run: Run) -> dict[int, float]:
+    return {row["step"]: row["value"] for row in run.rows() if row["metric"] == "distance"}
+
+
+def same(one: Decoder, other: Decoder) -> bool:
+    return all(torch.equal(*pair) for pair in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def test_the_best_weights_are_kept(tmp_path: Path) -> None:
+    """They are those that the run had then, and what is used afterwards; the run itself went on to its end."""
+    run, model = watched(tmp_path / "run")
+    found = distances(run)
+    best = min(found, key=lambda step: found[step])
+    assert 2 < best < 12
+    assert [row["value"] for row in run.rows() if row["metric"] == "best_step"] == [best]
+    assert {row["unit"] for row in run.rows() if row["metric"] == "distance"} == {"m"}
+    assert same(model, watched(tmp_path / "short", replace(FAST, steps=best, keep_best=False))[1])
+    loaded = make(seed=3)
+    assert load_model(run.folder, loaded, print) == best
+    assert same(loaded, model)
+    last_run, last = watched(tmp_path / "last", replace(FAST, keep_best=False))
+    assert not same(last, model)
+    assert not (last_run.folder / "best").exists()
+    kept, _ = checkpoints.load(run.folder / "checkpoint")
+    assert kept is not None
+    assert kept.step == 12
+    checkpoints.restore(kept, loaded)
+    assert same(loaded, last)
+
+
+@pytest.mark.parametrize("kill_at", [5, 9, 11])
+def test_the_best_weights_survive_a_kill(kill_at: int, tmp_path: Path) -> None:
+    whole, model = watched(tmp_path / "whole")
+
+    def watch(progress: Any) -> None:
+        if progress.step == kill_at:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        watched(tmp_path / "broken", watch=watch)
+    resumed, again = watched(tmp_path / "broken")
+    assert distances(resumed) == distances(whole)
+    assert same(model, again)
+    finished, once_more = watched(tmp_path / "broken")
+    assert same(model, once_more)
+    assert [row for row in finished.rows() if row["metric"] == "best_step"] == [
+        row for row in whole.rows() if row["metric"] == "best_step"
+    ]
+
+
+class Cut(Copy):
+    """A task whose batches come in pieces: here the sequences of a batch, some at a time."""
+
+    def pieces(self, batch: Any) -> int:
+        return 2
+
+    def losses(self, model: Any, batch: Any) -> Iterator[Counted]:
+        for at in range(2):
+            yield self.loss(model, type(batch)(*(part[at::2] for part in batch)))
+
+
+def test_pieces_add_up(tmp_path: Path) -> None:
+    still, found = replace(SIZE, dropout=0.0), []
+    for name, kind in (("whole", Copy), ("cut", Cut)):
+        run, task = run_of(tmp_path / name), kind(length=14, held_out=8)
+        train(task, make(size=still), OPTIONS, run, seed=0)
+        found.append([loss for _, loss in losses(run)])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
 def test_a_module_can_add_a_term_to_the_loss(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 from torch import nn
 
+from subquad.cli.follow import follow
 from subquad.cli.train import load
 from subquad.errors import SubquadError
 from subquad.results import write_whole
@@ -27,9 +28,16 @@ class Predict:
     file: Path | None = None
     """A file with a sequence in each line."""
     data: Path | None = None
-    """For a run on transactions: a file or folder like the one it was trained on; labels are not needed."""
+    """For a run on transactions or events: a file or folder like the one it was trained on; labels are not needed."""
     output: Path | None = None
-    """Where the scores for --data go, a line `client,score` for each client: standard output unless told."""
+    """Where the answers for --data go, a CSV line for each client or sequence: standard output unless told."""
+    follow: bool = False
+    """For a run on events: read them from standard input as they come, `time type` or `sequence time type` in a line, with
+    spaces or commas, and print what is to be expected after each. A line with a sequence's name only ends it."""
+    every: int = 1
+    """With --follow: print after each so many events only; 0 for the end, a line for each sequence."""
+    remember: int = 1000
+    """With --follow: sequences that are remembered; beyond, the one that was silent for longest begins anew."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,11 +49,17 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError("give --data, or a sequence or --file, not both")
     if given.output and not given.data:
         raise SubquadError("--output is for the scores of --data: give both")
+    if given.follow and (given.data or given.sequence or given.file):
+        raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
+    if given.every < 0 or given.remember < 1:
+        raise SubquadError("--every must not be negative, and --remember must be positive")
     task, model, _ = load(given.run)
     if given.data is not None:
         return _score(task, model, given.data, given.output)
+    if given.follow:
+        return follow(task, model, sys.stdin, every=given.every, remember=given.remember)
     if not hasattr(task, "reply"):
-        raise SubquadError(f"a model of {task.kind} scores clients: give their transactions by --data")
+        raise SubquadError(f"a model of {task.kind} {task.takes}")
     for number, words in enumerate(_lines(given), start=1):
         try:
             print(task.reply(model, words), flush=True)
@@ -56,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> int:
-    """A line for each client."""
+    """A line for each client or sequence."""
     if not hasattr(task, "predict"):
         raise SubquadError(f"a model of {task.kind} answers sequences and gives no scores: give a sequence, not --data")
     scored = task.predict(model, data)
@@ -64,8 +78,8 @@ def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> int:
         print(f"subquad: {complaint}", file=sys.stderr)
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
-    lines.writerow(["client", "score"])
-    lines.writerows((client, f"{score:.6g}") for client, score in zip(scored.clients, scored.scores, strict=True))
+    lines.writerow(scored.columns)
+    lines.writerows(scored.lines)
     if output is None:
         print(written.getvalue(), end="")
     else:

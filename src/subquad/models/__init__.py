@@ -1,6 +1,7 @@
 """Models around the mechanisms."""
 
 from subquad.models.block import Block
+from subquad.models.causal import CausalEncoder, detached
 from subquad.models.embeddings import PixelEmbedding, TimeEmbedding, TokenEmbedding, ValueEmbedding
 from subquad.models.generation import Sampling, generate
 from subquad.models.multihead import MultiheadAttention, Projected
@@ -8,6 +9,7 @@ from subquad.models.stacks import Decoder, DecoderState, Encoder, EncoderDecoder
 
 __all__ = [
     "Block",
+    "CausalEncoder",
     "Decoder",
     "DecoderState",
     "Encoder",
@@ -20,5 +22,6 @@ __all__ = [
     "TimeEmbedding",
     "TokenEmbedding",
     "ValueEmbedding",
+    "detached",
     "generate",
 ]

@@ -12,10 +12,10 @@ from subquad.errors import SubquadError
 LONGEST_WAVE = 10_000.0
 
 
-def sinusoids(at: Float[Tensor, "n"], width: int) -> Float[Tensor, "n w"]:
+def sinusoids(at: Float[Tensor, "*n"], width: int) -> Float[Tensor, "*n w"]:
     """Sines and cosines of waves from 2 pi to 2 pi 10000 positions long (Vaswani et al. 2017, section 3.5)."""
     waves = torch.exp(torch.arange(0, width, 2, device=at.device) * (-math.log(LONGEST_WAVE) / width))
-    angles = at[..., None].float() * waves
+    angles = (at if at.dtype == torch.float64 else at.float())[..., None] * waves  # far positions need float64
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
 
 
@@ -51,8 +51,8 @@ class LearnedPositions(nn.Module):
 class Rotation(NamedTuple):
     """Cosines and sines of the angles by which each pair of coordinates is turned at each position."""
 
-    cosines: Float[Tensor, "n d"]
-    sines: Float[Tensor, "n d"]
+    cosines: Float[Tensor, "*b n d"]  # the same for all sequences, or b 1 n d
+    sines: Float[Tensor, "*b n d"]
 
 
 def rotation(start: int, length: int, width: int, like: Tensor) -> Rotation:
@@ -60,6 +60,13 @@ def rotation(start: int, length: int, width: int, like: Tensor) -> Rotation:
     waves = torch.exp(torch.arange(0, width, 2, device=like.device) * (-math.log(LONGEST_WAVE) / width))
     angles = (torch.arange(start, start + length, device=like.device)[:, None].float() * waves).repeat_interleave(2, dim=1)
     return Rotation(angles.cos(), angles.sin())
+
+
+def rotation_at(at: Float[Tensor, "b n"], width: int) -> Rotation:
+    """The angles of positions that are real numbers, such as times, and differ from sequence to sequence."""
+    waves = torch.exp(torch.arange(0, width, 2, device=at.device) * (-math.log(LONGEST_WAVE) / width))
+    angles = (at[:, None, :, None] * waves).repeat_interleave(2, dim=-1)
+    return Rotation(angles.cos().float(), angles.sin().float())
 
 
 def rotate(x: Float[Tensor, "b h n d"], by: Rotation) -> Float[Tensor, "b h n d"]:

@@ -14,7 +14,7 @@ from subquad.errors import SubquadError
 from subquad.models.block import Block, Norm
 from subquad.models.embeddings import TokenEmbedding
 from subquad.models.multihead import Projected
-from subquad.models.positions import LearnedPositions, Rotation, Sinusoidal, rotation
+from subquad.models.positions import LearnedPositions, Rotation, Sinusoidal, rotation, rotation_at, sinusoids
 from subquad.types import AttentionOptions
 
 PositionKind = Literal["sinusoidal", "learned", "rotary"]
@@ -50,7 +50,7 @@ class ModelOptions:
             raise SubquadError(f"rotary positions turn pairs of coordinates: width must be even, but is {self.width}")
 
 
-class _Stack(nn.Module):
+class Stack(nn.Module):
     """What encoders and decoders share: positions, blocks, and the norm that a pre-norm stack ends with."""
 
     def __init__(
@@ -85,8 +85,12 @@ class _Stack(nn.Module):
         )
         self.last_norm: nn.Module = nn.LayerNorm(width) if options.norm == "pre" else nn.Identity()
 
-    def _enter(self, x: Tensor, start: int) -> tuple[Tensor, Rotation | None]:
-        """What the first block gets, and the rotation that all of them use."""
+    def _enter(self, x: Tensor, start: int, at: Tensor | None = None) -> tuple[Tensor, Rotation | None]:
+        """What the first block gets, and the rotation that all of them use. Positions count from `start`, or are `at`."""
+        if at is not None:
+            if self.options.positions == "rotary":
+                return self.dropout(x), rotation_at(at, self.options.width)
+            return self.dropout(x + sinusoids(at, x.shape[-1]).to(x.dtype)), None
         if self.add_positions is not None:
             return self.dropout(self.add_positions(x, start)), None
         return self.dropout(x), rotation(start, x.shape[1], self.options.width, x)
@@ -98,7 +102,7 @@ class _Stack(nn.Module):
         return run(x)
 
 
-class Encoder(_Stack):
+class Encoder(Stack):
     """Every position sees every kept position."""
 
     def __init__(
@@ -132,7 +136,7 @@ class DecoderState(NamedTuple):
 Context = Float[Tensor, "b s w"] | Sequence[Projected]
 
 
-class Decoder(_Stack):
+class Decoder(Stack):
     """Predicts each token from those before it, and from a context where it has cross-attention."""
 
     def __init__(

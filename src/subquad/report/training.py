@@ -74,7 +74,8 @@ def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> 
     drawn: dict[str, alt.LayerChart] = {}
     for metric in ("loss", *metric_names(trained)):
         if found := points(trained, metric):
-            drawn[metric] = curves(found, metric.replace("_", " "), log=metric == "loss", interactive=interactive)
+            log = metric == "loss" and min(row["value"] for row in found) > 0  # that of densities can be negative
+            drawn[metric] = curves(found, metric.replace("_", " "), log=log, interactive=interactive)
     return drawn
 
 

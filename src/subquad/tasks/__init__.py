@@ -6,9 +6,10 @@ One that has data to read has `prepare`, which gives the task itself.
 from typing import Any
 
 from subquad.tasks.copy import Copy
+from subquad.tasks.events import Events
 from subquad.tasks.sorting import Sorting
 from subquad.tasks.transactions import Transactions
 
-TASKS: dict[str, type[Any]] = {"copy": Copy, "sorting": Sorting, "transactions": Transactions}
+TASKS: dict[str, type[Any]] = {"copy": Copy, "sorting": Sorting, "transactions": Transactions, "events": Events}
 
-__all__ = ["TASKS", "Copy", "Sorting", "Transactions"]
+__all__ = ["TASKS", "Copy", "Events", "Sorting", "Transactions"]

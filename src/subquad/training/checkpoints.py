@@ -26,14 +26,17 @@ class Checkpoint(NamedTuple):
     about: dict[str, Any]
 
 
-def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, about: Mapping[str, Any]) -> Path:
-    """Writes a checkpoint and lets go of the oldest."""
+def save(
+    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer | None, about: Mapping[str, Any]
+) -> Path:
+    """Writes a checkpoint and lets go of the oldest. One without an optimizer is to be used, not to be trained on."""
     beside, final = folder / f"step-{step:09d}.part", folder / f"step-{step:09d}"
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         save_file(model_tensors(model), beside / "model.safetensors")
-        save_file(_optimizer_tensors(model, optimizer), beside / "optimizer.safetensors")
+        moments = {} if optimizer is None else _optimizer_tensors(model, optimizer)
+        save_file(moments, beside / "optimizer.safetensors")
         (beside / "about.json").write_text(json.dumps({"step": step, **about}))
         shutil.rmtree(final, ignore_errors=True)
         beside.replace(final)
@@ -76,6 +79,13 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
         name, part = key.rsplit("|", 1)
         state.setdefault(names.index(name), {})[part] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Lets go of the checkpoints of later steps, which a run that goes on from this one will come to again."""
+    for path in _found(folder):
+        if int(path.name.removeprefix("step-")) > step:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -17,9 +17,11 @@ from subquad.errors import SubquadError
 from subquad.results import Row, Run
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
-from subquad.types import Judged, Task
+from subquad.types import Chunked, Counted, Judged, Measured, Ranked, Task
 
 FLUSH_SECONDS = 2.0
+BEST = "best"
+"""The folder of a run, beside its checkpoints, with the weights that were best when they were evaluated."""
 BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # streams of random numbers
 
 
@@ -62,6 +64,7 @@ def train(
             setattr(module, "recompute", options.recompute)  # noqa: B010, a stack's own flag
     loop = _Loop(task, model, options, run, seed, accelerator, optimizer, watch)
     loop.run_from(start)
+    loop.restore_best()
     return model
 
 
@@ -85,6 +88,7 @@ class _Loop:
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
+        self.ranked = task if options.keep_best and isinstance(task, Ranked) else None
         self.terms: list[Tensor] = []  # what modules add to the loss while the model runs
         for module in model.modules():
             if getattr(module, "weight_in_loss", 0.0):
@@ -132,19 +136,7 @@ class _Loop:
         total = torch.zeros((), device=self.accelerator.device)
         parts = list(self._parts(batch))
         for number, part in enumerate(parts):
-            last = number == len(parts) - 1
-            with self.accelerator.no_sync(self.model) if not last else _nothing():
-                with torch.autocast(
-                    self.accelerator.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"
-                ):
-                    self.terms.clear()
-                    losses = self.task.loss(self.model, part).total
-                # processes' gradients are averaged, so each counts as often as there are processes
-                scaled = losses * self.accelerator.num_processes / count
-                if self.terms:
-                    scaled = scaled + torch.stack(self.terms).mean() / len(parts)
-                self.accelerator.backward(scaled)
-            total += losses.detach()
+            total += self._backward(part, count, parts=len(parts), last=number == len(parts) - 1)
         loss = float(self.accelerator.reduce(total, "sum")) / count
         if not np.isfinite(loss):
             raise _NotFiniteError(step + 1, loss)
@@ -153,6 +145,32 @@ class _Loop:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss, batch[0].shape[:2].numel()
+
+    def _backward(self, part: Any, count: int, *, parts: int, last: bool) -> Tensor:
+        """The gradient of a part, piece by piece where the task has pieces; gives the sum of its losses."""
+        pieces = self.task.pieces(part) if isinstance(self.task, Chunked) else 1
+        each = self._losses(part)
+        total = torch.zeros((), device=self.accelerator.device)
+        for piece in range(pieces):
+            with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else _nothing():
+                with torch.autocast(
+                    self.accelerator.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"
+                ):
+                    self.terms.clear()
+                    losses = next(each).total
+                # processes' gradients are averaged, so each counts as often as there are processes
+                scaled = losses * self.accelerator.num_processes / count
+                if self.terms:
+                    scaled = scaled + torch.stack(self.terms).mean() / (parts * pieces)
+                self.accelerator.backward(scaled)
+            total += losses.detach()
+        return total
+
+    def _losses(self, part: Any) -> Iterator[Counted]:
+        if isinstance(self.task, Chunked):
+            yield from self.task.losses(self.model, part)
+        else:
+            yield self.task.loss(self.model, part)
 
     def _parts(self, batch: Any) -> Iterator[Any]:
         """This process' share, in parts. Strided, so that long and short sequences are spread alike."""
@@ -176,14 +194,42 @@ class _Loop:
             return
         self.plain.eval()
         self.metrics = self.task.evaluate(self.plain, generator(self.seed, HELD_OUT))
+        self._keep_best(step)
+        units = self.task.units if isinstance(self.task, Measured) else {}
         for name, value in self.metrics.items():
-            self._keep({"metric": name, "value": value, "unit": "share", "step": step, "split": "held out"})
+            self._keep({"metric": name, "value": value, "unit": units.get(name, "share"), "step": step, "split": "held out"})
         self._keep({"metric": "tokens_per_second", "value": speed, "unit": "1/s", "step": step, "split": "train"})
         if step == self.options.steps:
-            for sample in self.task.samples(self.plain, generator(self.seed, SAMPLES), 8):
-                self._keep({"metric": "sample", "value": None, "unit": "", "step": step, **sample})
-            for row in self.task.final(self.plain) if isinstance(self.task, Judged) else []:
-                self._keep({"unit": "share", "step": step, **row})
+            self._finish(step)
+
+    def _finish(self, step: int) -> None:
+        """What is said of the model at the end: of its best weights, where they are kept."""
+        last = {name: tensor.clone() for name, tensor in checkpoints.model_tensors(self.plain).items()}
+        if (best := self.restore_best()) is not None:
+            self._keep({"metric": "best_step", "value": best, "unit": "steps", "step": step})
+        for sample in self.task.samples(self.plain, generator(self.seed, SAMPLES), 8):
+            self._keep({"metric": "sample", "value": None, "unit": "", "step": step, **sample})
+        for row in self.task.final(self.plain) if isinstance(self.task, Judged) else []:
+            self._keep({"unit": "share", "step": step, **row})
+        self.plain.load_state_dict(last, strict=False)
+
+    def _keep_best(self, step: int) -> None:
+        """Keeps the weights beside the checkpoints if none were better. What was best so far, the run's rows say."""
+        if self.ranked is None:
+            return
+        name, good = self.ranked.best
+        sign = 1.0 if good == "low" else -1.0
+        before = [row["value"] for row in (*self.run.rows(), *self.waiting) if _evaluated(row, name)]
+        if all(sign * self.metrics[name] < sign * value for value in before):
+            checkpoints.save(self.run.folder / BEST, step, self.plain, None, {"seed": self.seed, name: self.metrics[name]})
+
+    def restore_best(self) -> int | None:
+        """Puts back the weights that were best, and gives their step, where they are kept."""
+        found = None if self.ranked is None else checkpoints.load(self.run.folder / BEST)[0]
+        if found is None:
+            return None
+        checkpoints.restore(found, self.plain)
+        return found.step
 
     def _checkpoint(self, step: int) -> None:
         self._flush()
@@ -225,12 +271,20 @@ def _resume(run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, say: C
         step = found.step
     if main:
         run.keep_rows(lambda row: row["step"] <= step)
+        checkpoints.forget_after(run.folder / BEST, step)
     return step
 
 
+def _evaluated(row: Row, metric: str) -> bool:
+    return row["metric"] == metric and row.get("split") == "held out"
+
+
 def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:
-    """Puts a run's newest weights into a model, and gives their step."""
-    found, complaints = checkpoints.load(folder / "checkpoint")
+    """Puts a run's best weights into a model, or its newest where no best ones were kept, and gives their step."""
+    found, complaints = checkpoints.load(folder / BEST)
+    if found is None:
+        found, more = checkpoints.load(folder / "checkpoint")
+        complaints += more
     for complaint in complaints:
         say(complaint)
     if found is None:

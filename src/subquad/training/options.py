@@ -30,6 +30,7 @@ class TrainOptions:
     redraw: int = 0  # steps after which random features are drawn anew; 0 for never
     evaluate_every: int = 200
     checkpoint_every: int = 200
+    keep_best: bool = True  # end with the weights that were best when evaluated, for tasks that say which metric tells
 
     def check(self) -> None:
         """Refuses what cannot be run."""

@@ -5,12 +5,15 @@ from subquad.tasks.events.loading import EventSplits, load_sequences, load_split
 from subquad.tasks.events.repairs import Repairs
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Hawkes, Renewal, SelfCorrecting
+from subquad.tasks.events.task import Events, EventsTask
 
 __all__ = [
     "SIMULATORS",
     "Columns",
     "EventSequences",
     "EventSplits",
+    "Events",
+    "EventsTask",
     "Hawkes",
     "Renewal",
     "Repairs",

@@ -16,7 +16,8 @@ from torch import nn
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
-from subquad.tasks.transactions.batches import Buckets, EventBatch, bounded, pad
+from subquad.tasks.buckets import Buckets, bounded
+from subquad.tasks.transactions.batches import EventBatch, pad
 from subquad.tasks.transactions.features import Amounts, Features, learn
 from subquad.tasks.transactions.histories import Histories
 from subquad.tasks.transactions.loading import Columns, load_histories
@@ -90,11 +91,22 @@ class Scored(NamedTuple):
     scores: Float[ndarray, "clients"]
     complaints: tuple[str, ...]
 
+    @property
+    def columns(self) -> list[str]:
+        """What `lines` have."""
+        return ["client", "score"]
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """One for each client."""
+        return [[client, f"{score:.6g}"] for client, score in zip(self.clients, self.scores, strict=True)]
+
 
 class TransactionsTask:
     """Batches, model, loss and metrics over loaded histories."""
 
     kind = "transactions"
+    takes = "scores clients: give their transactions by --data"
 
     def __init__(self, options: Transactions, features: Features | None = None) -> None:
         self.options, self.kept = options, features

@@ -1,0 +1,79 @@
+"""A stack that looks back only, over positions that are real numbers, such as times."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.attention import require_causal
+from subquad.errors import SubquadError
+from subquad.models.stacks import DecoderState, ModelOptions, Stack
+from subquad.types import AttentionOptions
+
+
+class CausalEncoder(Stack):
+    """Every position sees those up to itself. Where a position is, comes with the sequence."""
+
+    def __init__(
+        self,
+        embed: nn.Module,
+        attention: AttentionOptions,
+        options: ModelOptions | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """`embed` turns what the sequence holds into vectors of the model's width."""
+        require_causal(attention.build(heads=1, width=2), attention.kind)
+        options = options or ModelOptions()
+        if options.positions == "learned":
+            raise SubquadError("learned positions are whole numbers, but these are not: choose sinusoidal or rotary")
+        super().__init__(options, attention, None, generator)
+        self.embed = embed
+
+    def forward(self, inputs: Any, at: Float[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
+        """A vector for each position."""
+        return self.causal(inputs, at)[0]
+
+    def causal(
+        self, inputs: Any, at: Float[Tensor, "b n"], state: DecoderState | None = None
+    ) -> tuple[Float[Tensor, "b n w"], DecoderState]:
+        """The same from where `state` stands, and the state after it."""
+
+        def run(x: Tensor, block: Any, before: Any, turn: Any) -> Any:
+            return self._through(lambda y: block.causal(y, before, rotation=turn), x)
+
+        return self._advance(run, inputs, at, state)
+
+    def step(
+        self, inputs: Any, at: Float[Tensor, "b 1"], state: DecoderState | None = None, *, reuse: bool = False
+    ) -> tuple[Float[Tensor, "b 1 w"], DecoderState]:
+        """One position: the fast path of `causal`. With `reuse` the old state is given up."""
+
+        def run(x: Tensor, block: Any, before: Any, turn: Any) -> Any:
+            return block.step(x, before, rotation=turn, reuse=reuse)
+
+        return self._advance(run, inputs, at, state)
+
+    def _advance(
+        self, run: Callable[..., Any], inputs: Any, at: Tensor, state: DecoderState | None
+    ) -> tuple[Tensor, DecoderState]:
+        x, turn = self._enter(self.embed(inputs), 0, at)
+        before: Sequence[Any] = [None] * len(self.blocks) if state is None else state.layers
+        after = []
+        for block, remembered in zip(self.blocks, before, strict=True):
+            x, kept = run(x, block, remembered, turn)
+            after.append(kept)
+        seen = 0 if state is None else int(state.position)
+        return self.last_norm(x), DecoderState(torch.tensor(seen + x.shape[1]), tuple(after))
+
+
+def detached(state: Any) -> Any:
+    """A state that no gradient flows back through: for training in chunks (truncated backpropagation)."""
+    if isinstance(state, Tensor):
+        return state.detach()
+    if isinstance(state, tuple):
+        parts = [detached(part) for part in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    return state

@@ -1,0 +1,67 @@
+"""Sequences of events side by side, and cut along time."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from torch import Tensor
+
+
+class EventBatch(NamedTuple):
+    """Events with padding behind them, in the model's unit of time. Nothing looks at padding: what is behind is not seen."""
+
+    times: Float[Tensor, "b n"]  # since the start, float64
+    gaps: Float[Tensor, "b n"]  # since the event before, float32; below 0 for a first event
+    types: Int[Tensor, "b n"]
+    keep: Bool[Tensor, "b n"]
+
+
+class Encoded(NamedTuple):
+    """The same of all sequences, one after the other."""
+
+    offsets: Int[ndarray, "sequences+1"]
+    times: Float[ndarray, "events"]
+    gaps: Float[ndarray, "events"]
+    types: Int[ndarray, "events"]
+
+    def pad(self, which: Int[ndarray, "b"]) -> EventBatch:
+        """Some sequences as a batch."""
+        lengths = np.diff(self.offsets)[which]
+        places = np.arange(int(lengths.max(initial=1)))
+        keep = places < lengths[:, None]
+        at = np.where(keep, self.offsets[:-1][which][:, None] + places, 0)
+        times, gaps, types = (
+            np.where(keep, values[at] if len(values) else 0, 0) for values in (self.times, self.gaps, self.types)
+        )
+        made = (torch.from_numpy(times), torch.from_numpy(gaps).float(), torch.from_numpy(types))
+        return EventBatch(*made, torch.from_numpy(keep))
+
+
+class Piece(NamedTuple):
+    """Some events of each sequence, and the events that follow each of them."""
+
+    given: EventBatch
+    following: EventBatch
+
+    @property
+    def counted(self) -> Bool[Tensor, "b n"]:
+        """Which of the following are real: those that a likelihood is of."""
+        return self.following.keep
+
+
+def pieces(batch: EventBatch, chunk: int) -> Iterator[Piece]:
+    """All events but the last of each sequence, each with the next, in chunks; 0 for one."""
+    n = batch.keep.shape[1] - 1
+    for start in range(0, n, chunk or max(n, 1)):
+        end = min(n, start + chunk) if chunk else n
+        given, following = (EventBatch(*(part[:, start + shift : end + shift] for part in batch)) for shift in (0, 1))
+        yield Piece(given, following)
+
+
+def count_pieces(batch: EventBatch, chunk: int) -> int:
+    """How many there are."""
+    n = batch.keep.shape[1] - 1
+    return -(-n // chunk) if chunk else min(n, 1)

@@ -1,0 +1,97 @@
+"""What is said of a model at the end: rows about the test sequences, with intervals, and what to compare them with."""
+
+from typing import Any
+
+import numpy as np
+
+from subquad.results import Row
+from subquad.tasks.events import truth
+from subquad.tasks.events.metrics import (
+    Baselines,
+    accuracy,
+    accuracy_interval,
+    join_ends,
+    macro_f1,
+    macro_f1_interval,
+    mae,
+    mae_interval,
+    mean_interval,
+    residuals,
+    rmse,
+    rmse_interval,
+)
+from subquad.tasks.events.scoring import LEVELS, Scored
+from subquad.tasks.events.sequences import EventSequences
+from subquad.tasks.events.simulator import Process
+from subquad.tasks.transactions.metrics import Interval
+
+UNITS = {"nll": "nats", "nll_time": "nats", "nll_type": "nats", "rmse": "time", "mae": "time"}
+
+
+def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_head: bool) -> list[Row]:
+    """With 95% intervals, by drawing sequences again.
+
+    `accuracy` and `macro_f1` are of the type that is likeliest at the time at which the event came, as is usual;
+    `accuracy_foreseen` is of the one that is likeliest before that time is known. `rmse` is of the expected gap and `mae`
+    of the median, which is the best there. What the heads give that are trained to predict ends in `by_head`.
+    """
+    types, gaps, lengths = scored.types, scored.gaps, scored.lengths
+    median = scored.quantiles[:, LEVELS.index(0.5)]
+    within = (scored.quantiles[:, 0] <= gaps) & (gaps <= scored.quantiles[:, -1])
+    found: dict[str, Interval] = {
+        "nll": mean_interval(-scored.time - scored.type, lengths),
+        "nll_time": mean_interval(-scored.time, lengths),
+        "nll_type": mean_interval(-scored.type, lengths),
+        "accuracy": accuracy_interval(types, scored.likeliest, lengths),
+        "macro_f1": macro_f1_interval(types, scored.likeliest, lengths),
+        "accuracy_foreseen": accuracy_interval(types, scored.foreseen, lengths),
+        "rmse": rmse_interval(gaps, scored.expected, lengths),
+        "mae": mae_interval(gaps, median, lengths),
+        "within_interval": mean_interval(within.astype(float), lengths),
+    }
+    if type_head:
+        found["accuracy_by_head"] = accuracy_interval(types, scored.headed, lengths)
+        found["macro_f1_by_head"] = macro_f1_interval(types, scored.headed, lengths)
+    if time_head:
+        found["rmse_by_head"] = rmse_interval(gaps, scored.headed_gaps, lengths)
+    rows = [_row(name, **interval._asdict()) for name, interval in found.items()]
+    always = np.full(len(types), baselines.type)
+    rows.append(_row("accuracy_of_most_frequent", accuracy(types, always)))
+    rows.append(_row("macro_f1_of_most_frequent", macro_f1(types, always)))
+    rows.append(_row("rmse_of_mean_gap", rmse(gaps, np.full(len(gaps), baselines.mean_gap))))
+    rows.append(_row("mae_of_median_gap", mae(gaps, np.full(len(gaps), baselines.median_gap))))
+    return rows
+
+
+def truth_rows(scored: Scored, process: Process, sequences: EventSequences) -> list[Row]:
+    """What the true process reaches on the same events, and how much the model falls short of it."""
+    known, later = truth.log_likelihood(process, sequences), ~sequences.first
+    best = (known.time + known.type)[later]
+    short = mean_interval(best - scored.time - scored.type, scored.lengths)
+    return [
+        _row("nll_of_truth", float(-best.mean()), unit="nats"),
+        _row("nll_above_truth", unit="nats", **short._asdict()),
+    ]
+
+
+def residual_rows(scored: Scored) -> list[Row]:
+    """The integral's error, the test of Kolmogorov and Smirnov, and points of a QQ plot.
+
+    `integral_error` is the mean over events of the difference that twice as many points make.
+    """
+    found = residuals(join_ends(scored.rescaled, scored.lengths, scored.ends))
+    rows = [
+        _row("integral_error", float(np.abs(scored.doubled - scored.rescaled).mean()), unit="nats"),
+        _row("residual_distance", found.statistic),
+        _row("residual_p_value", found.p_value),
+    ]
+    points = zip(found.wanted, found.found, strict=True)
+    return rows + [
+        {"metric": "residual_quantile", "value": float(here), "unit": "1", "exponential": float(there)}
+        for there, here in points
+    ]
+
+
+def _row(metric: str, value: float, *, unit: str = "", **more: Any) -> Row:
+    name = metric.split("_of_")[0].split("_by_")[0]
+    return {"metric": metric, "split": "test", "value": value, "unit": unit or UNITS.get(name, "share"), **more}

@@ -1,0 +1,133 @@
+"""A distribution of the next event without an intensity (Shchur et al. 2020): gaps as a mixture of log-normal ones."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from subquad.tasks.events.forecasts import Forecast
+from subquad.tasks.events.likelihood import Terms
+from subquad.tasks.events.scales import Scales
+
+NARROWEST = 0.05
+"""The least standard deviation of a component, in those of all logarithms of gaps: no spikes at rounded times."""
+
+BISECTIONS = 40
+LEVELS = 16
+"""Quantiles of the gap over which the types' probabilities are averaged, where they depend on it."""
+
+
+class Mixture(tuple[Tensor, Tensor, Tensor]):
+    """Logarithms of weights, means and standard deviations of the logarithm of a gap: each e m."""
+
+    def log_density(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
+        """Of the logarithm."""
+        weights, means, deviations = self
+        z = (log_gaps[:, None] - means) / deviations
+        return torch.logsumexp(weights - z.square() / 2.0 - deviations.log() - math.log(2.0 * math.pi) / 2.0, dim=-1)
+
+    def log_below(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
+        """The logarithm of the chance of a shorter gap."""
+        weights, means, deviations = self
+        return torch.logsumexp(weights + _log_normal((log_gaps[:, None] - means) / deviations), dim=-1)
+
+    def log_above(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
+        """That of a longer one."""
+        weights, means, deviations = self
+        return torch.logsumexp(weights + _log_normal((means - log_gaps[:, None]) / deviations), dim=-1)
+
+    def mean(self, horizon: float) -> Float[Tensor, "e"]:
+        """E min(gap, horizon), in closed form: each component's exp(m + s^2 / 2) as far as it lies below the horizon."""
+        weights, means, deviations = self
+        far = math.log(horizon)
+        below = means + deviations.square() / 2.0 + _log_normal((far - means) / deviations - deviations)
+        above = far + _log_normal((means - far) / deviations)
+        return (weights + torch.logaddexp(below, above)).exp().sum(-1)
+
+    def quantiles(self, levels: Float[Tensor, "q"], horizon: float) -> Float[Tensor, "e q"]:
+        """By bisection of the logarithm, up to the horizon."""
+        weights, means, deviations = self
+        low = (means - 12.0 * deviations).amin(-1, keepdim=True).expand(-1, len(levels)).clamp(max=math.log(horizon))
+        high = torch.full_like(low, math.log(horizon))
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2.0
+            below = torch.special.ndtr((middle[:, None] - means[..., None]) / deviations[..., None])
+            short = (weights.exp()[..., None] * below).sum(1) < levels
+            low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+        return high.exp()
+
+
+class MixtureHead(nn.Module):
+    """log f(gap, type) = log mixture(gap) + log p(type), in closed form.
+
+    Gaps that are no longer than the data's resolution, those of 0 among them, cannot be told from each other: each has
+    the probability of all of them, spread evenly, P(gap <= resolution) / resolution. So a gap of 0 has a density, and a
+    bounded one.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        types: int,
+        scales: Scales,
+        *,
+        components: int,
+        inner: int,
+        types_see_gap: bool,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.scales, self.types_see_gap = scales, types_see_gap
+        self.gaps = nn.Linear(width, 3 * components)
+        self.read = nn.Linear(width, 2 * inner)
+        self.weigh = nn.Linear(inner, types)
+        for layer in (self.gaps, self.read, self.weigh):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)
+        with torch.no_grad():
+            self.gaps.bias[components : 2 * components] = torch.linspace(-1.5, 1.5, components)
+
+    def mixture(self, h: Float[Tensor, "e w"]) -> Mixture:
+        """Of the gap after each event. At first of about the spread that gaps have in the training data."""
+        weights, means, deviations = self.gaps(h).chunk(3, dim=-1)
+        middle, spread = self.scales.log_gap_mean, self.scales.log_gap_deviation
+        return Mixture((weights.log_softmax(-1), middle + spread * means, spread * (F.softplus(deviations) + NARROWEST)))
+
+    def terms(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"], types: Int[Tensor, "e"]) -> Terms:
+        mixture, least = self.mixture(h), self.scales.resolution
+        log_gaps = gaps.clamp(min=least).log()
+        time = torch.where(
+            gaps > least, mixture.log_density(log_gaps) - log_gaps, mixture.log_below(log_gaps) - math.log(least)
+        )
+        return Terms(time, self._log_types(h, log_gaps).gather(-1, types[:, None])[:, 0])
+
+    def compensators(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
+        return -self.mixture(h).log_above(gaps.clamp(min=self.scales.resolution).log())
+
+    def types_at(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"]) -> Float[Tensor, "e k"]:
+        return self._log_types(h, gaps.clamp(min=self.scales.resolution).log()).exp()
+
+    def forecast(self, h: Float[Tensor, "e w"], levels: Float[Tensor, "q"]) -> Forecast:
+        mixture, horizon = self.mixture(h), self.scales.horizon
+        if not self.types_see_gap:
+            types = self._log_types(h, torch.zeros_like(h[:, 0])).exp()
+            return Forecast(mixture.mean(horizon), mixture.quantiles(levels, horizon), types)
+        even = (torch.arange(LEVELS, dtype=h.dtype, device=h.device) + 0.5) / LEVELS
+        found = mixture.quantiles(torch.cat([levels.to(h.dtype), even]), horizon)
+        each = [self.types_at(h, gaps) for gaps in found[:, len(levels) :].unbind(-1)]
+        return Forecast(mixture.mean(horizon), found[:, : len(levels)], torch.stack(each).mean(0))
+
+    def _log_types(self, h: Tensor, log_gaps: Tensor) -> Tensor:
+        rest, slope = self.read(h).chunk(2, dim=-1)
+        if self.types_see_gap:
+            standardised = (log_gaps - self.scales.log_gap_mean) / self.scales.log_gap_deviation
+            rest = rest + slope * standardised.clamp(-4.0, 4.0)[:, None]
+        logits: Tensor = self.weigh(torch.tanh(rest))
+        return logits.log_softmax(-1)
+
+
+def _log_normal(z: Tensor) -> Tensor:
+    """The logarithm of the standard normal distribution function."""
+    return torch.special.log_ndtr(z)

@@ -1,0 +1,146 @@
+"""Events to vectors, a causal stack over them, and a head that says what comes next."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.attention import require_causal
+from subquad.models import CausalEncoder, DecoderState, ModelOptions
+from subquad.ops.sums import without_autocast
+from subquad.tasks.events.batches import EventBatch, Piece
+from subquad.tasks.events.heads import HawkesHead, HeadName
+from subquad.tasks.events.likelihood import Integral, Terms
+from subquad.tasks.events.mixture import MixtureHead
+from subquad.tasks.events.scales import Scales
+from subquad.types import AttentionOptions
+
+FASTER = 4.0
+"""Times in the encoding, in mean gaps, are taken so many times: its shortest wave is then about as long as a mean gap."""
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """What is read from the stack."""
+
+    head: HeadName = "hawkes"
+    inner: int = 64
+    integral: Integral = "monte-carlo"
+    points: int = 16
+    components: int = 16
+    types_see_gap: bool = True
+    type_weight: float = 0.0
+    time_weight: float = 0.0
+
+
+class EventEmbedding(nn.Module):
+    """A vector for the type, and one for how long it is since the event before, on a logarithmic scale."""
+
+    def __init__(self, scales: Scales, width: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.scales = scales
+        self.types = nn.Parameter(torch.randn(len(scales.type_names), width, generator=generator))
+        self.first = nn.Parameter(torch.randn(width, generator=generator))
+        self.bend, self.mix = nn.Linear(2, width), nn.Linear(width, width)
+        for layer in (self.bend, self.mix):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)
+        with torch.no_grad():
+            self.bend.weight[:, 0] = 2.0 * torch.randn(width, generator=generator)
+            self.bend.bias.copy_(2.0 * torch.randn(width, generator=generator))
+
+    def forward(self, events: EventBatch) -> Float[Tensor, "b n w"]:
+        scales, gaps = self.scales, events.gaps
+        logs = (gaps.clamp(min=scales.resolution).log() - scales.log_gap_mean) / scales.log_gap_deviation
+        numbers = torch.stack([logs, gaps.clamp(0.0, 10.0) / 10.0], dim=-1)
+        since = self.mix(torch.tanh(self.bend(numbers)))
+        since = torch.where((gaps < 0)[..., None], self.first, since)
+        return F.embedding(events.types, self.types) + since
+
+
+class Outcome(NamedTuple):
+    """What a model says of some events, in its own unit of time."""
+
+    terms: Terms
+    extra: Float[Tensor, "e"]  # losses of the heads that are trained to predict, weighted
+    state: DecoderState
+
+
+class EventModel(nn.Module):
+    """The log-likelihood of every event but the first, given those before it.
+
+    Beside the head that gives a distribution there can be two that only predict, as in Zuo et al. 2020, section 3.3: the
+    next type by cross-entropy, the next gap by squared error.
+    """
+
+    def __init__(
+        self,
+        scales: Scales,
+        attention: AttentionOptions,
+        options: ModelOptions,
+        heads: HeadOptions,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        require_causal(attention.build(heads=1, width=2), attention.kind)
+        width = options.model_width
+        self.scales, self.options = scales, heads
+        self.stack = CausalEncoder(EventEmbedding(scales, width, generator), attention, options, generator=generator)
+        self.head: Any = _head(scales, width, heads, generator)
+        self.type_head = nn.Linear(width, len(scales.type_names)) if heads.type_weight else None
+        self.time_head = nn.Linear(width, 1) if heads.time_weight else None
+        for layer in (self.type_head, self.time_head):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight, generator=generator)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, piece: Piece, state: DecoderState | None = None) -> Outcome:
+        """Of all counted events of a piece, one after the other, from where `state` stands."""
+        hidden, state = self.encode(piece.given, state)
+        counted = piece.counted
+        gaps, types = piece.following.gaps[counted], piece.following.types[counted]
+        with without_autocast(hidden):  # likelihoods are small differences of large sums
+            h = hidden[counted].float()
+            return Outcome(self.head.terms(h, gaps, types), self._extra(h, gaps, types), state)
+
+    def encode(self, events: EventBatch, state: DecoderState | None = None) -> tuple[Float[Tensor, "b n w"], DecoderState]:
+        """What is known right after each event."""
+        return self.stack.causal(events, FASTER * events.times, state)
+
+    def step(self, event: EventBatch, state: DecoderState | None = None) -> tuple[Float[Tensor, "b 1 w"], DecoderState]:
+        """The same for one event, which gives up the old state."""
+        return self.stack.step(event, FASTER * event.times, state, reuse=True)
+
+    def _extra(self, h: Tensor, gaps: Tensor, types: Tensor) -> Tensor:
+        total = torch.zeros_like(gaps)
+        if self.type_head is not None:
+            total = total + self.options.type_weight * F.cross_entropy(self.type_head(h), types, reduction="none")
+        if self.time_head is not None:
+            total = total + self.options.time_weight * (self.time_head(h)[:, 0] - gaps).square()
+        return total
+
+
+def _head(scales: Scales, width: int, options: HeadOptions, generator: torch.Generator | None) -> nn.Module:
+    types = len(scales.type_names)
+    if options.head == "mixture":
+        return MixtureHead(
+            width,
+            types,
+            scales,
+            components=options.components,
+            inner=options.inner,
+            types_see_gap=options.types_see_gap,
+            generator=generator,
+        )
+    return HawkesHead(
+        width,
+        types,
+        inner=options.inner,
+        horizon=scales.horizon,
+        integral=options.integral,
+        points=options.points,
+        generator=generator,
+    )

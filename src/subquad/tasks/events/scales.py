@@ -1,0 +1,86 @@
+"""What is learned of the training sequences before a model is: names and scales. It goes into the run as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from subquad.errors import SubquadError
+from subquad.tasks.events.sequences import EventSequences
+
+FARTHEST = 2.0
+"""The horizon of forecasts, in longest gaps of the training sequences."""
+
+FINEST = 1e-6
+"""The least resolution, in mean gaps."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The unit of the model is the mean gap of the training sequences; all but that gap itself is in it."""
+
+    type_names: tuple[str, ...]
+    mean_gap: float  # in the data's unit
+    log_gap_mean: float
+    log_gap_deviation: float
+    resolution: float  # the shortest gap above 0
+    horizon: float  # no gap is expected to be longer
+    sequences: int = 0  # how many all data had, to tell whether they are still the same
+    events: int = 0
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Scales":
+        """What `as_json` made."""
+        return cls(**{**kept, "type_names": tuple(kept["type_names"])})
+
+    def as_json(self) -> dict[str, Any]:
+        """Lists, numbers and strings."""
+        return {**asdict(self), "type_names": list(self.type_names)}
+
+    def times(self, sequences: EventSequences) -> Float[ndarray, "events"]:
+        """Since the start of each sequence, in the model's unit. Shifted before they are scaled, all in float64."""
+        return (sequences.times - np.repeat(sequences.starts, sequences.lengths)) / self.mean_gap
+
+    def gaps(self, sequences: EventSequences) -> Float[ndarray, "events"]:
+        """Since the event before, in the model's unit; below 0 for a first one, which has none."""
+        return np.where(sequences.first, -1.0, sequences.gaps / self.mean_gap)
+
+    def types(self, sequences: EventSequences) -> Int[ndarray, "events"]:
+        """In the model's numbers, whatever the order of the names in the data."""
+        known = {name: number for number, name in enumerate(self.type_names)}
+        numbers = np.array([known.get(name, -1) for name in sequences.type_names], np.int64)
+        found = numbers[sequences.types]
+        if (found < 0).any():
+            at = int(np.flatnonzero(found < 0)[0])
+            where = int(np.searchsorted(sequences.offsets, at, side="right")) - 1
+            raise SubquadError(
+                f"sequence {sequences.names[where]!r} has an event of type {sequences.type_names[sequences.types[at]]!r}, "
+                f"which the model does not know: it was trained on {', '.join(self.type_names[:12])}"
+            )
+        return found
+
+
+def learn(training: EventSequences, everything: tuple[int, int] = (0, 0)) -> Scales:
+    """Of the training sequences only; of everything only how many sequences and events there are."""
+    gaps = training.gaps[~training.first]
+    if not len(gaps):
+        raise SubquadError("no training sequence has two events, so there is no gap to learn from: give longer ones")
+    mean = float(gaps.mean())
+    if not mean > 0:
+        raise SubquadError("all training events are at one time: give data whose times differ")
+    scaled = gaps / mean
+    resolution = max(float(scaled[scaled > 0].min()), FINEST)
+    logs = np.log(scaled.clip(resolution))
+    return Scales(
+        type_names=tuple(training.type_names),
+        mean_gap=mean,
+        log_gap_mean=float(logs.mean()),
+        log_gap_deviation=max(float(logs.std()), 0.1),
+        resolution=resolution,
+        horizon=FARTHEST * float(scaled.max()),
+        sequences=everything[0],
+        events=everything[1],
+    )

@@ -1,0 +1,242 @@
+"""The task of the events: when the next one comes and of which type, from those before it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from subquad.attention import require_causal
+from subquad.errors import SubquadError
+from subquad.models import ModelOptions, detached
+from subquad.results import Row
+from subquad.tasks.buckets import Buckets
+from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
+from subquad.tasks.events.files import Columns
+from subquad.tasks.events.follow import Follower, Forecasts, read_on
+from subquad.tasks.events.heads import HeadName
+from subquad.tasks.events.judging import UNITS, metric_rows, residual_rows, truth_rows
+from subquad.tasks.events.likelihood import Integral
+from subquad.tasks.events.loading import EventSplits, load_sequences, load_splits
+from subquad.tasks.events.metrics import Baselines, accuracy, rmse
+from subquad.tasks.events.model import EventModel, HeadOptions
+from subquad.tasks.events.repairs import Backwards, Broken, Repairs, Ties
+from subquad.tasks.events.scales import Scales, learn
+from subquad.tasks.events.scoring import Scored, encode, score
+from subquad.tasks.events.simulator import SIMULATORS, Process
+from subquad.types import AttentionOptions, Counted
+
+SHARE = 5
+"""Of simulated sequences there are so many times fewer for development, and as many for the test."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """When the next event comes and of which type: on simulated sequences, or on your own."""
+
+    data: str = ""  # a folder, a file, or a name such as easytpp/taxi; simulated sequences unless told
+    sequence_column: str = ""  # of a table: "sequence" or "id" unless told
+    time_column: str = ""  # numbers or ISO dates; "time" unless told
+    type_column: str = ""  # "type" unless told
+    ties: Ties = "keep"  # events at the time of the one before: keep, refuse, spread over half of the smallest gap, or drop
+    backwards: Backwards = "refuse"  # events before the one before: refuse or sort
+    broken: Broken = "refuse"  # events without a time or of no type: refuse or drop
+    fold: int = 1  # of data that come in several
+    split_seed: int = 0  # for data that come without splits
+    process: Literal["hawkes", "self-correcting", "renewal"] = "hawkes"  # that simulated sequences come from
+    sequences: int = 1500  # simulated ones to train on; a fifth as many for development, and as many for the test
+    data_seed: int = 0  # for simulated sequences
+    head: HeadName = "hawkes"  # an intensity for each type, or a mixture of log-normal gaps, which has none
+    inner: int = 64  # units of the head
+    integral: Integral = "monte-carlo"  # of the intensity in training; elsewhere by the trapezoid rule
+    points: int = 16  # of the integral over a gap; four times as many outside of training
+    components: int = 16  # of the mixture
+    types_see_gap: bool = True  # of the mixture: whether the type depends on the gap, too
+    type_weight: float = 0.0  # in the loss, of a head that is trained to predict the type; 0 for none
+    time_weight: float = 0.0  # in the loss, of a head that is trained to predict the gap; 0 for none
+    chunk: int = 0  # events after which training goes on from a state without a gradient, to save memory; 0 for never
+    evaluation_tokens: int = 16_384  # events at a time, with padding, outside of training
+    kind: str = field(default="events", init=False)
+
+    @property
+    def columns(self) -> Columns:
+        """What a table's columns are called."""
+        return Columns(self.sequence_column, self.time_column, self.type_column)
+
+    @property
+    def repairs(self) -> Repairs:
+        """What to do about events that are not as they should be."""
+        return Repairs(self.ties, self.backwards, self.broken)
+
+    @property
+    def heads(self) -> HeadOptions:
+        """What is read from the stack."""
+        given = (self.head, self.inner, self.integral, self.points, self.components, self.types_see_gap)
+        return HeadOptions(*given, self.type_weight, self.time_weight)
+
+    def check(self) -> None:
+        """Refuses what cannot be run."""
+        for name in ("sequences", "inner", "components", "evaluation_tokens"):
+            if getattr(self, name) < 1:
+                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
+        for name in ("chunk", "type_weight", "time_weight"):
+            if getattr(self, name) < 0:
+                raise SubquadError(f"--{name.replace('_', '-')} must not be negative, but is {getattr(self, name)}")
+        if self.points < 2:
+            raise SubquadError(f"--points must be at least 2, but is {self.points}")
+
+    def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
+        """The task itself. With what was learned before, the data are read only when they are needed."""
+        self.check()
+        return EventsTask(self, None if learned is None else Scales.from_json(learned))
+
+
+class EventsTask:
+    """Batches, model, loss and metrics over loaded sequences."""
+
+    kind = "events"
+    best: tuple[str, Literal["low", "high"]] = ("nll", "low")
+    units = UNITS
+    takes = "forecasts events: give sequences by --data, or events line by line with --follow"
+
+    def __init__(self, options: Events, scales: Scales | None = None) -> None:
+        self.options, self.kept = options, scales
+
+    @cached_property
+    def scales(self) -> Scales:
+        """Names of types, and units of time: of the training sequences only."""
+        return learn(self.data.train, _sizes(self.data)) if self.kept is None else self.kept
+
+    @cached_property
+    def process(self) -> Process | None:
+        """What simulated sequences come from."""
+        process: Process | None = None if self.options.data else SIMULATORS[self.options.process]()
+        return process
+
+    @cached_property
+    def data(self) -> EventSplits:
+        """All sequences."""
+        options = self.options
+        if self.process is None:
+            seed, fold = options.split_seed, options.fold
+            splits = load_splits(options.data, options.columns, options.repairs, fold=fold, seed=seed)
+        else:
+            few = max(2, options.sequences // SHARE)
+            seeds = np.random.SeedSequence(options.data_seed).generate_state(3).tolist()
+            drawn = zip((options.sequences, few, few), seeds, strict=True)
+            splits = EventSplits(*(self.process.draw(count, seed) for count, seed in drawn))
+        if self.kept is not None and (had := (self.kept.sequences, self.kept.events)) != (has := _sizes(splits)):
+            raise SubquadError(
+                f"the data in {options.data} are not those that the run was made with: it had {had[0]:,} sequences and "
+                f"{had[1]:,} events, they have {has[0]:,} and {has[1]:,}; start a new run"
+            )
+        return splits
+
+    @cached_property
+    def encoded(self) -> Encoded:
+        """Training sequences as the model reads them."""
+        return encode(self.scales, self.data.train)
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        """Training sequences by length. One without a second event has nothing to predict."""
+        lengths = self.data.train.lengths
+        which = np.flatnonzero(lengths > 1)
+        return Buckets(which, lengths[which])
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What a run must keep for its model to read new sequences."""
+        return self.scales.as_json()
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What was left out of the data."""
+        return self.data.complaints
+
+    def build(
+        self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
+    ) -> EventModel:
+        require_causal(attention.build(heads=1, width=2), attention.kind)  # before the data are read
+        return EventModel(self.scales, attention, model, self.options.heads, generator)
+
+    def batch(self, size: int, generator: torch.Generator) -> EventBatch:
+        """Training sequences of about the same length."""
+        return self.encoded.pad(self.buckets.draw(size, generator))
+
+    def loss(self, model: nn.Module, batch: EventBatch) -> Counted:
+        """The negative log-likelihood of each event but the first, in nats and in the data's unit of time."""
+        found = list(self.losses(model, batch))
+        return Counted(torch.stack([one.total for one in found]).sum(), sum(one.number for one in found))
+
+    def losses(self, model: nn.Module, batch: EventBatch) -> Iterator[Counted]:
+        """Of one chunk after the other. Values are those of the whole; gradients stop where a chunk begins."""
+        state, unit = None, math.log(self.scales.mean_gap)
+        for piece in pieces(batch, self.options.chunk):
+            outcome = model(piece, state)
+            state, number = detached(outcome.state), len(outcome.extra)
+            each = outcome.extra - outcome.terms.time - outcome.terms.type
+            yield Counted(each.sum() + number * unit, number)
+
+    def pieces(self, batch: EventBatch) -> int:
+        return count_pieces(batch, self.options.chunk)
+
+    def count(self, batch: EventBatch) -> int:
+        return int(batch.keep[:, 1:].sum())
+
+    def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
+        """On the development split."""
+        found = self.score(model, self.data.development)
+        return {
+            "nll": float(-(found.time + found.type).mean()),
+            "accuracy": accuracy(found.types, found.likeliest),
+            "rmse": rmse(found.gaps, found.expected),
+        }
+
+    def final(self, model: nn.Module) -> list[Row]:
+        """On the test split, with intervals, beside what knows nothing of the history and, where it is known, the truth."""
+        test, found = self.data.test, self.score(model, self.data.test)
+        heads, baselines = self.options.heads, Baselines.learn(self.data.train)
+        rows = metric_rows(found, baselines, type_head=heads.type_weight > 0, time_head=heads.time_weight > 0)
+        if self.process is not None:
+            rows += truth_rows(found, self.process, test)
+        return rows + residual_rows(found)
+
+    def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
+        """The last event of some development sequences, forecast from those before it."""
+        development, names = self.data.development, self.scales.type_names
+        long = np.flatnonzero(development.lengths > 1)
+        some = development.select(long[torch.randperm(len(long), generator=generator)[:count].numpy()])
+        found = self.score(model, some)
+        lines = []
+        for name, at in zip(some.names, np.cumsum(found.lengths) - 1, strict=True):
+            low, _, high = found.quantiles[at]
+            expected = f"expected after {found.expected[at]:.4g} ({low:.3g} to {high:.3g})"
+            given = f"{name}, {some.lengths[some.names.index(name)] - 1} events: {expected}, came after {found.gaps[at]:.4g}"
+            lines.append({"given": given, "answered": names[found.foreseen[at]], "right": names[found.types[at]]})
+        return lines
+
+    def score(self, model: nn.Module, sequences: Any) -> Scored:
+        """The model's word on every event."""
+        assert isinstance(model, EventModel)
+        return score(model, sequences, tokens=self.options.evaluation_tokens)
+
+    def predict(self, model: nn.Module, path: Path) -> Forecasts:
+        """The next event of each sequence of a file."""
+        assert isinstance(model, EventModel)
+        sequences = load_sequences(path, self.scales.type_names, self.options.columns, self.options.repairs)
+        return read_on(model, sequences, self.options.evaluation_tokens)
+
+    def follow(self, model: nn.Module, sequences: int) -> Follower:
+        """What takes events as they come, of so many sequences at once."""
+        assert isinstance(model, EventModel)
+        return Follower(model, sequences)
+
+
+def _sizes(splits: EventSplits) -> tuple[int, int]:
+    return sum(len(part.names) for part in splits), sum(len(part.times) for part in splits)

@@ -1,0 +1,174 @@
+"""Training on events and forecasting, as they are typed."""
+
+import csv
+import io
+import json
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from subquad.cli import main
+from subquad.results import Run
+
+SMALL = ["--layers", "1", "--heads", "2", "--width", "8", "--batch", "8", "--steps", "6", "--evaluate-every", "2"]
+SMALL += ["--checkpoint-every", "3", "--inner", "8", "--learning-rate", "0.01", "--optimizer", "adamw"]
+
+
+def write(path: Path, sequences: int = 20, start: float = 1.6e9) -> Path:
+    rows = [
+        f"s{s},{start + 60 * t + 7 * (s * t % 5)},{'ab'[(s + t) % 2]}" for s in range(sequences) for t in range(5 + s % 4)
+    ]
+    path.write_text("\n".join(["sequence,time,type", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A run, and what was printed while it was made."""
+    folder = tmp_path_factory.mktemp("trained")
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        data = write(folder / "e.csv")
+        assert main(["train", "events", "--data", str(data), *SMALL, "--chunk", "3", "--out", str(folder / "run")]) == 0
+    return folder / "run", out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def run(trained: tuple[Path, str, str], tmp_path: Path) -> Path:
+    """A copy of it, to do anything with."""
+    return Path(shutil.copytree(trained[0], tmp_path / "run"))
+
+
+def predict(run: Path, *arguments: str) -> int:
+    return main(["predict", str(run), *arguments])
+
+
+def following(run: Path, text: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    return predict(run, "--follow", *arguments)
+
+
+def test_training_keeps_the_test_and_the_best(trained: tuple[Path, str, str]) -> None:
+    folder, out, _ = trained
+    run = Run.open(folder)
+    rows = run.rows()
+    watched = {row["step"]: row["value"] for row in rows if row["metric"] == "nll" and row["split"] == "held out"}
+    assert sorted(watched) == [2, 4, 6]
+    assert {row["unit"] for row in rows if row["metric"] == "nll"} == {"nats"}
+    (best,) = (row["value"] for row in rows if row["metric"] == "best_step")
+    assert watched[best] == min(watched.values())
+    tested = {row["metric"]: row for row in rows if row.get("split") == "test"}
+    assert {"nll", "accuracy", "macro_f1", "rmse", "mae", "rmse_of_mean_gap", "residual_p_value"} <= tested.keys()
+    assert "nll_of_truth" not in tested
+    assert f"test nll: {tested['nll']['value']:.6g}" in out
+    assert "residual quantile" not in out
+    assert len([row for row in rows if row["metric"] == "residual_quantile"]) == 100
+    assert run.about["learned"]["type_names"] == ["a", "b"]
+    assert "On the test" in (folder / "report.html").read_text()
+
+
+def test_a_run_goes_on_as_if_it_had_not_stopped(run: Path) -> None:
+    whole = Run.open(run).rows()
+    (last,) = (run / "checkpoint").glob("step-*6")
+    shutil.rmtree(last)
+    assert main(["train", "--resume", str(run)]) == 0
+    again = Run.open(run).rows()
+    speed = "tokens_per_second"
+    assert [row for row in again if row["metric"] != speed] == [row for row in whole if row["metric"] != speed]
+
+
+def test_forecasts_without_the_old_data(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By --data and by --follow the same."""
+    about = json.loads((run / "run.json").read_text())
+    about["options"]["task"]["data"] = "gone.csv"
+    (run / "run.json").write_text(json.dumps(about))
+    new = write(tmp_path / "new.csv", 4)
+    assert predict(run, "--data", str(new)) == 0
+    printed = capsys.readouterr()
+    lines = list(csv.DictReader(printed.out.splitlines()))
+    assert [line["sequence"] for line in lines] == ["s0", "s1", "s2", "s3"]
+    for line in lines:
+        assert float(line["last_time"]) < float(line["low"]) < float(line["expected_time"]) < float(line["high"])
+        assert float(line["p_a"]) + float(line["p_b"]) == pytest.approx(1.0, abs=1e-5)
+    assert predict(run, "--data", str(new), "--output", str(tmp_path / "f.csv")) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "f.csv").read_text() == printed.out
+    text = "\n".join(new.read_text().splitlines()[1:])
+    assert following(run, text, monkeypatch) == 0
+    each = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert len(each) == len(text.splitlines())
+    last = {line["sequence"]: line for line in each}
+    assert following(run, text.replace(",", " "), monkeypatch, "--every", "0") == 0
+    ends = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    for one, followed, end in zip(lines, last.values(), ends, strict=True):
+        for name in ("last_time", "expected_time", "low", "high"):
+            # floats of the model, in seconds since 1970: a thousandth of the gap between them is far below a second
+            assert float(followed[name]) == pytest.approx(float(one[name]), abs=0.1)
+            assert float(end[name]) == pytest.approx(float(one[name]), abs=0.1)
+        assert float(followed["p_a"]) == pytest.approx(float(one["p_a"]), abs=1e-4)
+        assert (followed["events"], end["events"]) == (one["events"], one["events"])
+    assert following(run, text, monkeypatch, "--every", "5") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(each) // 5
+
+
+def test_a_stream_without_names(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert following(run, "1 a\n\n2,b\n2024-05-01T12:00 a\n", monkeypatch) == 0
+    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [line["sequence"] for line in lines] == ["stream"] * 3
+    assert [line["events"] for line in lines] == ["1", "2", "3"]
+    assert following(run, "x 1 a\ny 1 a\nx 2 b\n", monkeypatch, "--remember", "1") == 0
+    printed = capsys.readouterr()
+    assert [line["events"] for line in csv.DictReader(printed.out.splitlines())] == ["1", "1", "1"]
+    assert "2 times a sequence was forgotten for another" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 a\n0.5 a\n", "line 2: sequence 'stream' goes back in time, from 1 to 0.5: sort its events"),
+        ("1 a\n2 c\n", "line 2: the model knows no type 'c': it was trained on a, b"),
+        ("1 a\nnoon b\n", "line 2: 'noon' is no time"),
+        ("s 1 a\n\ns 2 a 3 4\n", "line 3: an event is `time type`"),
+        ("s 1 a\nt\n", "line 2: there is no sequence 't' to end"),
+    ],
+)
+def test_bad_lines(
+    text: str, said: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert following(run, text, monkeypatch) == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.count("\n") == 1
+
+
+def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other.csv").write_text("sequence,time,type\na,1,zzz\na,2,a\n")
+    for arguments, said in (
+        (["--data", str(tmp_path / "none.csv")], "there is no file or folder"),
+        (["--data", str(tmp_path / "other.csv")], "zzz"),
+        (["3", "1"], "a model of events forecasts events: give sequences by --data, or events line by line with --follow"),
+        (["--follow", "--data", "x"], "--follow reads standard input"),
+        (["--follow", "--every", "-1"], "--every must not be negative"),
+    ):
+        assert predict(run, *arguments) == 2
+        printed = capsys.readouterr().err
+        assert said in printed
+        assert printed.count("\n") == 1
+
+
+def test_other_models_follow_no_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = ["--layers", "1", "--heads", "1", "--width", "4", "--length", "6", "--steps", "1", "--held-out", "2"]
+    assert main(["train", "copy", *size, "--out", str(tmp_path / "copy")]) == 0
+    assert predict(tmp_path / "copy", "--follow") == 2
+    assert "a model of copy follows no stream: --follow is for runs on events" in capsys.readouterr().err
+
+
+def test_what_cannot_be_causal_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "none"
+    assert main(["train", "events", "--attention", "linformer", "--out", str(out)]) == 2
+    assert "linformer has no causal form" in capsys.readouterr().err
+    assert not out.exists()
