@@ -19,9 +19,10 @@ from subquad.cli import INTERRUPTED
 from subquad.cli.show import show
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
-from subquad.experiments import copying, memory, transactions
+from subquad.experiments import copying, events, memory, transactions
 from subquad.experiments.trials import Trial, Verdict, finished
 from subquad.report.copying import write_replication_page
+from subquad.report.events import write_events_page
 from subquad.report.memory import write_memory_page
 from subquad.report.tables import verdicts
 from subquad.report.transactions import write_transactions_page
@@ -71,6 +72,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "transactions": Experiment(
         transactions.CLAIM, transactions.SCALES, transactions.measure, transactions.judge, write_transactions_page
     ),
+    "events": Experiment(events.CLAIM, events.SCALES, events.measure, events.judge, write_events_page),
 }
 
 
@@ -86,7 +88,8 @@ class Reproduce:
     out: Path | None = None
     """The folder: runs/reproduce-EXPERIMENT-SCALE unless told. One that is there already is gone on with."""
     data: Path | None = None
-    """Real data, for an experiment that takes them: transactions (Sberbank's or Berka's folder, or a table)."""
+    """Real data, for an experiment that takes them: transactions (Sberbank's or Berka's folder, or a table), events (a
+    folder of EasyTPP's files or of times and types, or of several such folders)."""
 
 
 def main(arguments: Sequence[str]) -> int:

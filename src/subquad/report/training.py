@@ -13,6 +13,7 @@ from subquad.report.charts import save
 from subquad.report.curves import curves, thin
 from subquad.report.page import code, heading, page, paragraph, section, table
 from subquad.report.page import figure as chart_place
+from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run, write_whole
 
@@ -70,12 +71,14 @@ def metric_names(trained: Sequence[Trained]) -> list[str]:
 
 
 def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> dict[str, alt.LayerChart]:
-    """The loss on a logarithmic axis, and each metric."""
+    """The loss on a logarithmic axis, each metric, and the residuals of event models."""
     drawn: dict[str, alt.LayerChart] = {}
     for metric in ("loss", *metric_names(trained)):
         if found := points(trained, metric):
             log = metric == "loss" and min(row["value"] for row in found) > 0  # that of densities can be negative
             drawn[metric] = curves(found, metric.replace("_", " "), log=log, interactive=interactive)
+    if residual := [point for one in trained for point in quantiles(one.rows, one.label)]:
+        drawn["residuals"] = residual_chart(residual, interactive=interactive)
     return drawn
 
 

@@ -42,8 +42,8 @@ def write_transactions_page(folder: Path, scale: str, path: Path) -> None:
         )
         if simulated:
             yield paragraph(
-                "The best possible classifier of simulated clients adds up what each event says by its code and its place in "
-                "time, so these clients show whether a model learns with an attention, not whether it needs one."
+                "The best possible classifier of simulated clients adds up what each event says by its code and its place "
+                "in time, so these clients show whether a model learns with an attention, not whether it needs one."
             )
         for label, by_name in gather(rows).items():
             yield table(qualities(label, by_name, transactions.best_possible(rows)))

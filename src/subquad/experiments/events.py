@@ -1,0 +1,225 @@
+"""Event sequences (Zuo et al. 2020; Choromanski et al. 2021 in its place): is FAVOR+ as good as softmax, and for less?
+
+The likelihood of held-out events, on simulated sequences beside that of the true process, on real ones beside what is
+published. Softmax, FAVOR+, linear attention and the infinity-former are trained on the same sequences, seed by seed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from subquad.experiments.trials import Trial, Verdict, finished, mean_interval
+from subquad.measure.machine import describe, versions
+from subquad.measure.timing import Interval
+from subquad.results import Row, Run
+
+CLAIM = "FAVOR+ predicts the next event's time and type at least as well as softmax (after Zuo et al. 2020), for less"
+ATTENTIONS = ("softmax", "favor", "linear", "infinity")
+BASELINE = "softmax"
+SIMULATED = "simulated"
+NEAR_TRUTH = 0.03
+"""Nats for each event that a model may fall short of the true process."""
+AS_GOOD = 0.01
+"""Nats for each event that count as nothing between two attentions."""
+LONG = 3319
+"""Events of a sequence of the order book, which the cost of a step is measured on."""
+TWICE = 2.0
+
+# negative log-likelihood for each event on EasyTPP's splits (Xue et al. 2024)
+PUBLISHED: dict[str, dict[str, float]] = {
+    "taxi": {"THP": -0.372, "NHP": -0.514},
+    "stackoverflow": {"THP": 2.338, "NHP": 2.241},
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a scale runs."""
+
+    seeds: tuple[int, ...]
+    arguments: tuple[str, ...]
+    minutes: str
+    by_source: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What a source is given beside what all are."""
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What an attention is given."""
+    data: str = ""
+    """A folder of data, or of several such folders."""
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Simulated sequences, and each folder of data by its name."""
+        found = {SIMULATED: ""}
+        if self.data:
+            folder = Path(self.data)
+            inner = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+            found |= {path.name.lower(): str(path) for path in inner or [folder]}
+        return found
+
+    def trials(self) -> Iterator[Trial]:
+        """In an order in which every attention gets its first results early."""
+        for (source, path), seed, attention in product(self.sources.items(), self.seeds, ATTENTIONS):
+            given = ("--attention", attention, "--seed", str(seed), *(("--data", path) if path else ()))
+            arguments = ("events", *given, *self.arguments, *self.by_source.get(source, ()), *self.own.get(attention, ()))
+            yield Trial(f"events-{source}-{attention}-{seed}", attention, 0, seed, arguments)
+
+
+SMALL = ("--layers", "2", "--heads", "4", "--width", "16", "--evaluate-every", "100", "--checkpoint-every", "500")
+SCALES: dict[str, Grid] = {
+    "quick": Grid(
+        seeds=(0, 1, 2),
+        arguments=(*SMALL, "--batch", "32", "--steps", "500", "--learning-rate", "3e-3", "--schedule", "cosine"),
+        own={"favor": ("--features", "64"), "infinity": ("--segment", "128", "--basis", "64")},
+        minutes="under 15 minutes on two cores with simulated sequences; --data FOLDER adds real ones",
+    ),
+    "paper": Grid(
+        seeds=(0, 1, 2),
+        arguments=(
+            "--layers",
+            "4",
+            "--heads",
+            "4",
+            "--width",
+            "32",
+            "--batch",
+            "32",
+            "--steps",
+            "10000",
+            "--dropout",
+            "0.1",
+        ),
+        own={"favor": ("--features", "128")},
+        minutes="hours on two cores for each source",
+    ),
+}
+
+
+class Trained(NamedTuple):
+    """A finished training: on what, with which attention and seed, and its rows."""
+
+    source: str
+    attention: str
+    seed: int
+    run: Run
+    rows: list[Row]
+
+
+def trained(folder: Path) -> list[Trained]:
+    """Everything that came to its end."""
+    found = []
+    for path in sorted(folder.glob("events-*")):
+        if finished(path):
+            _, source, attention, seed = path.name.split("-")
+            run = Run.open(path, "train")
+            found.append(Trained(source, attention, int(seed), run, run.rows()))
+    return found
+
+
+def at_test(rows: Sequence[Row], metric: str) -> float | None:
+    """What a metric came to on the test sequences."""
+    values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
+    return values[-1] if values else None
+
+
+def over_seeds(runs: Sequence[Trained], metric: str) -> Interval | None:
+    """The mean over seeds, with Student's interval."""
+    values = [value for one in runs if (value := at_test(one.rows, metric)) is not None]
+    return mean_interval(values) if values else None
+
+
+def pick(runs: Sequence[Trained], source: str, attention: str) -> list[Trained]:
+    """The seeds of one attention on one source."""
+    return [one for one in runs if (one.source, one.attention) == (source, attention)]
+
+
+def difference(runs: Sequence[Trained], source: str, attention: str, other: str, metric: str = "nll") -> Interval | None:
+    """How much more an attention has of a metric than another, seed by seed: the mean, with Student's interval."""
+    ours, theirs = ({one.seed: at_test(one.rows, metric) for one in pick(runs, source, name)} for name in (attention, other))
+    gaps = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]  # type: ignore[operator]
+    return mean_interval(gaps) if gaps else None
+
+
+def measure(folder: Path, scale: str) -> None:
+    """What a training step costs on a long sequence."""
+    from subquad.experiments.event_costs import costs
+
+    own = folder / "costs"
+    about = {"versions": versions(), "machine": describe(), "command": f"subquad reproduce events --scale {scale}"}
+    run = Run.open(own, "costs") if (own / "run.json").exists() else Run.create(own, "costs", about)
+    if not run.rows():
+        first = {one.attention: one.run.about["options"] for one in trained(folder) if one.source == SIMULATED}
+        run.append(costs(first))
+
+
+def judge(folder: Path, scale: str) -> list[Verdict]:
+    """Verdicts on quality, source by source, and on cost."""
+    runs = trained(folder)
+    found: list[Verdict] = []
+    for source in dict.fromkeys(one.source for one in runs):
+        for attention in [name for name in ATTENTIONS if pick(runs, source, name)]:
+            found += [*against_truth(runs, source, attention), *against_published(runs, source, attention)]
+            found += [*against_frequent(runs, source, attention), *against_softmax(runs, source, attention)]
+    own = folder / "costs"
+    return [*found, *(cheaper(Run.open(own, "costs").rows()) if (own / "run.json").exists() else [])]
+
+
+def against_truth(runs: Sequence[Trained], source: str, attention: str) -> Iterator[Verdict]:
+    """Where the true process is known: how far the likelihood falls short of it on the same events."""
+    short = over_seeds(pick(runs, source, attention), "nll_above_truth")
+    if short is not None:
+        claim = f"{source}: {attention} comes within {NEAR_TRUTH} nats per event of the true process"
+        yield Verdict(claim, short.middle <= NEAR_TRUTH, f"{between(short)} nats short of it, mean over seeds")
+
+
+def against_published(runs: Sequence[Trained], source: str, attention: str) -> Iterator[Verdict]:
+    """Where there are published figures for the same splits."""
+    for model, theirs in PUBLISHED.get(source, {}).items():
+        found = over_seeds(pick(runs, source, attention), "nll")
+        if found is not None:
+            claim = f"{source}: {attention} has a negative log-likelihood no higher than {model}'s as published"
+            yield Verdict(claim, found.middle <= theirs, f"{between(found)}, published {theirs:g} nats per event")
+
+
+def against_frequent(runs: Sequence[Trained], source: str, attention: str) -> Iterator[Verdict]:
+    """Whether types are told at all."""
+    own = pick(runs, source, attention)
+    found, always = over_seeds(own, "accuracy"), over_seeds(own, "accuracy_of_most_frequent")
+    if found is not None and always is not None:
+        claim = f"{source}: {attention} tells the next type better than always the most frequent one"
+        held = True if found.low > always.middle else False if found.middle <= always.middle else None
+        yield Verdict(
+            claim, held, f"accuracy {found.middle:.3f} ({found.low:.3f} to {found.high:.3f}), it {always.middle:.3f}"
+        )
+
+
+def against_softmax(runs: Sequence[Trained], source: str, attention: str) -> Iterator[Verdict]:
+    """The claim itself, seed by seed."""
+    gap = None if attention == BASELINE else difference(runs, source, attention, BASELINE)
+    if gap is not None:
+        claim = f"{source}: {attention} is at least as good as softmax, within {AS_GOOD} nats per event"
+        yield Verdict(claim, gap.middle <= AS_GOOD, f"negative log-likelihood {between(gap, sign='+')} against softmax's")
+
+
+def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
+    """On a long sequence, whether a training step takes half of softmax's time, in no more memory."""
+    peaks = {row["mechanism"]: row["value"] for row in rows if row["metric"] == "peak_bytes"}
+    for row in rows:
+        name = row["mechanism"]
+        if row["metric"] == "times_as_fast" and name in ("linear", "favor"):
+            claim = f"with {name} a training step on {LONG} events is {TWICE:g} times as fast as with softmax"
+            spread = f"{row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f}) times as fast"
+            yield Verdict(claim, row["value"] >= TWICE, spread)
+            claim = f"with {name} a training step on {LONG} events takes no more memory than with softmax"
+            figures = f"peak {peaks[name] / 1e6:.0f} MB, softmax {peaks[BASELINE] / 1e6:.0f} MB"
+            yield Verdict(claim, peaks[name] <= peaks[BASELINE], figures)
+
+
+def between(found: Interval, sign: str = "") -> str:
+    """A mean and its interval."""
+    if not np.isfinite(found.low):
+        return f"{found.middle:{sign}.3f} (one seed)"
+    return f"{found.middle:{sign}.3f} ({found.low:{sign}.3f} to {found.high:{sign}.3f})"

@@ -1,0 +1,104 @@
+"""The page of the experiment on events: verdicts, quality beside baselines and the truth, residuals, curves, cost."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from subquad.experiments import events
+from subquad.experiments.compare.words import amount, duration
+from subquad.experiments.events import ATTENTIONS, BASELINE, Trained, between, difference, over_seeds, pick
+from subquad.report import tables, training
+from subquad.report.curves import curves
+from subquad.report.page import code, figure, heading, page, paragraph, section, table
+from subquad.report.residuals import quantiles, residual_chart
+from subquad.report.tables import NOTHING, Cell, Table
+from subquad.results import Row, Run, write_whole
+
+METRICS = {
+    **{"nll": "-log-likelihood", "nll_time": "of the time", "nll_type": "of the type"},
+    **{"accuracy": "accuracy", "macro_f1": "macro F1", "rmse": "RMSE", "mae": "MAE"},
+}
+BASELINES = {
+    "accuracy": "accuracy_of_most_frequent",
+    "macro_f1": "macro_f1_of_most_frequent",
+    "rmse": "rmse_of_mean_gap",
+    "mae": "mae_of_median_gap",
+}
+
+
+def write_events_page(folder: Path, scale: str, path: Path) -> None:
+    """Writes the page."""
+    runs = events.trained(folder)
+    sources = list(dict.fromkeys(one.source for one in runs))
+    drawn = {}
+    for source in sources:
+        own = [one for one in runs if one.source == source]
+        labelled = [training.Trained(one.run, one.rows, one.attention) for one in own]
+        drawn[f"nll_{source}"] = curves(training.points(labelled, "nll"), "negative log-likelihood per event, nats")
+        first = [one for one in own if one.seed == min(other.seed for other in own)]
+        if found := [point for one in first for point in quantiles(one.rows, one.attention)]:
+            drawn[f"residuals_{source}"] = residual_chart(found)
+    costs = folder / "costs"
+    title = "The next event's time and type"
+
+    def parts() -> Iterator[str]:
+        yield heading(title, f"scale: {scale}; {', '.join(sources)}")
+        yield table(tables.verdicts(events.judge(folder, scale)))
+        for source in sources:
+            yield section(source.capitalize())
+            yield paragraph(
+                "Test sequences, events 2 to n of each; means over seeds with their 95% intervals. Times are in the data's "
+                "unit. The weights are those that did best on the development sequences."
+            )
+            yield table(qualities(runs, source))
+            yield figure(f"nll_{source}", "Development sequences, by step")
+            if f"residuals_{source}" in drawn:
+                yield figure(f"residuals_{source}", "Residuals of the first seed")
+        if (costs / "run.json").exists():
+            yield section("Cost")
+            yield table(cost_table(Run.open(costs, "costs").rows()))
+        yield section("To run it again")
+        yield code(f"subquad reproduce events --scale {scale}")
+
+    write_whole(path, page(title, list(parts()), drawn))
+
+
+def qualities(runs: Sequence[Trained], source: str) -> Table:
+    """Every metric of each attention, then what needs no model, and the truth where it is known."""
+    rows = []
+    for attention in ATTENTIONS:
+        own = pick(runs, source, attention)
+        if own:
+            cells = [_cell(own, metric) for metric in METRICS]
+            gap = None if attention == BASELINE else difference(runs, source, attention, BASELINE)
+            gaps = NOTHING if gap is None else Cell(between(gap, sign="+"), gap.middle)
+            rows.append([Cell(attention), Cell(str(len(own)), len(own)), *cells, gaps])
+    every = [one for one in runs if one.source == source]
+    without = [_cell(every, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
+    rows.append([Cell("no history"), NOTHING, *without, NOTHING])
+    if over_seeds(every, "nll_of_truth") is not None:
+        rows.append([Cell("true process"), NOTHING, _cell(every, "nll_of_truth", spread=False), *[NOTHING] * len(METRICS)])
+    columns = ["attention", "seeds", *METRICS.values(), f"-log-likelihood minus {BASELINE}'s"]
+    return Table("The most frequent type, the mean and the median gap are what no history gives", columns, rows)
+
+
+def _cell(runs: Sequence[Trained], metric: str, *, spread: bool = True) -> Cell:
+    found = over_seeds(runs, metric)
+    return NOTHING if found is None else Cell(between(found) if spread else f"{found.middle:.3f}", found.middle)
+
+
+def cost_table(rows: Sequence[Row]) -> Table:
+    """Time of a training step, how many times as fast as softmax, and the peak of its memory."""
+    known = {(row["metric"], row["mechanism"]): row for row in rows}
+    found = []
+    for name in dict.fromkeys(row["mechanism"] for row in rows):
+        seconds, times, peak = (known[metric, name] for metric in ("seconds", "times_as_fast", "peak_bytes"))
+        found.append(
+            [
+                Cell(name),
+                Cell(duration(seconds["value"]), seconds["value"]),
+                Cell(f"{times['value']:.2f} ({times['low']:.2f} to {times['high']:.2f})", times["value"]),
+                Cell(amount(peak["value"]), peak["value"]),
+            ]
+        )
+    columns = ["attention", "training step", "times as fast as softmax", "peak of a step"]
+    return Table(f"In turns on this machine: one sequence of {events.LONG} events", columns, found)

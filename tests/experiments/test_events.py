@@ -1,0 +1,104 @@
+"""The experiment on events: verdicts on figures that are known, and a tiny run for real."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from subquad.cli import main
+from subquad.experiments import events
+from subquad.experiments.events import SCALES, Grid, Trained, cheaper, difference, judge, over_seeds, trained
+from subquad.results import Row, Run
+
+
+def run(folder: Path, source: str, attention: str, seed: int, **metrics: float) -> Trained:
+    """A finished training that came to these figures on the test."""
+    made = Run.create(folder / f"events-{source}-{attention}-{seed}", "train", {"options": {}})
+    rows: list[Row] = [{"metric": name, "value": value, "split": "test", "step": 9} for name, value in metrics.items()]
+    made.append([*rows, {"metric": "nll", "value": 99.0, "split": "held out", "step": 9}])
+    made.append([{"metric": "sample", "value": 0.0, "step": 9}])
+    return Trained(source, attention, seed, made, made.rows())
+
+
+def held(folder: Path) -> dict[str, bool | None]:
+    return {verdict.claim: verdict.held for verdict in judge(folder, "quick")}
+
+
+def test_means_are_over_the_seeds_of_the_test_figures(tmp_path: Path) -> None:
+    runs = [run(tmp_path, "taxi", "favor", seed, nll=value) for seed, value in enumerate((1.0, 2.0, 3.0))]
+    found = over_seeds(runs, "nll")
+    assert found is not None
+    assert found.middle == 2.0
+    assert found.high - found.middle == pytest.approx(4.302653 / 3**0.5)  # Student, two degrees of freedom
+    assert over_seeds(runs, "accuracy") is None
+
+
+def test_differences_are_between_equal_seeds(tmp_path: Path) -> None:
+    """Seeds differ by far more than attentions, and one seed is missing."""
+    runs = [run(tmp_path, "taxi", "softmax", seed, nll=10.0 * seed) for seed in (0, 1, 2)]
+    runs += [run(tmp_path, "taxi", "favor", seed, nll=10.0 * seed + 0.1 + 0.001 * seed) for seed in (2, 1)]
+    found = difference(runs, "taxi", "favor", "softmax")
+    assert found is not None
+    assert found.middle == pytest.approx(0.1015)
+    assert found.low > 0.09
+    assert difference(runs, "retweet", "favor", "softmax") is None
+
+
+def test_verdicts(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        always = {"accuracy_of_most_frequent": 0.4}
+        run(tmp_path, "taxi", "softmax", seed, nll=-0.40 + 0.001 * seed, accuracy=0.5 + 0.001 * seed, **always)
+        run(tmp_path, "taxi", "favor", seed, nll=-0.36, accuracy=0.3, **always)
+        run(tmp_path, "simulated", "softmax", seed, nll=1.0, nll_above_truth=0.02)
+        run(tmp_path, "simulated", "favor", seed, nll=1.009, nll_above_truth=0.04)
+    found = held(tmp_path)
+    assert found["taxi: softmax has a negative log-likelihood no higher than THP's as published"] is True
+    assert found["taxi: softmax has a negative log-likelihood no higher than NHP's as published"] is False
+    assert found["taxi: favor has a negative log-likelihood no higher than THP's as published"] is False
+    assert found["taxi: favor is at least as good as softmax, within 0.01 nats per event"] is False
+    assert found["simulated: favor is at least as good as softmax, within 0.01 nats per event"] is True
+    assert found["simulated: softmax comes within 0.03 nats per event of the true process"] is True
+    assert found["simulated: favor comes within 0.03 nats per event of the true process"] is False
+    assert found["taxi: softmax tells the next type better than always the most frequent one"] is True
+    assert found["taxi: favor tells the next type better than always the most frequent one"] is False
+    assert not any("published" in claim for claim in found if claim.startswith("simulated"))
+
+
+def test_cost_is_time_and_memory() -> None:
+    rows: list[Row] = []
+    for name, times, peak in (("softmax", 1.0, 10e6), ("linear", 2.5, 9e6), ("favor", 1.9, 11e6)):
+        rows.append({"metric": "times_as_fast", "mechanism": name, "value": times, "low": times, "high": times})
+        rows.append({"metric": "peak_bytes", "mechanism": name, "value": peak})
+    assert [verdict.held for verdict in cheaper(rows)] == [True, True, False, False]
+
+
+def test_sources_are_folders_of_data(tmp_path: Path) -> None:
+    for name in ("Taxi", "financial"):
+        (tmp_path / name).mkdir()
+    grid = Grid(seeds=(0,), arguments=(), minutes="", data=str(tmp_path), by_source={"taxi": ("--batch", "4")})
+    assert list(grid.sources) == ["simulated", "taxi", "financial"]
+    given = {trial.name: trial.arguments for trial in grid.trials()}
+    assert ("--data", str(tmp_path / "Taxi")) == given["events-taxi-favor-0"][5:7]
+    assert given["events-taxi-favor-0"][-2:] == ("--batch", "4")
+    assert "--data" not in given["events-simulated-softmax-0"]
+    alone = replace(grid, data=str(tmp_path / "Taxi"))
+    assert alone.sources == {"simulated": "", "taxi": str(tmp_path / "Taxi")}
+
+
+def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from subquad.experiments import event_costs
+
+    small = ("--layers", "1", "--heads", "1", "--width", "8", "--batch", "4", "--steps", "3", "--sequences", "20")
+    monkeypatch.setitem(SCALES, "quick", replace(SCALES["quick"], seeds=(0, 1), arguments=small, own={}))
+    monkeypatch.setattr(events, "ATTENTIONS", ("softmax", "linear"))
+    monkeypatch.setattr(event_costs, "LONG", 64)
+    monkeypatch.setattr(event_costs, "SECONDS", 0.0)
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "events", "--jobs", "2", "--out", "run"]) == 0
+    found = trained(Path("run"))
+    assert [(one.attention, one.seed) for one in found] == [("linear", 0), ("linear", 1), ("softmax", 0), ("softmax", 1)]
+    claims = held(Path("run"))
+    assert claims["simulated: linear comes within 0.03 nats per event of the true process"] is not None
+    page = Path("run/report.html").read_text()
+    assert "true process" in page
+    assert "residuals_simulated" in page
