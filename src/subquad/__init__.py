@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from subquad.attention import MECHANISMS, Favor, Infinity, Linear, Linformer, Softmax, require_causal
+    from subquad.attention import MECHANISMS, Favor, Hybrid, Infinity, Linear, Linformer, Softmax, require_causal
     from subquad.errors import SubquadError
     from subquad.feature_maps import FEATURE_MAPS, Elu, Learned, Random, Relu, Taylor
     from subquad.models import (
@@ -34,6 +34,7 @@ __all__ = [
     "Encoder",
     "EncoderDecoder",
     "Favor",
+    "Hybrid",
     "Infinity",
     "Learned",
     "Linear",

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from subquad import MECHANISMS, Elu, Favor, Infinity, Learned, Linear, Linformer, Random, Relu, Softmax, Taylor
+from subquad import MECHANISMS, Elu, Favor, Hybrid, Infinity, Learned, Linear, Linformer, Random, Relu, Softmax, Taylor
+from subquad.attention.hybrid import HybridAttention
 from subquad.attention.infinity import InfinityAttention
 from subquad.attention.linear import LinearAttention
 from subquad.attention.linformer import ConvolutionSlots, LearnedSlots, LinformerAttention, MeanSlots
@@ -42,6 +43,9 @@ VARIANTS: dict[str, Any] = {
     "infinity-both": replace(brief, both=True, sticky=True, segment=31),
     "infinity-detached": replace(brief, detached=True),
     "infinity-forgetful": replace(brief, basis=0),
+    "hybrid-brief": Hybrid(block=23, log_gain=-0.5),
+    "hybrid-random": Hybrid(block=29, feature_map=Random(features=13), log_gain=0.0),
+    "hybrid-elu": Hybrid(block=37, feature_map=Elu()),
 }
 CASES: dict[str, Any] = {name: options() for name, options in MECHANISMS.items()} | VARIANTS
 
@@ -116,6 +120,21 @@ def _infinity(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None,
     return torch.stack(rows)
 
 
+def _hybrid(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Sequence by sequence, with padding taken out for real."""
+    if q.shape[2] != k.shape[2]:
+        return _linear(attend, q, k, v, keep, causal)
+    phi_q, phi_k = attend.feature_map.sides()
+    mixed = torch.zeros(*q.shape[:3], v.shape[3], dtype=v.dtype)
+    for index in range(len(q)):
+        real = (torch.ones(k.shape[2]) > 0 if keep is None else keep[index]).nonzero()[:, 0]
+        x, y = q[index : index + 1, :, real], k[index : index + 1, :, real]
+        weights = reference.hybrid_weights(x, y, phi_q(x), phi_k(y), attend.log_gain, attend.options.block, causal)
+        row = torch.zeros_like(mixed[0]).index_copy(1, real, reference.attend(weights, v[index : index + 1, :, real])[0])
+        mixed = mixed.index_copy(0, torch.tensor([index]), row[None])
+    return mixed
+
+
 def _one_stream(attend: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, aligned: bool) -> Tensor:
     options, segment = attend.options, attend.options.segment
     pieces = [slice(start, start + segment) for start in range(0, max(1, k.shape[1]), segment)]
@@ -163,4 +182,5 @@ EQUATIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     LinearAttention: _linear,
     LinformerAttention: _linformer,
     InfinityAttention: _infinity,
+    HybridAttention: _hybrid,
 }

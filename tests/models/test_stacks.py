@@ -98,7 +98,8 @@ def test_mechanisms_may_differ() -> None:
 
 def test_linformer_is_refused_in_a_decoder() -> None:
     with pytest.raises(
-        SubquadError, match="linformer has no causal form: it mixes positions; choose softmax, linear, favor or infinity"
+        SubquadError,
+        match="linformer has no causal form: it mixes positions; choose softmax, linear, favor, infinity or hybrid",
     ):
         Decoder(7, Linformer(), options())
     with pytest.raises(SubquadError, match="linformer has no causal form"):

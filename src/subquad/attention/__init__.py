@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from subquad.attention.favor import Favor, FavorAttention
+from subquad.attention.hybrid import Hybrid, HybridAttention, HybridState
 from subquad.attention.infinity import Infinity, InfinityAttention, InfinityState
 from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
@@ -23,6 +24,7 @@ MECHANISMS: dict[str, type[AttentionOptions]] = {
     "favor": Favor,
     "linformer": Linformer,
     "infinity": Infinity,
+    "hybrid": Hybrid,
 }
 
 
@@ -60,6 +62,9 @@ __all__ = [
     "MECHANISMS",
     "Favor",
     "FavorAttention",
+    "Hybrid",
+    "HybridAttention",
+    "HybridState",
     "Infinity",
     "InfinityAttention",
     "InfinityState",

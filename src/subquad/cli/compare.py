@@ -44,7 +44,7 @@ Tuning: Any = make_dataclass(
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
-ASKED_FOR = ("infinity",)
+ASKED_FOR = ("infinity", "hybrid")
 """Measured only where they are named: they would take their time from all others' budget."""
 
 
@@ -57,7 +57,7 @@ class Compare:
     """
 
     mechanisms: tuple[str, ...] = ()
-    """Which to measure against softmax: materialised, linear, favor, linformer (the ones unless told), infinity."""
+    """Which to measure against softmax: materialised, linear, favor, linformer (the ones unless told), infinity, hybrid."""
     lengths: tuple[str, ...] = ("128..16384",)
     """Numbers, and ranges that double from their start: 128..65536."""
     causal: Flag = False

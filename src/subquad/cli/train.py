@@ -37,7 +37,7 @@ class Shared:
     """What every task takes."""
 
     attention: str = "linear"
-    """softmax, linear, favor, linformer: its own options are listed below."""
+    """softmax, linear, favor, linformer, infinity, hybrid: its own options are listed below."""
     seed: int = 0
     out: Path | None = None
     """The folder of the run: runs/TASK-ATTENTION-DATE-TIME unless told."""

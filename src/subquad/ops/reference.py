@@ -58,6 +58,26 @@ def linear_weights(
     return torch.where(total == 0, 0.0, scores / torch.where(total == 0, 1.0, total))
 
 
+def hybrid_weights(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    queries: Features,
+    keys: Features,
+    log_gain: Float[Tensor, "h"],
+    block: int,
+    causal: bool = False,
+) -> Float[Tensor, "b h n n"]:
+    """The weight of a key in the own or a neighbouring block is exp(q . k / sqrt d), that of others gain phi(q) . phi(k)."""
+    exact = torch.exp((q @ k.mT) / math.sqrt(q.shape[-1]))
+    features = queries.values @ keys.values.mT * log_gain.exp()[:, None, None]
+    if queries.exponent is not None and keys.exponent is not None:
+        features = features * torch.exp2(queries.exponent + keys.exponent.mT)
+    at = torch.arange(q.shape[2], device=q.device) // block
+    weights = torch.where((at[:, None] - at).abs() <= 1, exact, features)
+    weights = weights.tril() if causal else weights
+    return weights / weights.sum(-1, keepdim=True)
+
+
 def attend(weights: Float[Tensor, "b h n s"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
     """Equation 3: out_i = sum over j of weight_ij v_j."""
     return weights @ v

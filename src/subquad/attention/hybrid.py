@@ -1,0 +1,163 @@
+"""Exact attention in a sliding window of blocks and linear attention to all the rest, under one normaliser.
+
+What is near needs a matrix of full rank, which no small number of features can give; what is far hardly does. So a trained
+model keeps its quality when its attention is swapped for this (after Arora et al. 2024 and Zhang et al. 2024, LoLCATs; there
+for decoders, here for both directions).
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.errors import SubquadError
+from subquad.feature_maps import FeatureMap, FeatureMapOptions, Learned
+from subquad.ops import hybrid, linear
+from subquad.ops.packing import Packed, pack, pick, put, unpack
+from subquad.ops.sums import LinearState, empty_state, precise, without_autocast
+from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """Exact for neighbours, linear for the rest: in linear time and memory, with a state of constant size."""
+
+    block: int = 64  # positions; each sees its own block and the neighbouring ones exactly
+    feature_map: FeatureMapOptions = field(default_factory=Learned)  # of the rest
+    log_gain: float = -5.0  # at the start, of the rest's weights beside exp(q . k / sqrt d), for each head; it is learned
+    kind: str = field(default="hybrid", init=False)
+
+    @property
+    def traits(self) -> Traits:
+        price = "what is farther than a block or two is weighed by features, not exactly"
+        return Traits(False, "L (3 B + m) d", "L (3 B + m d / B)", price)
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "HybridAttention":
+        if self.block < 1:
+            raise SubquadError(f"hybrid's block must be positive, but is {self.block}")
+        return HybridAttention(self, self.feature_map.build(heads=heads, width=width, generator=generator), heads, width)
+
+
+class HybridState(NamedTuple):
+    """Of constant size: the last block or two as they are, and the sums of all before them."""
+
+    keys: Tensor  # b h 2c d, then zeros
+    values: Tensor  # b h 2c e
+    sums: Tensor  # b h m e, as in LinearState
+    norms: Tensor  # b h m
+    peak: Tensor  # b h
+    filled: Tensor  # b, how many keys there are
+
+    @property
+    def rest(self) -> LinearState:
+        """What is seen through features."""
+        return LinearState(self.sums, self.norms, self.peak)
+
+
+class HybridAttention(nn.Module):
+    """Softmax over the near keys, and features for the others in the same sum."""
+
+    def __init__(self, options: Hybrid, feature_map: FeatureMap, heads: int, width: int) -> None:
+        super().__init__()
+        self.options, self.feature_map, self.heads, self.width = options, feature_map, heads, width
+        self.log_gain = nn.Parameter(torch.full((heads,), options.log_gain))
+
+    def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
+        """Queries that are as many as keys are taken to be at their places; others have no neighbours among the keys."""
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        if q.shape[2] != k.shape[2]:
+            return check_result(linear.attend(q, k, v, *self.feature_map.sides(), keep), q, k, v)
+        with without_autocast(q):
+            packed = pack(q, k, v, keep)
+            mixed = unpack(packed, self._attend(packed, None)[0])
+        return check_result(mixed.to(v.dtype), q, k, v)
+
+    def causal(
+        self, q: Queries, k: Keys, v: Values, state: HybridState | None = None, *, keep: Keep | None = None
+    ) -> tuple[Mixed, HybridState]:
+        check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
+        with without_autocast(q):
+            if state is None:
+                packed, skipped = pack(q, k, v, keep), 0
+                rest = empty_state(k, v, self.feature_map.sides()[1])
+            else:
+                self._check(state, v)
+                packed, skipped, rest = self._continued(q, k, v, state, keep), 2 * self.options.block, state.rest
+            mixed, after = self._attend(packed, rest)
+            assert after is not None
+            mixed = unpack(packed, mixed)[:, :, skipped:]
+            last = self._last(packed, after)
+        return check_result(mixed.to(v.dtype), q, k, v), last
+
+    def step(
+        self, q: Queries, k: Keys, v: Values, state: HybridState | None = None, *, reuse: bool = False
+    ) -> tuple[Mixed, HybridState]:
+        """One position, in time that does not depend on how many came before."""
+        check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
+        if state is None or q.shape[2] != 1:
+            return self.causal(q, k, v, state)
+        self._check(state, v)
+        phi_q, phi_k = self.feature_map.sides()
+        with without_autocast(q):
+            keys, values = (
+                put(held, new.to(held.dtype), state.filled, reuse=reuse)
+                for held, new in ((state.keys, k), (state.values, v))
+            )
+            dtype, block = state.sums.dtype, self.options.block
+            scores = (q.to(dtype) * (hybrid.LOG2_E / math.sqrt(self.width))) @ keys.to(dtype).mT
+            seen = torch.arange(2 * block, device=q.device) <= state.filled[:, None]
+            scores = scores.masked_fill(~seen[:, None, None, :], -math.inf)
+            near = hybrid.Near(scores[:, :, None], values.to(dtype)[:, :, None])
+            sums = torch.cat([state.sums, state.norms[..., None]], dim=-1)[:, :, None]
+            queries = hybrid.cut_features(phi_q(q.to(dtype)), 1)
+            mixed = hybrid.mix(queries, sums, state.peak[..., None], near, self.log_gain.to(dtype))[:, :, 0]
+            filled, rest = state.filled + 1, state.rest
+            full = filled == 2 * block
+            if torch.compiler.is_compiling() or bool(full.any()):
+                folded = hybrid.fold(rest, keys[:, :, :block], values[:, :, :block], phi_k)
+                rest = LinearState(*(_where(full, new, old) for new, old in zip(folded, rest, strict=True)))
+                keys, values = (_where(full, _moved(x, block), x) for x in (keys, values))
+                filled = torch.where(full, filled - block, filled)
+        return check_result(mixed.to(v.dtype), q, k, v), HybridState(keys, values, *rest, filled)
+
+    def _attend(self, packed: Packed, rest: LinearState | None) -> tuple[Tensor, LinearState | None]:
+        gain = self.log_gain.to(precise(packed.k.dtype))
+        sides = self.feature_map.sides()
+        return hybrid.attend(packed.q, packed.k, packed.v, *sides, gain, packed.total, self.options.block, rest)
+
+    def _continued(self, q: Tensor, k: Tensor, v: Tensor, state: HybridState, keep: Tensor | None) -> Packed:
+        """The last blocks and what is new, one behind the other."""
+        room = 2 * self.options.block
+        held = torch.arange(room, device=q.device) < state.filled[:, None]
+        new = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
+        k, v = torch.cat([state.keys.to(k.dtype), k], dim=2), torch.cat([state.values.to(v.dtype), v], dim=2)
+        return pack(nn.functional.pad(q, (0, 0, room, 0)), k, v, torch.cat([held, new], dim=1))
+
+    def _last(self, packed: Packed, rest: LinearState) -> HybridState:
+        """The state after the last position: the block under way and the one before it stay as they are."""
+        block = self.options.block
+        start = (packed.total // block - 1).clamp_min(0) * block
+        places = start[:, None] + torch.arange(2 * block, device=start.device)
+        held = (places < packed.total[:, None])[:, None, :, None]
+        k, v = (nn.functional.pad(x, (0, 0, 0, 1)) if x.shape[2] == 0 else x for x in (packed.k, packed.v))
+        keys, values = (torch.where(held, pick(x, places.clamp(max=x.shape[2] - 1)), 0.0) for x in (k, v))
+        return HybridState(keys, values, *rest, packed.total - start)
+
+    def _check(self, state: HybridState, v: Tensor) -> None:
+        b, h, d, e = len(v), self.heads, self.width, v.shape[3]
+        m, room = self.feature_map.width(d), 2 * self.options.block
+        sizes = {"keys": (b, h, room, d), "values": (b, h, room, e), "sums": (b, h, m, e), "norms": (b, h, m)}
+        check_state(state, {**sizes, "peak": (b, h), "filled": (b,)})
+
+
+def _where(full: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """By sequence."""
+    return torch.where(full.view(-1, *[1] * (old.ndim - 1)), new, old)
+
+
+def _moved(x: Tensor, block: int) -> Tensor:
+    """Without its first block."""
+    return nn.functional.pad(x[:, :, block:], (0, 0, 0, block))

@@ -1,0 +1,179 @@
+"""Exact attention to what is near, linear attention to the rest, under one normaliser.
+
+Positions are cut into blocks of equal length. A position sees its own block and its neighbours exactly, all others through
+features, with N(i) the near keys of i and g a gain::
+
+    out_i = (sum over j in N(i) of exp(q_i . k_j / sqrt d) v_j + g sum over other j of (phi(q_i) . phi(k_j)) v_j) / the same of 1
+
+The causal form has the block before and its own up to i as near. Every weight of a row is relative to the row's largest, so
+nothing overflows, and where the features of the rest underflow the near keys are left.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from subquad.ops.linear import prefers_parallel
+from subquad.ops.sums import LinearState, finite, precise, reciprocal
+from subquad.types import FeatureFunction, Features
+
+LOG2_E = math.log2(math.e)
+HIGHEST = 120.0  # 2**HIGHEST is still a float32
+
+
+class Near(NamedTuple):
+    """Which keys a query sees exactly, as logarithms of weights to base 2, -inf where it does not see one."""
+
+    scores: Float[Tensor, "b h t c w"]
+    values: Float[Tensor, "b h t w e"]
+
+
+def attend(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    phi_q: FeatureFunction,
+    phi_k: FeatureFunction,
+    log_gain: Float[Tensor, "h"],
+    total: Int[Tensor, "b"],
+    block: int,
+    before: LinearState | None = None,
+) -> tuple[Float[Tensor, "b h n e"], LinearState | None]:
+    """Of sequences whose first `total` positions are real. Causal if there is a state of what came `before`.
+
+    The state after is that of all blocks before the last two, of which the very last one may be empty.
+    """
+    n, dtype = k.shape[2], precise(k.dtype)
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    keys = phi_k(k)
+    valid = torch.arange(n, device=k.device) < total[:, None]
+    near = _near(q, k, v, valid, block, causal=before is not None)
+    blocks, peaks = _block_sums(keys, v, valid, block)
+    sums, peak = _before(blocks, peaks, before)  # of t + 1 blocks
+    after = None
+    if before is not None:
+        last = total // block
+        after = _state(_at(sums, last), _at(peak, last))
+        sums, peak = sums[:, :, :-1], peak[:, :, :-1]
+    else:
+        later, later_peak = _before(blocks.flip(2), peaks.flip(2), None)
+        sums, peak = _add(sums[:, :, :-1], peak[:, :, :-1], later[:, :, :-1].flip(2), later_peak[:, :, :-1].flip(2))
+    mixed = mix(cut_features(phi_q(q), block), sums, peak, near, log_gain)
+    return mixed.flatten(2, 3)[:, :, :n], after
+
+
+def mix(
+    queries: Features,
+    sums: Float[Tensor, "b h t m f"],
+    peak: Float[Tensor, "b h t"],
+    near: Near,
+    log_gain: Float[Tensor, "h"],
+) -> Float[Tensor, "b h t c e"]:
+    """Blocks of queries over what is near and the sums of the rest, whose last column is that of the norms."""
+    rest = queries.values @ sums
+    level = finite(peak)[..., None, None] + (LOG2_E * log_gain)[:, None, None, None]
+    level = level if queries.exponent is None else level + queries.exponent
+    height = level.detach() + rest[..., -1:].detach().abs().log2()  # -inf where there is no rest
+    top = finite(torch.maximum(near.scores.detach().amax(-1, keepdim=True), height))
+    weights = torch.exp2(near.scores - top)
+    rest = rest * torch.exp2((level - top).clamp(max=HIGHEST)).masked_fill(height == -math.inf, 0.0)
+    mixed = weights @ near.values + rest[..., :-1]
+    return mixed * reciprocal(weights.sum(-1, keepdim=True) + rest[..., -1:])
+
+
+def fold(state: LinearState, k: Float[Tensor, "b h c d"], v: Float[Tensor, "b h c e"], phi: FeatureFunction) -> LinearState:
+    """The state with one more block in it."""
+    valid = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
+    sums, peaks = _block_sums(phi(k.to(state.sums.dtype)), v.to(state.sums.dtype), valid, k.shape[2])
+    return _state(*_add(_join(state)[:, :, None], state.peak[:, :, None], sums, peaks))
+
+
+def _near(q: Tensor, k: Tensor, v: Tensor, valid: Bool[Tensor, "b n"], block: int, *, causal: bool) -> Near:
+    """Own block and neighbours: before and, unless causal, behind."""
+    keys, values = (_beside(cut(x, block), causal=causal) for x in (k, v))
+    seen = _beside(cut(valid[:, None, :, None], block), causal=causal).mT  # b 1 t 1 w
+    if causal:
+        own = torch.ones(block, block, dtype=torch.bool, device=k.device).tril()
+        seen = seen & torch.cat([torch.ones_like(own), own], dim=1)
+    scores = cut(q * (LOG2_E / math.sqrt(q.shape[-1])), block) @ keys.mT
+    return Near(scores.masked_fill(~seen, -math.inf), values)
+
+
+def _beside(x: Tensor, *, causal: bool) -> Tensor:
+    """Every block with the one before it in front, and the one behind it unless causal."""
+    parts = [F.pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x]
+    return torch.cat(parts if causal else [*parts, F.pad(x, (0, 0, 0, 0, 0, 1))[:, :, 1:]], dim=3)
+
+
+def _block_sums(keys: Features, v: Tensor, valid: Bool[Tensor, "b n"], block: int) -> tuple[Tensor, Tensor]:
+    """What each block adds, values and norms side by side, relative to 2**its peak; and the peaks."""
+    padding = ~valid[:, None, :, None]
+    values = cut(keys.values.masked_fill(padding, 0.0), block)
+    ones = cut(F.pad(v, (0, 1), value=1.0), block)
+    if keys.exponent is None:
+        empty = values.new_zeros(values.shape[:3])
+        return values.mT @ ones, empty
+    exponent = cut(keys.exponent.masked_fill(padding, -math.inf), block, -math.inf)
+    peaks = exponent.detach().amax(3)[..., 0]
+    return (values * torch.exp2(exponent - finite(peaks)[..., None, None])).mT @ ones, peaks
+
+
+def _before(
+    blocks: Float[Tensor, "b h t m f"], peaks: Float[Tensor, "b h t"], state: LinearState | None
+) -> tuple[Float[Tensor, "b h u m f"], Float[Tensor, "b h u"]]:
+    """For each block, and for one behind the last, the sum of all blocks but itself and the one before it."""
+    first = torch.zeros_like(blocks[:, :, :1]) if state is None else _join(state)[:, :, None]
+    lowest = torch.full_like(peaks[:, :, :1], -math.inf) if state is None else state.peak[:, :, None]
+    if not blocks.shape[2]:
+        return first, lowest
+    added, heights = torch.cat([first, blocks[:, :, :-1]], dim=2), torch.cat([lowest, peaks[:, :, :-1]], dim=2)
+    highest = heights.cummax(2).values
+    if prefers_parallel(blocks):  # one product over pairs of blocks, which compilers and GPUs like better than a loop
+        fade = torch.exp2(heights[..., None, :] - finite(highest)[..., None]).tril()
+        summed = (fade @ added.flatten(3)).unflatten(3, added.shape[3:])
+    else:
+        fades = torch.exp2(F.pad(highest, (1, 0), value=-math.inf)[..., :-1] - finite(highest))[..., None, None]
+        shares = torch.exp2(heights - finite(highest))[..., None, None]
+        parts = [added[:, :, 0] * shares[:, :, 0]]
+        for at in range(1, added.shape[2]):
+            parts.append(torch.addcmul(parts[-1] * fades[:, :, at], added[:, :, at], shares[:, :, at]))
+        summed = torch.stack(parts, dim=2)
+    # the first block has nothing before its neighbour, either
+    return torch.cat([first, summed], dim=2), torch.cat([lowest, highest], dim=2)
+
+
+def _add(one: Tensor, peak: Tensor, other: Tensor, other_peak: Tensor) -> tuple[Tensor, Tensor]:
+    """Two sums, each relative to its own peak."""
+    higher = torch.maximum(peak, other_peak)
+    fades = (torch.exp2(each - finite(higher))[..., None, None] for each in (peak, other_peak))
+    return one * next(fades) + other * next(fades), higher
+
+
+def _join(state: LinearState) -> Float[Tensor, "b h m f"]:
+    return torch.cat([state.sums, state.norms[..., None]], dim=-1)
+
+
+def _state(sums: Float[Tensor, "b h 1 m f"], peak: Float[Tensor, "b h 1"]) -> LinearState:
+    return LinearState(sums[:, :, 0, :, :-1], sums[:, :, 0, :, -1], peak[:, :, 0])
+
+
+def _at(x: Float[Tensor, "b h t *m"], place: Int[Tensor, "b"]) -> Float[Tensor, "b h 1 *m"]:
+    """x[b, :, place[b]]."""
+    where = place.view(-1, *[1] * (x.ndim - 1)).expand(-1, x.shape[1], 1, *x.shape[3:])
+    return x.gather(2, where)
+
+
+def cut_features(features: Features, block: int) -> Features:
+    exponent = features.exponent
+    return Features(cut(features.values, block), None if exponent is None else cut(exponent, block))
+
+
+def cut(x: Shaped[Tensor, "b h n m"], block: int, padding: float = 0.0) -> Shaped[Tensor, "b h t c m"]:
+    """In blocks, the last one filled up."""
+    count = -(-x.shape[2] // block)
+    filled = F.pad(x, (0, 0, 0, count * block - x.shape[2]), value=padding)
+    return filled.unflatten(2, (count, block))
