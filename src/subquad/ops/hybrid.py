@@ -1,9 +1,10 @@
 """Exact attention to what is near, linear attention to the rest, under one normaliser.
 
 Positions are cut into blocks of equal length. A position sees its own block and its neighbours exactly, all others through
-features, with N(i) the near keys of i and g a gain::
+features, with a gain g::
 
-    out_i = (sum over j in N(i) of exp(q_i . k_j / sqrt d) v_j + g sum over other j of (phi(q_i) . phi(k_j)) v_j) / the same of 1
+    out_i = sum over j of w_ij v_j / sum over j of w_ij
+    w_ij = exp(q_i . k_j / sqrt d) for near j, g phi(q_i) . phi(k_j) for others
 
 The causal form has the block before and its own up to i as near. Every weight of a row is relative to the row's largest, so
 nothing overflows, and where the features of the rest underflow the near keys are left.
@@ -168,6 +169,7 @@ def _at(x: Float[Tensor, "b h t *m"], place: Int[Tensor, "b"]) -> Float[Tensor, 
 
 
 def cut_features(features: Features, block: int) -> Features:
+    """The same of features."""
     exponent = features.exponent
     return Features(cut(features.values, block), None if exponent is None else cut(exponent, block))
 
