@@ -7,7 +7,7 @@ and the signal is not pressed to zero outside of [0, 1], which spoils its ends.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.errors import SubquadError
 from subquad.ops import memory
-from subquad.ops.packing import Packed, join, pack, pick, put, real, unpack
+from subquad.ops.packing import Packed, Segment, join, pack, pick, put, real, segments, unpack
 from subquad.ops.sums import precise, without_autocast
 from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
@@ -151,21 +151,20 @@ class InfinityAttention(nn.Module):
             skipped = 0 if state is None else before.keys.shape[2]
             packed = self._continued(q, k, v, before, keep) if state is not None else pack(q, k, v, keep)
             held, parts = before.memory, []
-            for start in range(0, max(1, packed.k.shape[2]), self.options.segment):
-                here, end = slice(start, start + self.options.segment), start + self.options.segment
-                at = torch.arange(start, end, device=q.device)
-                asking = None if plain else real(packed, start, end) & (at >= before.filled[:, None])
-                mixed = self._exact(packed, start)
+            pieces = segments(packed, self.options.segment)
+            for at, piece in enumerate(pieces):
+                start, end = at * self.options.segment, (at + 1) * self.options.segment
+                places = torch.arange(start, end, device=q.device)
+                asking = None if plain else real(packed, start, end) & (places >= before.filled[:, None])
+                mixed = self._exact(pieces, at)
                 if self.options.basis and not (state is None and start == 0):
-                    recalled, histogram = self._recall(packed.q[:, :, here], held, asking)
+                    recalled, histogram = self._recall(piece.q, held, asking)
                     mixed, held = mixed + recalled, held._replace(histogram=histogram)
                 parts.append(mixed)
                 full: bool | Tensor = end <= packed.k.shape[2]
                 if not plain and full:
                     full = (packed.total >= end) & ((before.filled < end) if start == 0 else True)
-                held = self._write(
-                    held, packed.k[:, :, here], packed.v[:, :, here], full, first=state is None and start == 0
-                )
+                held = self._write(held, piece.k, piece.v, full, first=state is None and start == 0)
             mixed = unpack(packed, join(parts))[:, :, skipped:]
             after = self._rest(packed, held)
         return check_result(mixed.to(v.dtype), q, k, v, packed.q, packed.k, packed.v), after
@@ -260,14 +259,13 @@ class InfinityAttention(nn.Module):
         k, v = torch.cat([before.keys, k], dim=2), torch.cat([before.values, v], dim=2)
         return pack(F.pad(q, (0, 0, room, 0)), k, v, torch.cat([held, new], dim=1))
 
-    def _exact(self, packed: Packed, start: int) -> Tensor:
-        """Causal softmax attention of the segment that starts here."""
-        end = start + self.options.segment
-        first = max(0, start - self.options.segment) if self.options.previous else start
-        q, k, v = packed.q[:, :, start:end], packed.k[:, :, first:end], packed.v[:, :, first:end]
-        if first == start:
+    def _exact(self, pieces: Sequence[Segment], at: int) -> Tensor:
+        """Causal softmax attention of a segment."""
+        q, k, v = pieces[at]
+        if not (self.options.previous and at):
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(start - first)
+        k, v = (torch.cat(both, dim=2) for both in ((pieces[at - 1].k, k), (pieces[at - 1].v, v)))
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(self.options.segment)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     def _recall(self, q: Tensor, held: Memory, asking: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -341,38 +339,39 @@ class InfinityAttention(nn.Module):
 
     def _aligned(self, packed: Packed, keep: Tensor | None) -> Tensor:
         """Bidirectional in the segment; the memory of what comes before, and of what comes after if asked."""
-        starts = range(0, max(1, packed.k.shape[2]), self.options.segment)
-        parts = [self._whole_segment(packed, start, keep) for start in starts]
+        pieces, segment = segments(packed, self.options.segment), self.options.segment
+        parts = [self._whole_segment(packed, pieces, at, keep) for at in range(len(pieces))]
         for way in ("before", "after") if self.options.both else ("before",):
             held = self._empty(packed.k, packed.v).memory
-            for at, start in enumerate(starts) if way == "before" else reversed(list(enumerate(starts))):
-                here = slice(start, start + self.options.segment)
-                nothing_yet = at == (0 if way == "before" else len(starts) - 1)
+            for at, piece in enumerate(pieces) if way == "before" else reversed(list(enumerate(pieces))):
+                nothing_yet = at == (0 if way == "before" else len(pieces) - 1)
                 if self.options.basis and not nothing_yet:
-                    asking = real(packed, here.start, here.stop)
-                    recalled, histogram = self._recall(packed.q[:, :, here], held, asking)
+                    asking = real(packed, at * segment, (at + 1) * segment)
+                    recalled, histogram = self._recall(piece.q, held, asking)
                     parts[at], held = parts[at] + recalled, held._replace(histogram=histogram)
-                if at != (len(starts) - 1 if way == "before" else 0):
-                    held = self._append(held, packed, here) if way == "before" else self._prepend(held, packed, here)
+                if at != (len(pieces) - 1 if way == "before" else 0):
+                    held = (
+                        self._append(held, packed, piece, at) if way == "before" else self._prepend(held, packed, piece, at)
+                    )
         return unpack(packed, join(parts))
 
-    def _whole_segment(self, packed: Packed, start: int, keep: Tensor | None) -> Tensor:
-        end = start + self.options.segment
-        first, last = (max(0, start - self.options.segment), end) if self.options.previous else (start, end)
-        q, k, v = packed.q[:, :, start:end], packed.k[:, :, first:last], packed.v[:, :, first:last]
+    def _whole_segment(self, packed: Packed, pieces: Sequence[Segment], at: int, keep: Tensor | None) -> Tensor:
+        first = max(0, at - 1) if self.options.previous else at
+        k, v = (torch.cat(parts, dim=2) for parts in list(zip(*pieces[first : at + 1], strict=True))[1:])
         mask = None
         if keep is not None:
-            mask = real(packed, first, first + k.shape[2])[:, None, None, :]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            start = first * self.options.segment
+            mask = real(packed, start, start + k.shape[2])[:, None, None, :]
+        return F.scaled_dot_product_attention(pieces[at].q, k, v, attn_mask=mask)
 
-    def _append(self, held: Memory, packed: Packed, here: slice) -> Memory:
-        full = True if packed.places is None else packed.total >= here.stop
-        return self._write(held, packed.k[:, :, here], packed.v[:, :, here], full)
+    def _append(self, held: Memory, packed: Packed, piece: Segment, at: int) -> Memory:
+        full = True if packed.places is None else packed.total >= (at + 1) * self.options.segment
+        return self._write(held, piece.k, piece.v, full)
 
-    def _prepend(self, held: Memory, packed: Packed, here: slice) -> Memory:
+    def _prepend(self, held: Memory, packed: Packed, piece: Segment, at: int) -> Memory:
         """In the reversed order. The last segment of a sequence may not be full: it has a regression of its own."""
-        k, v = (x[:, :, here].flip(2) for x in (packed.k, packed.v))
-        count = (packed.total - here.start).clamp(0, self.options.segment)
+        k, v = (x.flip(2) for x in (piece.k, piece.v))
+        count = (packed.total - at * self.options.segment).clamp(0, self.options.segment)
         part = (count > 0) & (count < self.options.segment)
         missing = self.options.segment - k.shape[2]
         k, v = (F.pad(x, (0, 0, missing, 0)) for x in (k, v))
@@ -393,10 +392,9 @@ class InfinityAttention(nn.Module):
         """The last segment of the keys is seen exactly, those before it through the memory."""
         segment, length = self.options.segment, packed.k.shape[2]
         held = self._empty(packed.k, packed.v).memory
-        for start in range(0, length - segment, segment):
-            here = slice(start, start + segment)
-            full = True if keep is None else packed.total > here.stop
-            held = self._write(held, packed.k[:, :, here], packed.v[:, :, here], full)
+        for at, piece in enumerate(segments(packed, segment)[:-1]):
+            full = True if keep is None else packed.total > (at + 1) * segment
+            held = self._write(held, piece.k, piece.v, full)
         last = ((packed.total - 1).clamp_min(0) // segment * segment)[:, None]
         places = last + torch.arange(min(segment, length), device=q.device)
         seen = (places < packed.total[:, None])[:, None, None, :]

@@ -18,6 +18,20 @@ class Packed(NamedTuple):
     places: Int[Tensor, "b n"] | None  # where each position went; None where they stood so
 
 
+class Segment(NamedTuple):
+    """A stretch of them."""
+
+    q: Float[Tensor, "b h c d"]
+    k: Float[Tensor, "b h c d"]
+    v: Float[Tensor, "b h c e"]
+
+
+def segments(packed: Packed, length: int) -> list[Segment]:
+    """All of it, cut at once: the gradient of a slice is as large as the whole, and there would be one for each segment."""
+    parts = (x.split(length, dim=2) for x in (packed.q, packed.k, packed.v))
+    return [Segment(*part) for part in zip(*parts, strict=True)]
+
+
 def unpack(packed: Packed, mixed: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
     """What belongs to each position; padding, which has no segment, gives zeros."""
     if packed.places is None:
