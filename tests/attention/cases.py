@@ -124,12 +124,13 @@ def _hybrid(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, c
     """Sequence by sequence, with padding taken out for real."""
     if q.shape[2] != k.shape[2]:
         return _linear(attend, q, k, v, keep, causal)
-    phi_q, phi_k = attend.feature_map.sides()
-    mixed = torch.zeros(*q.shape[:3], v.shape[3], dtype=v.dtype)
+    mixed = 0.0 * v.sum() + torch.zeros(*q.shape[:3], v.shape[3], dtype=v.dtype)
     for index in range(len(q)):
         real = (torch.ones(k.shape[2]) > 0 if keep is None else keep[index]).nonzero()[:, 0]
+        if not len(real):
+            continue
         x, y = q[index : index + 1, :, real], k[index : index + 1, :, real]
-        weights = reference.hybrid_weights(x, y, phi_q(x), phi_k(y), attend.log_gain, attend.options.block, causal)
+        weights = attend.weights(x, y, causal=causal)
         row = torch.zeros_like(mixed[0]).index_copy(1, real, reference.attend(weights, v[index : index + 1, :, real])[0])
         mixed = mixed.index_copy(0, torch.tensor([index]), row[None])
     return mixed

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.errors import SubquadError
 from subquad.feature_maps import FeatureMap, FeatureMapOptions, Learned
-from subquad.ops import hybrid, linear
+from subquad.ops import hybrid, linear, reference
 from subquad.ops.packing import Packed, pack, pick, put, unpack
 from subquad.ops.sums import LinearState, empty_state, precise, without_autocast
 from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
@@ -122,6 +122,15 @@ class HybridAttention(nn.Module):
                 keys, values = (_where(full, _moved(x, block), x) for x in (keys, values))
                 filled = torch.where(full, filled - block, filled)
         return check_result(mixed.to(v.dtype), q, k, v), HybridState(keys, values, *rest, filled)
+
+    def weights(self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False) -> Tensor:
+        """The attention matrix that this would be, for analysis and for distillation."""
+        check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
+        phi_q, phi_k = self.feature_map.sides()
+        if q.shape[2] != k.shape[2]:
+            return reference.linear_weights(phi_q(q), phi_k(k), keep, causal)
+        gain = self.log_gain.to(q.dtype)
+        return reference.hybrid_weights(q, k, phi_q(q), phi_k(k), gain, self.options.block, keep, causal)
 
     def _attend(self, packed: Packed, rest: LinearState | None) -> tuple[Tensor, LinearState | None]:
         gain = self.log_gain.to(precise(packed.k.dtype))

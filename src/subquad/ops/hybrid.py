@@ -23,7 +23,8 @@ from subquad.ops.sums import LinearState, finite, precise, reciprocal
 from subquad.types import FeatureFunction, Features
 
 LOG2_E = math.log2(math.e)
-HIGHEST = 120.0  # 2**HIGHEST is still a float32
+HIGHEST = 100.0  # of the rest's factor 2**x: what needs a higher one has underflowed
+HIGHEST_OF_NONE = 60.0  # where there is no rest: only its gradient is multiplied, and must not overflow
 
 
 class Near(NamedTuple):
@@ -81,7 +82,8 @@ def mix(
     height = level.detach() + rest[..., -1:].detach().abs().log2()  # -inf where there is no rest
     top = finite(torch.maximum(near.scores.detach().amax(-1, keepdim=True), height))
     weights = torch.exp2(near.scores - top)
-    rest = rest * torch.exp2((level - top).clamp(max=HIGHEST)).masked_fill(height == -math.inf, 0.0)
+    limit = torch.where(height == -math.inf, HIGHEST_OF_NONE, HIGHEST)
+    rest = rest * torch.exp2(torch.minimum(level - top, limit))
     mixed = weights @ near.values + rest[..., :-1]
     return mixed * reciprocal(weights.sum(-1, keepdim=True) + rest[..., -1:])
 

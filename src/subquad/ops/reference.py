@@ -65,17 +65,29 @@ def hybrid_weights(
     keys: Features,
     log_gain: Float[Tensor, "h"],
     block: int,
+    keep: Bool[Tensor, "b n"] | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "b h n n"]:
-    """The weight of a key in the own or a neighbouring block is exp(q . k / sqrt d), that of others gain phi(q) . phi(k)."""
-    exact = torch.exp((q @ k.mT) / math.sqrt(q.shape[-1]))
-    features = queries.values @ keys.values.mT * log_gain.exp()[:, None, None]
+    """The weight of a key in the own or a neighbouring block is exp(q . k / sqrt d), that of others gain phi(q) . phi(k).
+
+    Blocks are of kept positions. A row that is not kept has no block: it is zero.
+    """
+    n, kept = q.shape[2], torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
+    seen = visible(n, n, kept, causal, q.device) & kept[:, None, :, None]
+    at = (kept.cumsum(1) - 1) // block
+    near = ((at[:, :, None] - at[:, None]).abs() <= 1)[:, None] & seen
+    scores = ((q @ k.mT) / math.sqrt(q.shape[-1])).masked_fill(~near, -math.inf)
+    features = queries.values @ keys.values.mT
+    logs = log_gain[:, None, None].expand(-1, n, n)
     if queries.exponent is not None and keys.exponent is not None:
-        features = features * torch.exp2(queries.exponent + keys.exponent.mT)
-    at = torch.arange(q.shape[2], device=q.device) // block
-    weights = torch.where((at[:, None] - at).abs() <= 1, exact, features)
-    weights = weights.tril() if causal else weights
-    return weights / weights.sum(-1, keepdim=True)
+        logs = logs + math.log(2) * (queries.exponent + keys.exponent.mT)
+    far = seen & ~near
+    logs = logs.masked_fill(~far, -math.inf)
+    top = torch.maximum(scores.amax(-1, keepdim=True), logs.amax(-1, keepdim=True)).detach()
+    top = top.masked_fill(top == -math.inf, 0.0)
+    weights = torch.exp(scores - top) + features.masked_fill(~far, 0.0) * torch.exp(logs - top)
+    total = weights.sum(-1, keepdim=True)
+    return torch.where(total == 0, 0.0, weights / torch.where(total == 0, 1.0, total))
 
 
 def attend(weights: Float[Tensor, "b h n s"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:

@@ -1,0 +1,68 @@
+"""What is particular to the hybrid: where it is exact, what its gain does, and what padding does to blocks."""
+
+import torch
+from torch.testing import assert_close
+
+from subquad import Elu, Hybrid, Learned, Random, Softmax
+from subquad.attention.hybrid import HybridAttention
+from tests.attention.cases import HEADS, WIDTH, inputs
+
+
+def build(options: Hybrid) -> HybridAttention:
+    return options.build(heads=HEADS, width=WIDTH, generator=torch.Generator().manual_seed(1)).double()
+
+
+def test_what_fits_into_near_blocks_is_softmax() -> None:
+    attend, exact = build(Hybrid(block=32)), Softmax().build(heads=HEADS, width=WIDTH)
+    q, k, v = inputs(64)
+    assert_close(attend(q, k, v), exact(q, k, v))
+    assert_close(attend.causal(q, k, v)[0], exact.causal(q, k, v)[0])
+
+
+def test_without_gain_it_is_a_window() -> None:
+    """A gain of zero leaves the near blocks alone."""
+    attend, exact = build(Hybrid(block=16, log_gain=-1000.0)), Softmax().build(heads=HEADS, width=WIDTH)
+    q, k, v = inputs(64)
+    alone = exact(q[:, :, 32:48], k[:, :, 16:64], v[:, :, 16:64])
+    assert_close(attend(q, k, v)[:, :, 32:48], alone)
+    alone = exact.causal(q[:, :, 16:48], k[:, :, 16:48], v[:, :, 16:48])[0]
+    assert_close(attend.causal(q, k, v)[0][:, :, 32:48], alone[:, :, 16:])
+
+
+def test_a_high_gain_is_linear_attention_to_what_is_far() -> None:
+    attend = build(Hybrid(block=16, feature_map=Elu(), log_gain=200.0))
+    q, k, v = inputs(64)
+    far = attend.feature_map(k[:, :, 48:]).values
+    weights = attend.feature_map(q[:, :, 16:32]).values @ far.mT
+    wanted = weights / weights.sum(-1, keepdim=True) @ v[:, :, 48:]
+    assert_close(attend(q, k, v)[:, :, 16:32], wanted)
+
+
+def test_with_exact_features_it_comes_close_to_softmax() -> None:
+    """FAVOR+ estimates exp without bias, at the same scale as the exact part: a gain of one is right."""
+    q, k, v = (0.5 * x.detach() for x in inputs(200))
+    exact = Softmax().build(heads=HEADS, width=WIDTH)(q, k, v)
+    errors = []
+    for log_gain in (-5.0, 0.0, 3.0):
+        attend = build(Hybrid(block=20, feature_map=Random(features=2000), log_gain=log_gain))
+        errors.append(float((attend(q, k, v).detach() - exact).square().mean() / exact.square().mean()))
+    assert errors[1] < 0.01
+    assert errors[1] < 0.1 * min(errors[0], errors[2])
+
+
+def test_the_matrix_is_what_it_mixes_by() -> None:
+    for options in (Hybrid(block=13, feature_map=Learned(), log_gain=0.0), Hybrid(block=9, feature_map=Random(features=11))):
+        attend = build(options)
+        q, k, v = inputs(70)
+        keep = torch.rand(2, 70, generator=torch.Generator().manual_seed(3)) > 0.3
+        assert_close(attend.weights(q, k, keep=keep) @ v, attend(q, k, v, keep=keep))
+        causal = attend.weights(q, k, keep=keep, causal=True)
+        assert_close(causal @ v, attend.causal(q, k, v, keep=keep)[0])
+        assert_close(causal.sum(-1), keep[:, None].expand(-1, HEADS, -1).double())
+
+
+def test_its_gain_is_learned() -> None:
+    attend = build(Hybrid(block=8))
+    q, k, v = inputs(50)
+    (gradient,) = torch.autograd.grad(attend(q, k, v).square().sum(), attend.log_gain)
+    assert (gradient != 0).all()
