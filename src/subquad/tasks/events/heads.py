@@ -24,7 +24,7 @@ from subquad.tasks.events.likelihood import (
 
 HeadName = Literal["hawkes", "mixture"]
 
-FINER = 4
+FINER = 2
 """Outside of training the integral has so many times more points."""
 
 

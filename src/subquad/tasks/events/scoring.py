@@ -12,6 +12,7 @@ from torch import Tensor
 from subquad.tasks.buckets import bounded
 from subquad.tasks.events.batches import Encoded, EventBatch
 from subquad.tasks.events.forecasts import Forecast
+from subquad.tasks.events.heads import HawkesHead
 from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.scales import Scales
 from subquad.tasks.events.sequences import EventSequences
@@ -35,8 +36,8 @@ class Scored(NamedTuple):
     expected: Float[ndarray, "events"]  # gap
     quantiles: Float[ndarray, "events levels"]  # of the gap
     foreseen: Int[ndarray, "events"]  # likeliest type before the time is known
-    rescaled: Float[ndarray, "events"]  # the integral of the intensity over the gap
-    doubled: Float[ndarray, "events"]  # the same with twice the points
+    rescaled: Float[ndarray, "events"]  # the integral of the intensity over the gap, where asked for
+    doubled: Float[ndarray, "events"]  # the same with twice the points, for an intensity
     headed: Int[ndarray, "events"]  # type, by the head that is trained to predict it; the likeliest where there is none
     headed_gaps: Float[ndarray, "events"]  # by the head that is trained to predict them; the expected where there is none
     ends: Float[ndarray, "sequences"]  # the integral from the last event to the end of the sequence
@@ -48,8 +49,8 @@ def encode(scales: Scales, sequences: EventSequences) -> Encoded:
 
 
 @torch.no_grad()
-def score(model: EventModel, sequences: EventSequences, *, tokens: int) -> Scored:
-    """All of it, so many positions at a time."""
+def score(model: EventModel, sequences: EventSequences, *, tokens: int, residuals: bool = False) -> Scored:
+    """All of it, so many positions at a time; integrals of the intensity, which take long, only where asked for."""
     encoded, scales = encode(model.scales, sequences), model.scales
     events, watched = len(sequences.times), np.zeros(len(sequences.names))
     some = sequences.lengths > 0
@@ -58,12 +59,13 @@ def score(model: EventModel, sequences: EventSequences, *, tokens: int) -> Score
     ends = np.zeros(len(sequences.names))
     for at, last, h in states(model, encoded, tokens):
         following = at[~last] + 1
-        for name, values in _judge(model, h[~last], encoded, following).items():
+        for name, values in _judge(model, h[~last], encoded, following, residuals).items():
             kept = found.setdefault(name, np.zeros((events, *values.shape[1:]), values.dtype))
             kept[following] = values
-        which = np.searchsorted(sequences.offsets, at[last], side="right") - 1
-        gaps = torch.from_numpy(watched[which]).to(h)
-        ends[which] = model.head.compensators(h[last], gaps).double().cpu().numpy()
+        if residuals:
+            which = np.searchsorted(sequences.offsets, at[last], side="right") - 1
+            gaps = torch.from_numpy(watched[which]).to(h)
+            ends[which] = model.head.compensators(h[last], gaps).double().cpu().numpy()
     later = ~sequences.first
     unit = np.log(scales.mean_gap)  # a density in the data's unit is that in the model's over the size of the unit
     given = {name: values[later] for name, values in found.items()}
@@ -114,7 +116,9 @@ def foresee(model: EventModel, h: Float[Tensor, "e w"]) -> Forecast:
     return forecast
 
 
-def _judge(model: EventModel, h: Tensor, encoded: Encoded, following: Int[ndarray, "e"]) -> dict[str, ndarray]:
+def _judge(
+    model: EventModel, h: Tensor, encoded: Encoded, following: Int[ndarray, "e"], residuals: bool
+) -> dict[str, ndarray]:
     """The fields of `Scored` that are made of vectors and of the events that follow them."""
     gaps = torch.from_numpy(encoded.gaps[following]).to(h)
     types = torch.from_numpy(encoded.types[following]).to(h.device)
@@ -124,10 +128,10 @@ def _judge(model: EventModel, h: Tensor, encoded: Encoded, following: Int[ndarra
         "time": terms.time.double(),
         "type": terms.type.double(),
         "likeliest": in_slices(head.types_at, h, gaps).argmax(-1),
-        "rescaled": in_slices(head.compensators, h, gaps).double(),
+        "rescaled": (in_slices(head.compensators, h, gaps) if residuals else torch.zeros_like(gaps)).double(),
     }
     found["doubled"] = found["rescaled"]
-    if hasattr(head, "intensity"):
+    if residuals and isinstance(head, HawkesHead):
         found["doubled"] = in_slices(lambda *some: head.compensators(*some, factor=2), h, gaps).double()
     forecast = foresee(model, h)
     found["expected"], found["quantiles"] = forecast.gap.double(), forecast.quantiles.double()

@@ -28,6 +28,7 @@ from subquad.tasks.events.model import EventModel, HeadOptions
 from subquad.tasks.events.repairs import Backwards, Broken, Repairs, Ties
 from subquad.tasks.events.scales import Scales, learn
 from subquad.tasks.events.scoring import Scored, encode, score
+from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Process
 from subquad.types import AttentionOptions, Counted
 
@@ -54,7 +55,7 @@ class Events:
     head: HeadName = "hawkes"  # an intensity for each type, or a mixture of log-normal gaps, which has none
     inner: int = 64  # units of the head
     integral: Integral = "monte-carlo"  # of the intensity in training; elsewhere by the trapezoid rule
-    points: int = 16  # of the integral over a gap; four times as many outside of training
+    points: int = 16  # of the integral over a gap; twice as many outside of training
     components: int = 16  # of the mixture
     types_see_gap: bool = True  # of the mixture: whether the type depends on the gap, too
     type_weight: float = 0.0  # in the loss, of a head that is trained to predict the type; 0 for none
@@ -200,7 +201,8 @@ class EventsTask:
 
     def final(self, model: nn.Module) -> list[Row]:
         """On the test split, with intervals, beside what knows nothing of the history and, where it is known, the truth."""
-        test, found = self.data.test, self.score(model, self.data.test)
+        test = self.data.test
+        found = self.score(model, test, residuals=True)
         heads, baselines = self.options.heads, Baselines.learn(self.data.train)
         rows = metric_rows(found, baselines, type_head=heads.type_weight > 0, time_head=heads.time_weight > 0)
         if self.process is not None:
@@ -221,10 +223,10 @@ class EventsTask:
             lines.append({"given": given, "answered": names[found.foreseen[at]], "right": names[found.types[at]]})
         return lines
 
-    def score(self, model: nn.Module, sequences: Any) -> Scored:
+    def score(self, model: nn.Module, sequences: EventSequences, *, residuals: bool = False) -> Scored:
         """The model's word on every event."""
         assert isinstance(model, EventModel)
-        return score(model, sequences, tokens=self.options.evaluation_tokens)
+        return score(model, sequences, tokens=self.options.evaluation_tokens, residuals=residuals)
 
     def predict(self, model: nn.Module, path: Path) -> Forecasts:
         """The next event of each sequence of a file."""
