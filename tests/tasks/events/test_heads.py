@@ -119,7 +119,7 @@ def test_forecasts_of_the_true_intensity_are_the_true_ones() -> None:
 
 def test_a_mixture_is_what_scipy_says() -> None:
     weights, means, deviations = np.array([0.3, 0.7]), np.array([-1.0, 0.5]), np.array([0.4, 1.1])
-    mixture = Mixture(torch.from_numpy(part)[None] for part in (np.log(weights), means, deviations))
+    mixture = Mixture(*(torch.from_numpy(part)[None] for part in (np.log(weights), means, deviations)))
     laws = [stats.lognorm(s, scale=np.exp(m)) for m, s in zip(means, deviations, strict=True)]
     log_gap = torch.tensor([0.3], dtype=torch.float64)
     gap = math.exp(0.3)

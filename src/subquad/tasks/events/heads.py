@@ -24,6 +24,9 @@ from subquad.tasks.events.likelihood import (
 
 HeadName = Literal["hawkes", "mixture"]
 
+LARGEST = 12.0
+"""The logarithm of a rate is no larger, in mean gaps."""
+
 FINER = 2
 """Outside of training the integral has so many times more points."""
 
@@ -54,7 +57,7 @@ class HawkesHead(nn.Module):
     A time t after the event whose vector is h::
 
         lambda_k(t) = beta_k softplus((alpha_k t + w_k . z(t) + b_k) / beta_k)
-        z(t) = tanh(rest(h) + jump(h) exp(-rate(h) t))
+        z(t) = tanh(rest(h) + jump(h) exp(-exp(rate(h)) t))
 
     The paper has z = h and divides t by the time of the last event. Here what an event has stirred up can fade at rates of
     its own (as in Mei and Eisner 2017, equation 7), which neither needs the next event nor changes with the choice of t = 0.
@@ -81,15 +84,14 @@ class HawkesHead(nn.Module):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
         with torch.no_grad():
-            # rates from a tenth to ten mean gaps; all types together come once in a mean gap
-            spread = torch.linspace(math.log(0.1), math.log(10.0), inner).exp()
-            self.read.bias[2 * inner :] = torch.log(torch.expm1(spread))
+            # what fades within a three-hundredth of a mean gap up to ten of them; all types together come once in one
+            self.read.bias[2 * inner :] = torch.linspace(math.log(0.1), math.log(300.0), inner)
             self.weigh.bias.fill_(math.log(math.expm1(1.0 / types)))
 
     def intensity(self, h: Float[Tensor, "e w"]) -> Intensity:
         """After each event."""
         rest, jump, rate = self.read(h)[:, None].chunk(3, dim=-1)
-        rate, beta = F.softplus(rate), self.log_beta.exp()
+        rate, beta = rate.clamp(-LARGEST, LARGEST).exp(), self.log_beta.exp()
 
         def at(t: Float[Tensor, "e p"]) -> Float[Tensor, "e p k"]:
             z = torch.tanh(rest + jump * torch.exp(-rate * t[..., None]))

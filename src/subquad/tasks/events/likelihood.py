@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -39,24 +40,20 @@ class Rule(NamedTuple):
 
 
 def trapezoid(points: int, like: Tensor) -> Rule:
-    """The trapezoid rule in the root of the time: points lie closer where intensities move most, right after an event.
-
-    With t = g u^2 the integral is that of 2 g u lambda(g u^2) over u from 0 to 1.
-    """
-    u = torch.linspace(0.0, 1.0, points, dtype=like.dtype, device=like.device)
-    weights = 2.0 * u / (points - 1)
-    weights[-1] /= 2.0
-    return Rule(u.square(), weights)
+    """The trapezoid rule at the cubes of even places: closer where intensities move most, right after an event."""
+    at = torch.linspace(0.0, 1.0, points, dtype=like.dtype, device=like.device) ** 3
+    halves = at.diff() / 2.0
+    return Rule(at, F.pad(halves, (1, 0)) + F.pad(halves, (0, 1)))
 
 
 def monte_carlo(points: int, like: Float[Tensor, "e"]) -> Rule:
-    """One point drawn evenly from each of as many equal parts of the same u: unbiased, fresh each time.
+    """With t = g u^3, the integral of 3 g u^2 lambda(t) over u from 0 to 1, by a point drawn from each of equal parts.
 
-    They come from PyTorch's generator, which the training loop seeds in each step.
+    Unbiased, and fresh each time: the points come from PyTorch's generator, which the training loop seeds in each step.
     """
     drawn = torch.rand(*like.shape, points, dtype=like.dtype, device=like.device)
     u = (torch.arange(points, dtype=like.dtype, device=like.device) + drawn) / points
-    return Rule(u.square(), 2.0 * u / points)
+    return Rule(u**3, 3.0 * u.square() / points)
 
 
 def compensators(intensity: Intensity, gaps: Float[Tensor, "e"], rule: Rule) -> Float[Tensor, "e"]:

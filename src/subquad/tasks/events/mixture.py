@@ -1,11 +1,13 @@
 """A distribution of the next event without an intensity (Shchur et al. 2020): gaps as a mixture of log-normal ones."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.special import log_ndtr, ndtr
 
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.likelihood import Terms
@@ -14,36 +16,43 @@ from subquad.tasks.events.scales import Scales
 NARROWEST = 0.05
 """The least standard deviation of a component, in those of all logarithms of gaps: no spikes at rounded times."""
 
-BISECTIONS = 40
-LEVELS = 16
-"""Quantiles of the gap over which the types' probabilities are averaged, where they depend on it."""
+BISECTIONS = 30
+FARTHEST = 4.0
+"""Types depend on the standardised logarithm of the gap up to this far from its mean."""
+
+CELLS = 32
+"""Parts of that range over which the types' probabilities are averaged where the gap is not known."""
 
 
-class Mixture(tuple[Tensor, Tensor, Tensor]):
-    """Logarithms of weights, means and standard deviations of the logarithm of a gap: each e m."""
+class Mixture(NamedTuple):
+    """Of normal distributions, for the logarithm of a gap."""
+
+    log_weights: Float[Tensor, "e m"]
+    means: Float[Tensor, "e m"]
+    deviations: Float[Tensor, "e m"]
 
     def log_density(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """Of the logarithm."""
-        weights, means, deviations = self
-        z = (log_gaps[:, None] - means) / deviations
-        return torch.logsumexp(weights - z.square() / 2.0 - deviations.log() - math.log(2.0 * math.pi) / 2.0, dim=-1)
+        z = (log_gaps[:, None] - self.means) / self.deviations
+        each = self.log_weights - self.deviations.log() - z.square() / 2.0
+        return torch.logsumexp(each, dim=-1) - math.log(2.0 * math.pi) / 2.0
 
     def log_below(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """The logarithm of the chance of a shorter gap."""
-        weights, means, deviations = self
-        return torch.logsumexp(weights + _log_normal((log_gaps[:, None] - means) / deviations), dim=-1)
+        z = (log_gaps[:, None] - self.means) / self.deviations
+        return torch.logsumexp(self.log_weights + log_ndtr(z), dim=-1)
 
     def log_above(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """That of a longer one."""
-        weights, means, deviations = self
-        return torch.logsumexp(weights + _log_normal((means - log_gaps[:, None]) / deviations), dim=-1)
+        z = (log_gaps[:, None] - self.means) / self.deviations
+        return torch.logsumexp(self.log_weights + log_ndtr(-z), dim=-1)
 
     def mean(self, horizon: float) -> Float[Tensor, "e"]:
         """E min(gap, horizon), in closed form: each component's exp(m + s^2 / 2) as far as it lies below the horizon."""
         weights, means, deviations = self
         far = math.log(horizon)
-        below = means + deviations.square() / 2.0 + _log_normal((far - means) / deviations - deviations)
-        above = far + _log_normal((means - far) / deviations)
+        below = means + deviations.square() / 2.0 + log_ndtr((far - means) / deviations - deviations)
+        above = far + log_ndtr((means - far) / deviations)
         return (weights + torch.logaddexp(below, above)).exp().sum(-1)
 
     def quantiles(self, levels: Float[Tensor, "q"], horizon: float) -> Float[Tensor, "e q"]:
@@ -53,7 +62,7 @@ class Mixture(tuple[Tensor, Tensor, Tensor]):
         high = torch.full_like(low, math.log(horizon))
         for _ in range(BISECTIONS):
             middle = (low + high) / 2.0
-            below = torch.special.ndtr((middle[:, None] - means[..., None]) / deviations[..., None])
+            below = ndtr((middle[:, None] - means[..., None]) / deviations[..., None])
             short = (weights.exp()[..., None] * below).sum(1) < levels
             low, high = torch.where(short, middle, low), torch.where(short, high, middle)
         return high.exp()
@@ -93,7 +102,8 @@ class MixtureHead(nn.Module):
         """Of the gap after each event. At first of about the spread that gaps have in the training data."""
         weights, means, deviations = self.gaps(h).chunk(3, dim=-1)
         middle, spread = self.scales.log_gap_mean, self.scales.log_gap_deviation
-        return Mixture((weights.log_softmax(-1), middle + spread * means, spread * (F.softplus(deviations) + NARROWEST)))
+        deviations = spread * (F.softplus(deviations) + NARROWEST)
+        return Mixture(weights.log_softmax(-1), middle + spread * means, deviations)
 
     def terms(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"], types: Int[Tensor, "e"]) -> Terms:
         mixture, least = self.mixture(h), self.scales.resolution
@@ -114,20 +124,23 @@ class MixtureHead(nn.Module):
         if not self.types_see_gap:
             types = self._log_types(h, torch.zeros_like(h[:, 0])).exp()
             return Forecast(mixture.mean(horizon), mixture.quantiles(levels, horizon), types)
-        even = (torch.arange(LEVELS, dtype=h.dtype, device=h.device) + 0.5) / LEVELS
-        found = mixture.quantiles(torch.cat([levels.to(h.dtype), even]), horizon)
-        each = [self.types_at(h, gaps) for gaps in found[:, len(levels) :].unbind(-1)]
-        return Forecast(mixture.mean(horizon), found[:, : len(levels)], torch.stack(each).mean(0))
+        return Forecast(mixture.mean(horizon), mixture.quantiles(levels, horizon), self._mean_types(h, mixture))
+
+    def _mean_types(self, h: Tensor, mixture: Mixture) -> Tensor:
+        """Over all gaps: the probability of each cell times that of the types in its middle. The outer ones have no end."""
+        edges = torch.linspace(-FARTHEST, FARTHEST, CELLS + 1, dtype=h.dtype, device=h.device)
+        middle, spread = self.scales.log_gap_mean, self.scales.log_gap_deviation
+        below = torch.stack([mixture.log_below((middle + spread * edge).expand(len(h))).exp() for edge in edges[1:-1]], -1)
+        ends = torch.zeros_like(below[:, :1])
+        chances = torch.cat([ends, below, ends + 1.0], dim=-1).diff()
+        centres = middle + spread * (edges[1:] + edges[:-1]) / 2.0
+        each = [self._log_types(h, centre.expand(len(h))).exp() for centre in centres]
+        return (chances[..., None] * torch.stack(each, dim=1)).sum(1)
 
     def _log_types(self, h: Tensor, log_gaps: Tensor) -> Tensor:
         rest, slope = self.read(h).chunk(2, dim=-1)
         if self.types_see_gap:
             standardised = (log_gaps - self.scales.log_gap_mean) / self.scales.log_gap_deviation
-            rest = rest + slope * standardised.clamp(-4.0, 4.0)[:, None]
+            rest = rest + slope * standardised.clamp(-FARTHEST, FARTHEST)[:, None]
         logits: Tensor = self.weigh(torch.tanh(rest))
         return logits.log_softmax(-1)
-
-
-def _log_normal(z: Tensor) -> Tensor:
-    """The logarithm of the standard normal distribution function."""
-    return torch.special.log_ndtr(z)
