@@ -57,7 +57,7 @@ class HawkesHead(nn.Module):
     A time t after the event whose vector is h::
 
         lambda_k(t) = beta_k softplus((alpha_k t + w_k . z(t) + b_k) / beta_k)
-        z(t) = tanh(rest(h) + jump(h) exp(-exp(rate(h)) t))
+        z(t) = rest(h) + jump(h) exp(-exp(rate(h)) t)
 
     The paper has z = h and divides t by the time of the last event. Here what an event has stirred up can fade at rates of
     its own (as in Mei and Eisner 2017, equation 7), which neither needs the next event nor changes with the choice of t = 0.
@@ -94,7 +94,7 @@ class HawkesHead(nn.Module):
         rate, beta = rate.clamp(-LARGEST, LARGEST).exp(), self.log_beta.exp()
 
         def at(t: Float[Tensor, "e p"]) -> Float[Tensor, "e p k"]:
-            z = torch.tanh(rest + jump * torch.exp(-rate * t[..., None]))
+            z = rest + jump * torch.exp(-rate * t[..., None])
             return beta * F.softplus((self.weigh(z) + self.alpha * t[..., None]) / beta)
 
         return at

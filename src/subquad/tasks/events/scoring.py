@@ -132,7 +132,7 @@ def _judge(
     }
     found["doubled"] = found["rescaled"]
     if residuals and isinstance(head, HawkesHead):
-        found["doubled"] = in_slices(lambda *some: head.compensators(*some, factor=2), h, gaps).double()
+        found["doubled"] = in_slices(lambda x, g: head.compensators(x, g, factor=2), h, gaps).double()
     forecast = foresee(model, h)
     found["expected"], found["quantiles"] = forecast.gap.double(), forecast.quantiles.double()
     found["foreseen"] = forecast.types.argmax(-1)
