@@ -220,7 +220,7 @@ class _Loop:
         name, good = self.ranked.best
         sign = 1.0 if good == "low" else -1.0
         before = [row["value"] for row in (*self.run.rows(), *self.waiting) if _evaluated(row, name)]
-        if all(sign * self.metrics[name] < sign * value for value in before):
+        if np.isfinite(self.metrics[name]) and all(sign * self.metrics[name] < sign * value for value in before):
             checkpoints.save(self.run.folder / BEST, step, self.plain, None, {"seed": self.seed, name: self.metrics[name]})
 
     def restore_best(self) -> int | None:
