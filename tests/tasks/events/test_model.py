@@ -21,7 +21,7 @@ SCALES = learn(GIVEN)
 
 
 def model(name: str = "linear", size: ModelOptions = SMALL, **heads: object) -> EventModel:
-    options = HeadOptions(**({"inner": 8} | heads))  # type: ignore[arg-type]
+    options = HeadOptions(**({"head": "hawkes", "inner": 8} | heads))  # type: ignore[arg-type]
     return EventModel(SCALES, MECHANISMS[name](), size, options, torch.Generator().manual_seed(0)).eval()
 
 

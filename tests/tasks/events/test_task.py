@@ -20,7 +20,7 @@ from subquad.tasks.events.model import EventModel
 from tests.tasks.events.sequences import random_sequences
 
 SMALL = ModelOptions(layers=1, heads=2, width=8)
-FEW = Events(sequences=30, inner=16)
+FEW = Events(sequences=30, head="hawkes", inner=16)
 
 
 def drawn(task: EventsTask, size: int = 8, seed: int = 0) -> EventBatch:

@@ -16,7 +16,9 @@ from subquad.tasks.events.scales import Scales
 NARROWEST = 0.05
 """The least standard deviation of a component, in those of all logarithms of gaps: no spikes at rounded times."""
 
-BISECTIONS = 30
+PARTS, ROUNDS = 16, 4
+"""A quantile is looked for in so many parts of an interval, and so many times; then by a straight line."""
+
 FARTHEST = 4.0
 """Types depend on the standardised logarithm of the gap up to this far from its mean."""
 
@@ -56,16 +58,20 @@ class Mixture(NamedTuple):
         return (weights + torch.logaddexp(below, above)).exp().sum(-1)
 
     def quantiles(self, levels: Float[Tensor, "q"], horizon: float) -> Float[Tensor, "e q"]:
-        """By bisection of the logarithm, up to the horizon."""
-        weights, means, deviations = self
-        low = (means - 12.0 * deviations).amin(-1, keepdim=True).expand(-1, len(levels)).clamp(max=math.log(horizon))
-        high = torch.full_like(low, math.log(horizon))
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2.0
-            below = ndtr((middle[:, None] - means[..., None]) / deviations[..., None])
-            short = (weights.exp()[..., None] * below).sum(1) < levels
-            low, high = torch.where(short, middle, low), torch.where(short, high, middle)
-        return high.exp()
+        """By cutting an interval of logarithms into parts, and the right part again, up to the horizon."""
+        weights, means, deviations = (part[:, :, None, None] for part in self)
+        far = math.log(horizon)
+        low = (self.means - 12.0 * self.deviations).amin(-1, keepdim=True).expand(-1, len(levels)).clamp(max=far)
+        high = torch.full_like(low, far)
+        for _ in range(ROUNDS):
+            at = torch.lerp(low[..., None], high[..., None], torch.linspace(0.0, 1.0, PARTS + 1, dtype=low.dtype).to(low))
+            below = (weights.exp() * ndtr((at[:, None] - means) / deviations)).sum(1)
+            after = (below < levels[:, None]).sum(-1, keepdim=True).clamp(1, PARTS)
+            (low, high), (least, most) = (
+                (values.gather(-1, after - 1)[..., 0], values.gather(-1, after)[..., 0]) for values in (at, below)
+            )
+        share = ((levels - least) / (most - least).clamp(min=1e-12)).clamp(0.0, 1.0)
+        return torch.lerp(low, high, share).exp()
 
 
 class MixtureHead(nn.Module):
@@ -130,17 +136,18 @@ class MixtureHead(nn.Module):
         """Over all gaps: the probability of each cell times that of the types in its middle. The outer ones have no end."""
         edges = torch.linspace(-FARTHEST, FARTHEST, CELLS + 1, dtype=h.dtype, device=h.device)
         middle, spread = self.scales.log_gap_mean, self.scales.log_gap_deviation
-        below = torch.stack([mixture.log_below((middle + spread * edge).expand(len(h))).exp() for edge in edges[1:-1]], -1)
+        weights, means, deviations = (part[..., None] for part in mixture)
+        below = (weights.exp() * ndtr((middle + spread * edges[1:-1] - means) / deviations)).sum(1)
         ends = torch.zeros_like(below[:, :1])
         chances = torch.cat([ends, below, ends + 1.0], dim=-1).diff()
         centres = middle + spread * (edges[1:] + edges[:-1]) / 2.0
-        each = [self._log_types(h, centre.expand(len(h))).exp() for centre in centres]
-        return (chances[..., None] * torch.stack(each, dim=1)).sum(1)
+        each = self._log_types(h[:, None], centres.expand(len(h), -1)).exp()
+        return (chances[..., None] * each).sum(1)
 
-    def _log_types(self, h: Tensor, log_gaps: Tensor) -> Tensor:
+    def _log_types(self, h: Float[Tensor, "*e w"], log_gaps: Float[Tensor, "*e"]) -> Float[Tensor, "*e k"]:
         rest, slope = self.read(h).chunk(2, dim=-1)
         if self.types_see_gap:
             standardised = (log_gaps - self.scales.log_gap_mean) / self.scales.log_gap_deviation
-            rest = rest + slope * standardised.clamp(-FARTHEST, FARTHEST)[:, None]
+            rest = rest + slope * standardised.clamp(-FARTHEST, FARTHEST)[..., None]
         logits: Tensor = self.weigh(torch.tanh(rest))
         return logits.log_softmax(-1)

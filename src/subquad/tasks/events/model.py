@@ -26,7 +26,7 @@ FASTER = 4.0
 class HeadOptions:
     """What is read from the stack."""
 
-    head: HeadName = "hawkes"
+    head: HeadName = "mixture"
     inner: int = 64
     integral: Integral = "monte-carlo"
     points: int = 16

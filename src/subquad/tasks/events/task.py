@@ -52,7 +52,7 @@ class Events:
     process: Literal["hawkes", "self-correcting", "renewal"] = "hawkes"  # that simulated sequences come from
     sequences: int = 1500  # simulated ones to train on; a fifth as many for development, and as many for the test
     data_seed: int = 0  # for simulated sequences
-    head: HeadName = "hawkes"  # an intensity for each type, or a mixture of log-normal gaps, which has none
+    head: HeadName = "mixture"  # of log-normal gaps, in closed form; or hawkes, an intensity for each type
     inner: int = 64  # units of the head
     integral: Integral = "monte-carlo"  # of the intensity in training; elsewhere by the trapezoid rule
     points: int = 16  # of the integral over a gap; twice as many outside of training
