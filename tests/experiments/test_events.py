@@ -89,7 +89,9 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     from subquad.experiments import event_costs
 
     small = ("--layers", "1", "--heads", "1", "--width", "8", "--batch", "4", "--steps", "3", "--sequences", "20")
-    monkeypatch.setitem(SCALES, "quick", replace(SCALES["quick"], seeds=(0, 1), arguments=small, own={}))
+    monkeypatch.setitem(
+        SCALES, "quick", replace(SCALES["quick"], seeds=(0, 1), arguments=small, by_source={}, others=(), own={})
+    )
     monkeypatch.setattr(events, "ATTENTIONS", ("softmax", "linear"))
     monkeypatch.setattr(event_costs, "LONG", 64)
     monkeypatch.setattr(event_costs, "SECONDS", 0.0)

@@ -44,7 +44,9 @@ class Grid:
     arguments: tuple[str, ...]
     minutes: str
     by_source: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What a source is given beside what all are."""
+    """What a source is given beside what all are,"""
+    others: tuple[str, ...] = ()
+    """and what one is given that is not named there."""
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What an attention is given."""
     data: str = ""
@@ -64,20 +66,35 @@ class Grid:
         """In an order in which every attention gets its first results early."""
         for (source, path), seed, attention in product(self.sources.items(), self.seeds, ATTENTIONS):
             given = ("--attention", attention, "--seed", str(seed), *(("--data", path) if path else ()))
-            arguments = ("events", *given, *self.arguments, *self.by_source.get(source, ()), *self.own.get(attention, ()))
+            arguments = (
+                "events",
+                *given,
+                *self.arguments,
+                *self.by_source.get(source, self.others),
+                *self.own.get(attention, ()),
+            )
             yield Trial(f"events-{source}-{attention}-{seed}", attention, 0, seed, arguments)
 
 
-SMALL = ("--layers", "2", "--heads", "4", "--width", "16", "--evaluate-every", "100", "--checkpoint-every", "500")
+SMALL = (
+    *("--layers", "2", "--heads", "4", "--width", "16", "--positions", "rotary", "--optimizer", "adamw"),
+    *("--schedule", "cosine", "--warm-up", "50", "--evaluate-every", "100", "--checkpoint-every", "100"),
+)
+REAL = ("--batch", "64", "--steps", "500", "--learning-rate", "4e-3", "--dropout", "0.1")
 SCALES: dict[str, Grid] = {
     "quick": Grid(
         seeds=(0, 1, 2),
-        arguments=(*SMALL, "--batch", "32", "--steps", "500", "--learning-rate", "3e-3", "--schedule", "cosine"),
+        arguments=SMALL,
+        by_source={
+            SIMULATED: ("--batch", "32", "--steps", "300", "--learning-rate", "3e-3"),
+            "financial": ("--batch", "4", "--chunk", "512", "--steps", "200", "--learning-rate", "3e-3"),
+        },
+        others=REAL,
         own={"favor": ("--features", "64"), "infinity": ("--segment", "128", "--basis", "64")},
-        minutes="under 15 minutes on two cores with simulated sequences; --data FOLDER adds real ones",
+        minutes="under 10 minutes on two cores with simulated sequences; --data FOLDER adds real ones, at some minutes a training",
     ),
     "paper": Grid(
-        seeds=(0, 1, 2),
+        seeds=(0, 1, 2, 3, 4),
         arguments=(
             "--layers",
             "4",
@@ -85,13 +102,14 @@ SCALES: dict[str, Grid] = {
             "4",
             "--width",
             "32",
+            "--dropout",
+            "0.1",
             "--batch",
             "32",
             "--steps",
             "10000",
-            "--dropout",
-            "0.1",
         ),
+        others=(),
         own={"favor": ("--features", "128")},
         minutes="hours on two cores for each source",
     ),
