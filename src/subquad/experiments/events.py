@@ -91,7 +91,7 @@ SCALES: dict[str, Grid] = {
         },
         others=REAL,
         own={"favor": ("--features", "64"), "infinity": ("--segment", "128", "--basis", "64")},
-        minutes="under 10 minutes on two cores with simulated sequences; --data FOLDER adds real ones, at some minutes a training",
+        minutes="under 10 minutes on two cores with simulated sequences; with --data some minutes more for each training",
     ),
     "paper": Grid(
         seeds=(0, 1, 2, 3, 4),
