@@ -1,0 +1,196 @@
+"""Mechanisms on the attention modules of a transformers model: found, hung on, and written down in its config."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from subquad.attention import MECHANISMS, Softmax, options_from, require_causal
+from subquad.errors import SubquadError
+from subquad.hub.masks import refusal
+from subquad.types import AttentionOptions
+
+ATTRIBUTE = "subquad"
+"""Under which a mechanism hangs on its attention module, and its description stands in the config."""
+
+SWAPPED = "subquad"
+"""The implementation of a model that was swapped: each module does what hangs on it."""
+
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+_WIDTHS = ("head_dim", "attention_head_size", "key_value_proj_dim")
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+
+def swap(model: Model, attention: AttentionOptions | str, *, layers: Sequence[int] | None = None, seed: int = 0) -> Model:
+    """Puts a mechanism in the place of the model's attention, and gives back the same model.
+
+    `layers` are places among `attention_modules`, counted from 0, or from the end if negative; the others stay as they are.
+    The mechanism's tensors are drawn from `seed`, and are parameters and buffers of the model from now on.
+    """
+    found = list(attention_modules(model).values())
+    options = find_options(attention, model.config) if isinstance(attention, str) else attention
+    for place in range(len(found)) if layers is None else _places(layers, len(found)):
+        hang(found[place], options, seed + getattr_int(found[place], "layer_idx", place))
+    for module in found:
+        if attached(module) is None:
+            hang(module, Softmax(), seed, own=True)
+    model.set_attn_implementation(SWAPPED)
+    write_down(model.config, [options_of(module) for module in found])
+    return model
+
+
+def restore(model: Model, implementation: str = "sdpa") -> Model:
+    """Takes all mechanisms off again: the model has its own attention, and is saved without a word of them."""
+    for module in attention_modules(model).values():
+        if attached(module) is not None:
+            delattr(module, ATTRIBUTE)
+    for config in _configs(model.config):
+        for name in (ATTRIBUTE, "attn_implementation"):
+            config.__dict__.pop(name, None)
+    model.set_attn_implementation(implementation)
+    return model
+
+
+def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """The modules that look up their attention, by name and in the model's order. Refuses a model that has none in words."""
+    if not isinstance(model, PreTrainedModel):
+        raise SubquadError(f"a model of transformers is needed, but this is a {type(model).__name__}")
+    kinds: dict[str, Any] = {name: type(module) for name, module in model.named_modules()}
+    found = {name: module for name, module in model.named_modules() if _looks_up(kinds[name])}
+    if not found or not type(model)._can_set_attn_implementation():
+        raise SubquadError(refusal(type(model).__name__))
+    return found
+
+
+def attached(module: nn.Module) -> Any:
+    """The mechanism that hangs on a module, or None."""
+    return module._modules.get(ATTRIBUTE)
+
+
+def options_of(module: nn.Module) -> AttentionOptions | None:
+    """Those of the mechanism that hangs on a module; None where it keeps its own attention."""
+    options: AttentionOptions | None = getattr(attached(module), "hub_options", None)
+    return options
+
+
+def hang(module: nn.Module, options: AttentionOptions, seed: int, *, own: bool = False, like: Any = None) -> nn.Module:
+    """Builds a mechanism and hangs it on a module, on its device and in its type, or on those of the queries `like`.
+
+    `own` stands for the attention that the model has anyway.
+    """
+    heads, width = shape_of(module) if like is None else (like.shape[1], like.shape[3])
+    with torch.device("cpu"):
+        attend = options.build(heads=heads, width=width, generator=torch.Generator().manual_seed(seed))
+    if getattr(module, "is_causal", False):
+        require_causal(attend, options.kind)
+    weight = next((each for each in module.parameters() if each.is_floating_point()), like)
+    if weight is not None:
+        attend = attend.to(device=weight.device, dtype=weight.dtype)
+    attend.hub_options = None if own else options  # type: ignore[assignment]
+    attend.train(module.training)
+    setattr(module, ATTRIBUTE, attend)
+    return attend
+
+
+def find_options(name: str, config: PreTrainedConfig | None = None) -> AttentionOptions:
+    """A mechanism as it stands, by its name. One that is built for a length gets that of the model's positions."""
+    kind = name.removeprefix("subquad_")
+    if kind not in MECHANISMS:
+        raise SubquadError(f"there is no mechanism {name!r}: choose from {', '.join(MECHANISMS)}")
+    options: Any = MECHANISMS[kind]()
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and is_dataclass(options) and "max_length" in {field.name for field in fields(options)}:
+        options = replace(options, max_length=longest)
+    return options  # type: ignore[no-any-return]
+
+
+def shape_of(module: nn.Module) -> tuple[int, int]:
+    """How many heads an attention module has for its queries, and how wide they are."""
+    config = getattr(module, "config", None)
+    heads = next((n for at in (module, config) for name in _HEADS if (n := getattr_int(at, name))), 0)
+    width = next((n for at in (module, config) for name in _WIDTHS if (n := getattr_int(at, name))), 0)
+    if heads and not width:
+        width = getattr_int(config, "hidden_size") // heads
+    if not heads or not width:
+        raise SubquadError(
+            f"{type(module).__name__} does not say how many heads it has and how wide they are: use "
+            "model.set_attn_implementation('subquad_favor'), which finds out when it is first called"
+        )
+    return heads, width
+
+
+def getattr_int(holder: object, name: str, otherwise: int = 0) -> int:
+    """A number that something may have."""
+    value = getattr(holder, name, None)
+    return value if isinstance(value, int) else otherwise
+
+
+def write_down(config: PreTrainedConfig, layers: Sequence[AttentionOptions | None] | None, every: Any = None) -> None:
+    """Names the mechanisms in the config, which `save_pretrained` writes: one for each layer, or one for `every` layer."""
+    described = [] if every is None else [asdict(every)]
+    places: list[int | None] = []
+    for options in layers or []:
+        values = None if options is None else asdict(options)  # type: ignore[call-overload]
+        if values is not None and values not in described:
+            described.append(values)
+        places.append(None if values is None else described.index(values))
+    config.subquad = {"mechanisms": described, "layers": None if layers is None else places}
+    config.attn_implementation = SWAPPED  # is read by transformers, whose own field for it is not saved
+
+
+def read_back(config: PreTrainedConfig, modules: int) -> list[AttentionOptions | None] | None:
+    """What `write_down` has written, one entry for each module; None where nothing is written."""
+    entries = [getattr(each, ATTRIBUTE, None) for each in _configs(config)]
+    written = next((entry for entry in entries if entry is not None), None)
+    if written is None:
+        return None
+    try:
+        options = [options_from(values) for values in written["mechanisms"]]
+        places = [0] * modules if written["layers"] is None else list(written["layers"])
+        found: list[AttentionOptions | None] = [None if place is None else options[place] for place in places]
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise SubquadError(
+            "the entry 'subquad' in config.json is not one that subquad.hub wrote: save the model again"
+        ) from None
+    if len(found) != modules:
+        raise SubquadError(
+            f"config.json names mechanisms for {len(found)} attention modules, but the model has {modules}: it is that of "
+            "another model"
+        )
+    return found
+
+
+def _configs(config: PreTrainedConfig) -> list[PreTrainedConfig]:
+    """A config and those inside it."""
+    parts: Mapping[str, Any] = getattr(config, "sub_configs", {})
+    inner = [getattr(config, name, None) for name in parts]
+    return [config, *(deeper for part in inner if part is not None for deeper in _configs(part))]
+
+
+def _places(layers: Sequence[int], count: int) -> list[int]:
+    for layer in layers:
+        if not -count <= layer < count:
+            raise SubquadError(f"there is no layer {layer}: the model has {count} attention modules, 0 to {count - 1}")
+    return sorted({layer % count for layer in layers})
+
+
+@cache
+def _looks_up(kind: type[nn.Module]) -> bool:
+    """Whether a class of modules asks the AttentionInterface, which only its source tells."""
+    if issubclass(kind, PreTrainedModel):
+        return False
+    for each in kind.__mro__:
+        if each is nn.Module or not issubclass(each, nn.Module):
+            continue
+        try:
+            if "ALL_ATTENTION_FUNCTIONS.get_interface(" in inspect.getsource(each):
+                return True
+        except (OSError, TypeError):
+            continue
+    return False

@@ -1,0 +1,151 @@
+"""Models from folders and from the hub, with the mechanisms they were saved with, and what is said where that fails."""
+
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from subquad.attention import Softmax
+from subquad.errors import SubquadError
+from subquad.hub.attach import ATTRIBUTE, SWAPPED, attention_modules, getattr_int, hang, options_of, read_back, write_down
+
+_INFIX = f".{ATTRIBUTE}."
+
+
+def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> PreTrainedModel:
+    """The model in a folder, with the mechanisms that it was saved with, if any, and in the class that it was saved from.
+
+    The name of a model on the hub does as well, where there is a network.
+    """
+    folder = _folder(path)
+    config = _config(path, folder)
+    is_swapped = config._attn_implementation == SWAPPED or getattr(config, ATTRIBUTE, None) is not None
+    config._attn_implementation = None
+    kind: Any = model_class or _class(config)
+    with _in_words(path, folder), _quietly(is_swapped):
+        model: PreTrainedModel
+        model, found = kind.from_pretrained(path, config=config, output_loading_info=True)
+    model.eval()
+    if not is_swapped:
+        return model
+    own = {name for name in found["unexpected_keys"] if _INFIX in name}
+    foreign = sorted(set(found["unexpected_keys"]) - own)
+    if model_class is None and (foreign or found["missing_keys"]):
+        what = f"lack {min(found['missing_keys'])}" if found["missing_keys"] else f"hold {foreign[0]}, which it has not"
+        raise SubquadError(f"the weights in {path} are not of the model in its config.json: they {what}")
+    with _in_words(path, folder):
+        _hang_all(model, config, path, _own_tensors(folder))
+    model.set_attn_implementation(SWAPPED)
+    write_down(model.config, [options_of(module) for module in attention_modules(model).values()])
+    return model
+
+
+def _hang_all(model: PreTrainedModel, config: PreTrainedConfig, path: str | Path, tensors: dict[str, Tensor]) -> None:
+    """Builds what the config describes, and fills it."""
+    modules = attention_modules(model)
+    described = read_back(config, len(modules)) or []
+    used: set[str] = set()
+    for place, ((name, module), options) in enumerate(zip(modules.items(), described, strict=True)):
+        attend = hang(module, options or Softmax(), getattr_int(module, "layer_idx", place), own=options is None)
+        for part, target in attend.state_dict(keep_vars=True).items():
+            key = _find(f"{name}{_INFIX}{part}", model.base_model_prefix, tensors)
+            if key is None or tensors[key].shape != target.shape:
+                what = "lack" if key is None else "hold with another shape"
+                raise SubquadError(f"the weights in {path} {what} {name}{_INFIX}{part}, which its config.json speaks of")
+            with torch.no_grad():
+                target.copy_(tensors[key])
+            used.add(key)
+    if foreign := sorted(tensors.keys() - used):
+        raise SubquadError(f"the weights in {path} hold {foreign[0]}, which its config.json does not speak of")
+
+
+def _find(name: str, prefix: str, tensors: dict[str, Tensor]) -> str | None:
+    """The name of a tensor in the file, where a model with a head calls it by its own prefix and one without does not."""
+    names = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
+    return next((each for each in names if each in tensors), None)
+
+
+def _own_tensors(folder: Path | None) -> dict[str, Tensor]:
+    """Those of the mechanisms, from all files of the folder."""
+    found: dict[str, Tensor] = {}
+    for file in [] if folder is None else sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as held:
+            found |= {name: held.get_tensor(name) for name in held.keys() if _INFIX in name}  # noqa: SIM118
+    return found
+
+
+def _folder(path: str | Path) -> Path | None:
+    """The folder that is meant; None where it is a name on the hub."""
+    folder = Path(path).expanduser()
+    if not folder.exists():
+        if isinstance(path, Path) or path.startswith((".", "/", "~")) or path.count("/") > 1 or "\\" in path:
+            raise SubquadError(f"there is no folder {path}")
+        return None
+    if not folder.is_dir() or not (folder / "config.json").is_file():
+        raise SubquadError(f"{path} is no model: give a folder with a config.json and weights, as save_pretrained writes it")
+    kept = [file.name for file in folder.iterdir() if file.name.startswith(("model", "pytorch_model"))]
+    if not any(name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")) for name in kept):
+        raise SubquadError(f"{path} has a config.json but no weights: there should be a model.safetensors beside it")
+    return folder
+
+
+def _config(path: str | Path, folder: Path | None) -> PreTrainedConfig:
+    with _in_words(path, folder):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(path)
+    return config
+
+
+def _class(config: PreTrainedConfig) -> Any:
+    """The class that a model was saved from."""
+    named = [getattr(transformers, name, None) for name in config.architectures or []]
+    return next((kind for kind in named if isinstance(kind, type)), AutoModel)
+
+
+@contextmanager
+def _in_words(path: str | Path, folder: Path | None) -> Iterator[None]:
+    """One sentence for each way in which reading fails."""
+    try:
+        yield
+    except SubquadError:
+        raise
+    except (pickle.UnpicklingError, AttributeError) as error:
+        if isinstance(error, AttributeError) and "pickle" not in str(error).lower():
+            raise
+        raise SubquadError(
+            f"the weights in {path} are a pickle that holds more than tensors and could run anything when it is read: ask "
+            "for them as safetensors"
+        ) from None
+    except (SafetensorError, EOFError, json.JSONDecodeError, KeyError) as error:
+        raise SubquadError(f"{path} cannot be read ({_first_line(error)}): a file is damaged or not of this model") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        if folder is None:
+            raise SubquadError(
+                f"{path!r} is no folder here and cannot be had from the Hugging Face hub ({_first_line(error)}): give the "
+                "path of a folder with a config.json and model.safetensors, or check the name and the network"
+            ) from None
+        raise SubquadError(f"{path} cannot be read as a model of transformers: {_first_line(error)}") from None
+
+
+@contextmanager
+def _quietly(is_quiet: bool) -> Iterator[None]:
+    """Without transformers' report of the mechanisms' tensors, which it does not know and which are read afterwards."""
+    before = logging.get_verbosity()
+    try:
+        if is_quiet:
+            logging.set_verbosity_error()
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)

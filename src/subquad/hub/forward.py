@@ -1,0 +1,216 @@
+"""The functions that transformers calls as attention, one for each mechanism.
+
+As with transformers' own, scores are scaled as the model says (which is folded into the queries), grouped keys serve their
+groups, padding is not seen, packed sequences do not see each other, and queries stand at the end of the keys that a cache
+holds. Attention weights are nowhere made, so none can be given out (`output_attentions` is refused), and none are dropped in
+training: all other dropout stays, and softmax drops its weights as ever.
+"""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.utils.output_capturing import _active_collector
+
+from subquad.attention import InfinityAttention, SoftmaxAttention, SoftmaxState, require_causal
+from subquad.errors import SubquadError
+from subquad.hub.attach import (
+    ATTRIBUTE,
+    SWAPPED,
+    attached,
+    find_options,
+    getattr_int,
+    hang,
+    options_of,
+    read_back,
+    write_down,
+)
+from subquad.hub.cache import layer_of
+from subquad.hub.masks import padding_of
+from subquad.ops.reference import visible
+from subquad.types import CausalAttention
+
+# what some models add to their scores, by the argument in which they say so
+_ADDED = {
+    "position_bias": "adds a bias for each pair of positions to its scores",
+    "softcap": "caps its scores",
+    "s_aux": "adds a sink to its scores",
+    "indices": "chooses the keys of each query",
+    "block_indices": "chooses the keys of each query",
+}
+
+
+def mix(
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **others: Any,  # transformers passes on whatever a model was called with
+) -> tuple[Tensor, None]:
+    """Mixes values, with positions before heads in the result, as transformers wants it."""
+    attend = _mechanism(module, implementation, query)
+    exact, bias = isinstance(attend, SoftmaxAttention), others.get("position_bias")
+    _check_asked(module, attend, others)
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    layer, mask = layer_of(key), attention_mask
+    if mask is not None and not (exact and mask.ndim == 4):
+        mask = padding_of(mask, type(module).__name__)
+    mask = _with_offsets(mask, others.get("cu_seq_lens_q"), query, key)
+    if exact and (dropout or bias is not None or (mask is not None and (mask.ndim == 4 or mask.dtype != torch.bool))):
+        dense = _dense(mask, query.shape[2], key.shape[2], causal, query.device)
+        given: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "position_bias": bias, "is_causal": False}
+        key, value = (x[:, :, : dense.shape[3]] for x in (key, value))
+        return sdpa_attention_forward(module, query, key, value, dense, **given)
+    width = key.shape[2] if mask is None else mask.shape[1]
+    q = _scaled(query, scaling)
+    k, v = (_for_each_head(x[:, :, :width], query.shape[1]) for x in (key, value))
+    if mask is not None and mask.dtype != torch.bool:
+        if layer is not None:
+            raise SubquadError("packed sequences do not go on from a state: call the model with use_cache=False")
+        mixed = _packed(attend, q, k, v, mask, causal)
+    elif layer is not None:
+        mixed = layer.attend(require_causal(attend, _name(attend)), q, k, v, mask)
+    elif isinstance(attend, InfinityAttention) and _is_cross(module) and q.shape[2] == k.shape[2] > 1:
+        # as many queries as keys would be taken to stand at their places; fewer stand behind all keys, as here all do
+        mixed = torch.cat([attend(part, k, v, keep=mask) for part in (q[:, :, :1], q[:, :, 1:])], dim=2)
+    else:
+        mixed = _mixed(attend, q, k, v, mask, causal)
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+def _mechanism(module: nn.Module, implementation: str, query: Tensor) -> Any:
+    """What hangs on the module. By a mechanism's own name it is made when it is first called."""
+    attend, config = attached(module), getattr(module, "config", None)
+    if implementation == SWAPPED:
+        return attend if attend is not None else _as_described(module, config, query)
+    if attend is not None and getattr(options_of(module), "kind", None) == implementation.removeprefix("subquad_"):
+        return attend
+    options = find_options(implementation, config)
+    attend = hang(module, options, getattr_int(module, "layer_idx"), like=query)
+    if config is not None:
+        write_down(config, None, options)
+    return attend
+
+
+def _as_described(module: nn.Module, config: Any, query: Tensor) -> Any:
+    """A model that was saved with a mechanism and loaded as if it had none: what has no tensors can be made again."""
+    places = (getattr(config, "subquad", None) or {"layers": None})["layers"]
+    options = None if config is None else (read_back(config, 1 if places is None else len(places)) or [None])[0]
+    if options is not None and (places is None or set(places) == {0}):
+        attend = hang(module, options, 0, like=query)
+        if not attend.state_dict():
+            return attend
+        delattr(module, ATTRIBUTE)
+    raise SubquadError(
+        "this model was saved with subquad's mechanisms, whose tensors from_pretrained leaves behind: load it with "
+        "subquad.hub.load(folder), or give it new ones with subquad.hub.swap(model, 'favor')"
+    )
+
+
+def _check_asked(module: nn.Module, attend: Any, others: dict[str, Any]) -> None:
+    """Refuses what a mechanism cannot follow."""
+    collected = _active_collector.get() or {}
+    if others.get("output_attentions") or any(name.endswith("attentions") for name in collected):
+        raise SubquadError(
+            f"{_name(attend)} makes no attention weights to give out: call the model without output_attentions, or after "
+            "model.set_attn_implementation('eager')"
+        )
+    for name, does in _ADDED.items():
+        if others.get(name) is not None and not (name == "position_bias" and isinstance(attend, SoftmaxAttention)):
+            raise SubquadError(
+                f"{type(module).__name__} {does}, which {_name(attend)} cannot follow: leave the model its own attention"
+            )
+
+
+def _with_offsets(mask: Tensor | None, offsets: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The numbers of packed sequences from the offsets at which they begin, where a model was called with these."""
+    if offsets is None or (mask is not None and mask.dtype != torch.bool):
+        return mask
+    n = query.shape[2]
+    if len(query) != 1 or n != key.shape[2] or int(offsets[-1]) != n:
+        raise SubquadError(
+            f"cu_seq_lens_q must be the offsets of sequences in one row of {n} positions, and end with {n}, but there are "
+            f"{len(query)} rows, {key.shape[2]} keys and the end is {int(offsets[-1])}"
+        )
+    numbers = torch.repeat_interleave(torch.arange(1, len(offsets), device=offsets.device), offsets.diff())[None]
+    return numbers if mask is None else numbers * mask
+
+
+def _mixed(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """One sequence in each row. The last query stands beside the last key."""
+    if not causal:
+        return attend(q, k, v, keep=keep)
+    attend, past = require_causal(attend, _name(attend)), k.shape[2] - q.shape[2]
+    if past < 0:
+        raise SubquadError(f"there are {q.shape[2]} queries for {k.shape[2]} keys: a causal layer has a key for each query")
+    if past == 0:
+        return attend.causal(q, k, v, keep=keep)[0]
+    before, new = (None, None) if keep is None else (keep[:, :past], keep[:, past:])
+    state = _remembered(attend, k[:, :, :past], v[:, :, :past], before)
+    return attend.causal(q, k[:, :, past:], v[:, :, past:], state, keep=new)[0]
+
+
+def _remembered(attend: CausalAttention, k: Tensor, v: Tensor, keep: Tensor | None) -> Any:
+    """The state after some keys, whatever was asked of them."""
+    if isinstance(attend, SoftmaxAttention):
+        return SoftmaxState(k, v, k.new_ones(k.shape[0], k.shape[2], dtype=torch.bool) if keep is None else keep)
+    return attend.causal(k, k, v, keep=keep)[1]
+
+
+def _packed(attend: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Int[Tensor, "b s"], causal: bool) -> Tensor:
+    """Several sequences in each row, one after the other; padding, which has the number 0, gives zeros."""
+    (b, s), past = numbers.shape, k.shape[2] - q.shape[2]
+    at, size = torch.arange(s, device=q.device).expand(b, s), int(numbers.max()) + 1
+    first = at.new_full((b, size), s).scatter_reduce_(1, numbers, at, "amin").tolist()
+    last = at.new_full((b, size), -1).scatter_reduce_(1, numbers, at, "amax").tolist()
+    mixed = v.new_zeros(b, q.shape[1], q.shape[2], v.shape[3])
+    for row in range(b):
+        for number in range(1, size):
+            start, stop = first[row][number], last[row][number] + 1
+            if stop <= max(start, past):
+                continue
+            keep = numbers[row : row + 1, start:stop] == number
+            here = slice(max(0, start - past), stop - past)
+            part, keys, values = q[row : row + 1, :, here], k[row : row + 1, :, start:stop], v[row : row + 1, :, start:stop]
+            mixed[row : row + 1, :, here] = _mixed(attend, part, keys, values, None if bool(keep.all()) else keep, causal)
+    return mixed
+
+
+def _dense(mask: Tensor | None, n: int, s: int, causal: bool, device: torch.device) -> Tensor:
+    """The mask that PyTorch's attention takes, ``b 1 n s``: for softmax, whose weights are as many."""
+    if mask is not None and mask.ndim == 4:
+        return mask
+    if mask is None or mask.dtype == torch.bool:
+        return visible(n, s if mask is None else mask.shape[1], mask, causal, device)
+    s = mask.shape[1]
+    together = mask[:, None, s - n :, None] == mask[:, None, None, :]
+    return visible(n, s, mask > 0, causal, device) & together
+
+
+def _scaled(q: Tensor, scaling: float | None) -> Tensor:
+    """Queries times what the model scales its scores by, over the 1 / sqrt d that mechanisms scale theirs by."""
+    factor = 1.0 if scaling is None else scaling * math.sqrt(q.shape[3])
+    return q if abs(factor - 1.0) < 1e-6 else q * factor
+
+
+def _for_each_head(x: Tensor, heads: int) -> Tensor:
+    """Keys or values for every head of the queries, where a group of them shares one."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def _is_cross(module: nn.Module) -> bool:
+    """Whether a module attends to another sequence than its own, which families say in several ways."""
+    marked = getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
+    return bool(marked or (getattr(module, "is_decoder", False) and not getattr(module, "is_causal", True)))
+
+
+def _name(attend: Any) -> str:
+    return type(attend).__name__.removesuffix("Attention").lower()

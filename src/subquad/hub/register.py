@@ -1,0 +1,43 @@
+"""Every mechanism as an `attn_implementation` of transformers."""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from subquad.attention import MECHANISMS
+from subquad.errors import SubquadError
+from subquad.hub.attach import SWAPPED
+from subquad.hub.forward import mix
+from subquad.hub.masks import describe_mask, refusal
+
+IMPLEMENTATIONS = (SWAPPED, *(f"subquad_{kind}" for kind in MECHANISMS))
+
+
+def register() -> None:
+    """Tells transformers of the mechanisms. Once is enough; a second time changes nothing."""
+    for name in IMPLEMENTATIONS:
+        AttentionInterface.register(name, partial(mix, name))
+        AttentionMaskInterface.register(name, describe_mask)
+    for method in ("get_correct_attn_implementation", "set_attn_implementation"):
+        if not hasattr(getattr(PreTrainedModel, method), "is_guarded_by_subquad"):
+            setattr(PreTrainedModel, method, _guarded(getattr(PreTrainedModel, method)))
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that gives a model the name of its attention, with a question before it.
+
+    transformers takes any name that is registered, even for families that never look it up: they would run on as they are,
+    and whoever measures them would take the result for the mechanism's.
+    """
+
+    @wraps(method)
+    def guarded(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+        asked = any(given in IMPLEMENTATIONS for given in (*args, *kwargs.values()))
+        if asked and not type(self)._can_set_attn_implementation():
+            raise SubquadError(refusal(type(self).__name__))
+        return method(self, *args, **kwargs)
+
+    guarded.is_guarded_by_subquad = True  # type: ignore[attr-defined]
+    return guarded
