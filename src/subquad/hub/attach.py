@@ -1,8 +1,9 @@
 """Mechanisms on the attention modules of a transformers model: found, hung on, and written down in its config."""
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -104,10 +105,9 @@ def find_options(name: str, config: PreTrainedConfig | None = None) -> Attention
     if kind not in MECHANISMS:
         raise SubquadError(f"there is no mechanism {name!r}: choose from {', '.join(MECHANISMS)}")
     options: Any = MECHANISMS[kind]()
-    longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and is_dataclass(options) and "max_length" in {field.name for field in fields(options)}:
-        options = replace(options, max_length=longest)
-    return options  # type: ignore[no-any-return]
+    longest = getattr_int(config, "max_position_embeddings")
+    found: AttentionOptions = replace(options, max_length=longest) if longest and hasattr(options, "max_length") else options
+    return found
 
 
 def shape_of(module: nn.Module) -> tuple[int, int]:
@@ -133,10 +133,10 @@ def getattr_int(holder: object, name: str, otherwise: int = 0) -> int:
 
 def write_down(config: PreTrainedConfig, layers: Sequence[AttentionOptions | None] | None, every: Any = None) -> None:
     """Names the mechanisms in the config, which `save_pretrained` writes: one for each layer, or one for `every` layer."""
-    described = [] if every is None else [asdict(every)]
+    described = [] if every is None else [_values(every)]
     places: list[int | None] = []
     for options in layers or []:
-        values = None if options is None else asdict(options)  # type: ignore[call-overload]
+        values = None if options is None else _values(options)
         if values is not None and values not in described:
             described.append(values)
         places.append(None if values is None else described.index(values))
@@ -164,6 +164,12 @@ def read_back(config: PreTrainedConfig, modules: int) -> list[AttentionOptions |
             "another model"
         )
     return found
+
+
+def _values(options: Any) -> dict[str, Any]:
+    """Options as a file gives them back."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(options)))
+    return values
 
 
 def _configs(config: PreTrainedConfig) -> list[PreTrainedConfig]:

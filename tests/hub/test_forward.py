@@ -1,0 +1,186 @@
+"""What every mechanism keeps to inside a model: padding changes nothing, packed sequences do not meet, no future is seen."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from subquad import Infinity, SubquadError
+from tests.hub.families import CAUSAL, CONFIGS, OPTIONS, VOCABULARY, bart, hf, hidden, hub, model, padding, tokens
+
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
+EVERY = [("bert", name) for name in OPTIONS] + [("distilbert", "favor")]
+EVERY += [(family, name) for family in ("gpt2", "llama") for name in CAUSAL]
+
+
+@pytest.mark.parametrize(("family", "name"), EVERY)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_changes_nothing(family: str, name: str, side: str) -> None:
+    network = hub.swap(model(CONFIGS[family]()), OPTIONS[name])
+    ids, mask = tokens(), padding(side)
+    places = (mask.cumsum(1) - 1).clamp(min=0)
+    together = hidden(network, ids, attention_mask=mask, position_ids=places)
+    for row in range(3):
+        real = mask[row].bool()
+        assert_close(together[row, real][None], hidden(network, ids[row : row + 1, real]), **CLOSE)
+
+
+@pytest.mark.parametrize(("family", "name"), [each for each in EVERY if each[0] in ("gpt2", "llama")])
+def test_packed_sequences_do_not_meet(family: str, name: str) -> None:
+    """Restarting positions tell where one begins, as with transformers' own attention."""
+    network = hub.swap(model(CONFIGS[family]()), OPTIONS[name])
+    ids, lengths = tokens(2), [5, 9, 3]
+    places = torch.cat([torch.arange(length) for length in lengths])[None].expand(2, -1)
+    packed = hidden(network, ids, position_ids=places, use_cache=False)
+    apart = torch.cat([hidden(network, part) for part in ids.split(lengths, 1)], 1)
+    assert_close(packed, apart, **CLOSE)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_packed_sequences_of_an_encoder(name: str) -> None:
+    network = hub.swap(model(CONFIGS["bert"]()), OPTIONS[name])
+    ids, lengths = tokens(1), [5, 9, 3]
+    given = {"position_ids": torch.cat([torch.arange(length) for length in lengths])[None]}
+    packed = hidden(network, ids, cu_seq_lens_q=torch.tensor([0, 5, 14, 17]), **given)
+    apart = torch.cat([hidden(network, part) for part in ids.split(lengths, 1)], 1)
+    assert_close(packed, apart, **CLOSE)
+    with pytest.raises(
+        SubquadError, match="offsets of sequences in one row of 17 positions, and end with 17, but there are 2"
+    ):
+        network(tokens(2), cu_seq_lens_q=torch.tensor([0, 5, 14, 17]))
+
+
+def test_gradients_of_packed_sequences() -> None:
+    network = hub.swap(model(CONFIGS["llama"]()), OPTIONS["learned"])
+    ids, lengths = tokens(1), [5, 12]
+    found: list[Tensor] = []
+    for packed in (True, False):
+        network.zero_grad()
+        if packed:
+            places = torch.cat([torch.arange(length) for length in lengths])[None]
+            network(ids, position_ids=places, use_cache=False).last_hidden_state.square().sum().backward()
+        else:
+            for part in ids.split(lengths, 1):
+                network(part).last_hidden_state.square().sum().backward()
+        found.append(hub.attention_modules(network)["layers.0.self_attn"].subquad.feature_map.keys.weight.grad)
+    assert found[0].count_nonzero() > 0
+    assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("family", "name"), [each for each in EVERY if each[0] in ("gpt2", "llama")])
+def test_the_future_is_not_seen(family: str, name: str) -> None:
+    network = hub.swap(model(CONFIGS[family]()), OPTIONS[name])
+    ids = tokens()
+    changed = ids.clone()
+    changed[:, 11:] = (changed[:, 11:] + 7) % VOCABULARY
+    assert torch.equal(hidden(network, ids)[:, :11], hidden(network, changed)[:, :11])
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_grouped_keys_serve_their_groups(name: str) -> None:
+    """As a model whose groups are written out has it."""
+    config = CONFIGS["llama"]()
+    network = hub.swap(model(config), OPTIONS[name])
+    config = CONFIGS["llama"]()
+    config.num_key_value_heads = config.num_attention_heads
+    wide = hub.swap(model(config), OPTIONS[name])
+    tensors = network.state_dict()
+    for key, value in tensors.items():
+        if "k_proj" in key or "v_proj" in key:
+            tensors[key] = value.view(2, 8, -1).repeat_interleave(3, 0).flatten(0, 1)
+    wide.load_state_dict(tensors)
+    assert_close(hidden(network, tokens()), hidden(wide, tokens()), **CLOSE)
+
+
+@pytest.mark.parametrize("family", ["gpt2-by-layer", "gpt2-unscaled"])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_scores_are_scaled_as_the_model_says(family: str, name: str) -> None:
+    """As a model has it that scales by 1 / sqrt d and whose queries make up for the rest."""
+    network, plain = (hub.swap(model(CONFIGS[each]()), OPTIONS[name]) for each in (family, "gpt2"))
+    plain.load_state_dict(network.state_dict())
+    for layer, other in zip(plain.h, network.h, strict=True):
+        factor = other.attn.scaling / layer.attn.scaling
+        layer.attn.c_attn.weight.data[:, :24] *= factor
+        layer.attn.c_attn.bias.data[:24] *= factor
+    assert plain.h[1].attn.scaling != network.h[1].attn.scaling
+    assert_close(hidden(network, tokens()), hidden(plain, tokens()), **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["linear", "favor", "infinity"])
+def test_a_decoder_sees_its_encoder_alike_at_once_and_step_by_step(name: str) -> None:
+    """Even where there are as many queries as keys, which is no reason to take them for the same sequence."""
+    network = hub.swap(model(bart(), hf.AutoModelForSeq2SeqLM), OPTIONS[name])
+    ids, mask, written = tokens(), padding("right"), tokens(seed=5)
+    with torch.no_grad():
+        whole = network(ids, attention_mask=mask, decoder_input_ids=written).logits
+        for length in (1, 6, 16):
+            part = network(ids, attention_mask=mask, decoder_input_ids=written[:, :length]).logits
+            assert_close(part, whole[:, :length], **CLOSE)
+
+
+def test_no_dense_mask_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for pair by pair would take the time and memory that linear attention saves."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a dense mask was made")
+
+    monkeypatch.setattr(hub.masks, "sdpa_mask", refuse)
+    monkeypatch.setattr("subquad.hub.forward.visible", refuse)
+    monkeypatch.setattr("subquad.hub.forward.sdpa_attention_forward", refuse)
+    shapes: list[tuple[int, ...]] = []
+    network = hub.swap(model(CONFIGS["llama"]()), "linear")
+    for module in hub.attention_modules(network).values():
+        module.register_forward_pre_hook(
+            lambda _, given, named: shapes.append(tuple(named["attention_mask"].shape)), with_kwargs=True
+        )
+    hidden(network, tokens(), attention_mask=padding("left"))
+    places = torch.arange(17).remainder(6)[None].expand(3, -1)
+    hidden(network, tokens(), position_ids=places, use_cache=False)
+    assert set(shapes) == {(3, 17)}
+
+
+def test_a_mask_says_which_sequence_a_key_belongs_to() -> None:
+    numbers = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
+    packed = hf.masking_utils.causal_mask_function
+
+    def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Any:
+        return packed(batch, head, q, k) & (numbers[batch, q] == numbers[batch, k])
+
+    assert hub.masks.describe_mask(2, 6, 6, mask_function=sees).tolist() == (numbers + 1).tolist()
+    keep = torch.tensor([[1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]])
+    found = hub.masks.describe_mask(2, 6, 6, mask_function=sees, attention_mask=keep)
+    assert found.tolist() == [[1, 1, 1, 2, 2, 0], [0, 2, 2, 2, 2, 2]]
+    assert hub.masks.describe_mask(2, 6, 6) is None
+    assert hub.masks.describe_mask(2, 1, 1, 5, 5, attention_mask=keep.new_ones(2, 6)) is None
+    assert hub.masks.describe_mask(2, 1, 1, 5, 5, attention_mask=keep).tolist() == [[False], [True]]
+
+
+@pytest.mark.parametrize("window", [2, 3, 5])
+def test_a_window_is_no_sequence(window: int) -> None:
+    def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (k <= q) & (k > q - window)
+
+    dense = hub.masks.describe_mask(1, 6, 6, mask_function=sees)
+    assert dense is not None
+    assert dense.shape == (1, 1, 6, 6)
+    within = hub.masks.describe_mask(1, window, window, mask_function=sees)
+    assert within is None
+
+
+def test_a_chunk_is_a_sequence() -> None:
+    """Llama 4's attention in chunks: what lies in one chunk sees itself alone."""
+
+    def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (k <= q) & (k // 4 == q // 4)
+
+    assert hub.masks.describe_mask(1, 6, 6, mask_function=sees).tolist() == [[1, 1, 1, 1, 2, 2]]
+
+
+def test_half_precision() -> None:
+    network = hub.swap(model(CONFIGS["bert"]()), Infinity(segment=5, basis=6, points=8, widths=(0.1,)))
+    exact = hidden(network, tokens())
+    rough = hidden(network.to(torch.bfloat16), tokens())
+    assert rough.dtype == torch.bfloat16
+    assert (rough.float() - exact).norm() / exact.norm() < 0.1
