@@ -3,7 +3,7 @@ VENV := .venv
 PEERS := .venv-peers
 RUN := $(VENV)/bin/python
 
-.PHONY: compare test test-slow lint types bench bench-training bench-peers clean
+.PHONY: compare test test-slow lint types bench bench-training bench-generation bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/installed
@@ -29,6 +29,10 @@ bench: $(VENV)/installed
 # What accumulation, recomputing and bfloat16 save in training, and what they cost.
 bench-training: $(VENV)/installed
 	$(RUN) benchmarks/training_memory.py
+
+# Whether generating from a state takes as long for the last tokens as for the first.
+bench-generation: $(VENV)/installed
+	$(RUN) benchmarks/generation.py
 
 # The neighbours, in an environment of their own.
 bench-peers: $(PEERS)/installed

@@ -22,7 +22,8 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def decoder(family: str, name: str) -> Any:
-    return hub.swap(model(CONFIGS[family](), hf.AutoModelForCausalLM), OPTIONS[name])
+    """In float64, where no two tokens are equally likely."""
+    return hub.swap(model(CONFIGS[family](), hf.AutoModelForCausalLM).double(), OPTIONS[name])
 
 
 def written(network: Any, ids: Tensor, **given: Any) -> Tensor:
@@ -78,7 +79,7 @@ def test_softmax_keeps_what_it_saw() -> None:
     network = decoder("llama", "softmax")
     cache = hub.state_cache(network)
     written(network, tokens(length=9), past_key_values=cache)
-    assert cache.nbytes == 2 * 2 * 3 * 2 * (9 + NEW - 1) * 8 * 4
+    assert cache.nbytes == 2 * 2 * 3 * 2 * (9 + NEW - 1) * 8 * 8
 
 
 def test_layers_of_both_kinds() -> None:
@@ -107,7 +108,7 @@ def test_going_on_from_a_prompt_that_was_read(family: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["softmax", "linear", "infinity"])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_encoder_decoders(name: str, beams: int) -> None:
-    network = hub.swap(model(bart(), hf.AutoModelForSeq2SeqLM), OPTIONS[name])
+    network = hub.swap(model(bart(), hf.AutoModelForSeq2SeqLM).double(), OPTIONS[name])
     ids, given = tokens(length=9), {"attention_mask": padding("right", length=9)[[0, 1, 1]], "num_beams": beams}
     wanted = written(network, ids, **given, use_cache=False)
     assert torch.equal(written(network, ids, **given), wanted)
