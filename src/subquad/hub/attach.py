@@ -23,7 +23,7 @@ SWAPPED = "subquad"
 """The implementation of a model that was swapped: each module does what hangs on it."""
 
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
-_WIDTHS = ("head_dim", "attention_head_size", "key_value_proj_dim")
+_WIDTHS = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim")
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -88,7 +88,7 @@ def hang(module: nn.Module, options: AttentionOptions, seed: int, *, own: bool =
     heads, width = shape_of(module) if like is None else (like.shape[1], like.shape[3])
     with torch.device("cpu"):
         attend = options.build(heads=heads, width=width, generator=torch.Generator().manual_seed(seed))
-    if getattr(module, "is_causal", False):
+    if getattr(module, "is_causal", False) and getattr(getattr(module, "config", None), "is_causal", True):
         require_causal(attend, options.kind)
     weight = next((each for each in module.parameters() if each.is_floating_point()), like)
     if weight is not None:

@@ -78,11 +78,8 @@ def mix(
         mixed = _packed(attend, q, k, v, mask, causal)
     elif layer is not None:
         mixed = layer.attend(require_causal(attend, _name(attend)), q, k, v, mask)
-    elif isinstance(attend, InfinityAttention) and _is_cross(module) and q.shape[2] == k.shape[2] > 1:
-        # as many queries as keys would be taken to stand at their places; fewer stand behind all keys, as here all do
-        mixed = torch.cat([attend(part, k, v, keep=mask) for part in (q[:, :, :1], q[:, :, 1:])], dim=2)
     else:
-        mixed = _mixed(attend, q, k, v, mask, causal)
+        mixed = _mixed(attend, q, k, v, mask, causal, cross=_is_cross(module))
     return mixed.transpose(1, 2).contiguous(), None
 
 
@@ -132,7 +129,7 @@ def _check_asked(module: nn.Module, attend: Any, others: dict[str, Any]) -> None
 
 def _with_offsets(mask: Tensor | None, offsets: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     """The numbers of packed sequences from the offsets at which they begin, where a model was called with these."""
-    if offsets is None or (mask is not None and mask.dtype != torch.bool):
+    if offsets is None or (mask is not None and (mask.ndim == 4 or mask.dtype != torch.bool)):
         return mask
     n = query.shape[2]
     if len(query) != 1 or n != key.shape[2] or int(offsets[-1]) != n:
@@ -144,8 +141,13 @@ def _with_offsets(mask: Tensor | None, offsets: Tensor | None, query: Tensor, ke
     return numbers if mask is None else numbers * mask
 
 
-def _mixed(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-    """One sequence in each row. The last query stands beside the last key."""
+def _mixed(
+    attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool, *, cross: bool = False
+) -> Tensor:
+    """One sequence in each row. In a causal layer the last query stands beside the last key."""
+    if cross and isinstance(attend, InfinityAttention) and q.shape[2] == k.shape[2] > 1:
+        # as many queries as keys would be taken to stand at their places; fewer stand behind all keys, as here all do
+        return torch.cat([attend(part, k, v, keep=keep) for part in (q[:, :, :1], q[:, :, 1:])], dim=2)
     if not causal:
         return attend(q, k, v, keep=keep)
     attend, past = require_causal(attend, _name(attend)), k.shape[2] - q.shape[2]

@@ -9,17 +9,13 @@ asked only at the pairs that tell where sequences begin and end. What comes out 
 - a dense mask ``b 1 n s``, for patterns that no numbers tell, such as sliding windows.
 """
 
-import inspect
-import sys
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
-from transformers import PreTrainedConfig
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from subquad.errors import SubquadError
@@ -40,13 +36,9 @@ def describe_mask(
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
-    config: PreTrainedConfig | None = None,
     **others: Any,  # transformers gives what one or another implementation wants
 ) -> Tensor | None:
     """The mask of a layer, as transformers' AttentionMaskInterface asks for it."""
-    if config is not None:
-        family: Any = type(config)
-        _check_family(family)
     stop = kv_offset + kv_length
     causal = mask_function is causal_mask_function
     numbers = None
@@ -100,18 +92,6 @@ def _sequences(
         if len(at) != queries or not bool((ahead == ~begins[:, 1:]).all() & ask(at, last).all()):
             return None
     return causal, (None if bool((numbers == 1).all()) else numbers)
-
-
-@cache
-def _check_family(config: type[PreTrainedConfig]) -> None:
-    """Refuses a family whose models ask for masks but do not look up their attention."""
-    module = sys.modules.get(config.__module__.replace(".configuration_", ".modeling_"))
-    try:
-        source = "" if module is None else inspect.getsource(module)
-    except OSError:
-        source = ""
-    if source and "get_interface(" not in source and "Attention(nn.Module)" in source:
-        raise SubquadError(refusal(config.__name__.removesuffix("Config")))
 
 
 def refusal(family: str) -> str:
