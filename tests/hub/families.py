@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from subquad import Favor, Infinity, Learned, Linear, Linformer, Softmax
+from subquad import Favor, Hybrid, Infinity, Learned, Linear, Linformer, Softmax
 
 # whatever tests the hub imports these from here, and is skipped where there is nothing to import
 hf: Any = pytest.importorskip("transformers", reason="transformers is not installed: the extra `hub`")
@@ -65,10 +65,11 @@ OPTIONS: dict[str, Any] = {
     "learned": Linear(Learned()),
     "favor": Favor(features=32),
     "infinity": Infinity(segment=5, basis=6, points=8, widths=(0.1,)),
+    "hybrid": Hybrid(block=3, log_gain=0.0),
     "linformer": Linformer(k=6, max_length=128),
     "linformer-mean": Linformer(k=6, method="mean"),
 }
-CAUSAL = ["softmax", "linear", "learned", "favor", "infinity"]
+CAUSAL = ["softmax", "linear", "learned", "favor", "infinity", "hybrid"]
 
 
 def model(config: Any, kind: Any = hf.AutoModel, seed: int = 0) -> Any:

@@ -105,8 +105,8 @@ class StateCache(Cache):
 def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
     """An empty cache for `model.generate(..., past_key_values=state_cache(model))`, or for the model itself.
 
-    With mechanisms whose state is of constant size (linear, favor, infinity) it does not grow, and the time of a token does
-    not either. Layers with softmax attention keep all keys and values, as ever.
+    With mechanisms whose state is of constant size (linear, favor, infinity, hybrid) it does not grow, and the time of a
+    token does not either. Layers with softmax attention keep all keys and values, as ever.
     """
     if not str(model.config._attn_implementation).startswith("subquad"):
         raise SubquadError(

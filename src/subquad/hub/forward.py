@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils.output_capturing import _active_collector
 
-from subquad.attention import InfinityAttention, SoftmaxAttention, SoftmaxState, require_causal
+from subquad.attention import HybridAttention, InfinityAttention, SoftmaxAttention, SoftmaxState, require_causal
 from subquad.errors import SubquadError
 from subquad.hub.attach import (
     ATTRIBUTE,
@@ -145,7 +145,7 @@ def _mixed(
     attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool, *, cross: bool = False
 ) -> Tensor:
     """One sequence in each row. In a causal layer the last query stands beside the last key."""
-    if cross and isinstance(attend, InfinityAttention) and q.shape[2] == k.shape[2] > 1:
+    if cross and isinstance(attend, InfinityAttention | HybridAttention) and q.shape[2] == k.shape[2] > 1:
         # as many queries as keys would be taken to stand at their places; fewer stand behind all keys, as here all do
         return torch.cat([attend(part, k, v, keep=keep) for part in (q[:, :, :1], q[:, :, 1:])], dim=2)
     if not causal:
