@@ -17,7 +17,7 @@ from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.boosting import boosted_scores
 from subquad.training.loop import load_model
 
-SECONDS = 15.0
+SECONDS = 8.0
 """For each group of candidates."""
 TYPICAL = 256
 """Events of a client in the short measurement."""
