@@ -97,8 +97,9 @@ def test_runs_are_overlaid(tmp_path: Path) -> None:
     for seed in ("0", "1"):
         for attention in ("linear", "softmax"):
             options = ["--attention", attention, "--seed", seed, "--steps", "20", "--evaluate-every", "10"]
-            done = subquad("train", "copy", *SMALL, *options, "--out", f"{attention}{seed}", cwd=tmp_path)
+            done = subquad("train", "copy", *SMALL, *options, "--no-page", "--out", f"{attention}{seed}", cwd=tmp_path)
             assert done.returncode == 0, done.stderr
+            assert not (tmp_path / f"{attention}{seed}" / "report.html").exists()
     runs = [f"{attention}{seed}" for attention in ("linear", "softmax") for seed in "01"]
     done = subquad("report", *runs, "--figures", "figures", "--out", "all.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

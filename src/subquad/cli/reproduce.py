@@ -174,7 +174,7 @@ def _train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Consol
 def _start(trial: Trial, folder: Path) -> subprocess.Popen[str]:
     own = folder / trial.name
     resumed = (own / "run.json").exists()
-    arguments = ["--resume", str(own)] if resumed else [*trial.arguments, "--out", str(own)]
+    arguments = ["--resume", str(own)] if resumed else [*trial.arguments, "--no-page", "--out", str(own)]
     return subprocess.Popen(
         [sys.executable, "-m", "subquad", "train", *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

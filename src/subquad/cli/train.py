@@ -41,6 +41,8 @@ class Shared:
     seed: int = 0
     out: Path | None = None
     """The folder of the run: runs/TASK-ATTENTION-DATE-TIME unless told."""
+    page: bool = True
+    """Whether report.html is left at the end; `subquad report RUN` writes it at any time."""
 
 
 class Built(NamedTuple):
@@ -95,6 +97,7 @@ def _create(given: list[str]) -> tuple[Run, Built]:
     about: dict[str, Any] = {
         "options": {part: dataclasses.asdict(getattr(parsed, part)) for part in ("task", "mechanism", "model", "training")},
         "seed": parsed.shared.seed,
+        "page": parsed.shared.page,
         "versions": versions(),
         "machine": describe(),
         "command": shlex.join(["subquad", "train", *given]),
@@ -173,10 +176,11 @@ def _train(run: Run, built: Built) -> int:
         print(f"subquad: interrupted; go on with: subquad train --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
         return INTERRUPTED
     if main_process:
-        page = run.folder / "report.html"
-        write_training_page([run], page)
         _results(run, console)
-        console.print(f"The page: {page}", highlight=False, soft_wrap=True)
+        if run.about.get("page", True):
+            page = run.folder / "report.html"
+            write_training_page([run], page)
+            console.print(f"The page: {page}", highlight=False, soft_wrap=True)
     return 0
 
 

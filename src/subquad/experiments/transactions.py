@@ -60,7 +60,7 @@ SCALES: dict[str, Grid] = {
         arguments=(
             *("--layers", "1", "--heads", "4", "--width", "16", "--batch", "32", "--steps", "300"),
             *("--learning-rate", "1e-2", "--schedule", "cosine", "--warm-up", "20"),
-            *("--evaluate-every", "100", "--checkpoint-every", "300"),
+            *("--evaluate-every", "150", "--checkpoint-every", "300"),
         ),
         own={"favor": ("--features", "64"), "infinity": ("--segment", "128", "--basis", "64"), "linformer": ("--k", "64")},
         minutes="under 10 minutes on two cores with simulated clients",
