@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from subquad.experiments.trials import Trial, Verdict, finished, mean_interval
+from subquad.experiments.trials import Trial, Verdict, at_most, finished, mean_interval
 from subquad.measure.machine import describe, versions
 from subquad.measure.timing import Interval
 from subquad.results import Row, Run
@@ -230,7 +230,8 @@ def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
         if row["metric"] == "times_as_fast" and name in ("linear", "favor"):
             claim = f"with {name} a training step on {LONG} events is {TWICE:g} times as fast as with softmax"
             spread = f"{row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f}) times as fast"
-            yield Verdict(claim, row["value"] >= TWICE, spread)
+            slower = Interval(1 / row["value"], 1 / row["high"], 1 / row["low"])
+            yield Verdict(claim, at_most(slower, 1 / TWICE), spread)
             claim = f"with {name} a training step on {LONG} events takes no more memory than with softmax"
             figures = f"peak {peaks[name] / 1e6:.0f} MB, softmax {peaks[BASELINE] / 1e6:.0f} MB"
             yield Verdict(claim, peaks[name] <= peaks[BASELINE], figures)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from subquad.experiments.trials import Trial, Verdict, finished
+from subquad.experiments.trials import Trial, Verdict, at_most, finished
 from subquad.measure.machine import describe, versions
 from subquad.measure.timing import Interval
 from subquad.results import Row, Run
@@ -190,7 +190,8 @@ def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
         if long and row["mechanism"] in ("linear", "favor"):
             claim = f"with {row['mechanism']} a training step on {LONG} events takes at most a quarter of softmax's time"
             spread = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-            yield Verdict(claim, row["value"] <= QUARTER, f"{spread} times softmax's")
+            found = Interval(row["value"], row["low"], row["high"])
+            yield Verdict(claim, at_most(found, QUARTER), f"{spread} times softmax's")
 
 
 def about_run(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,11 @@ def last(rows: Sequence[Row], metric: str) -> float:
     return [row["value"] for row in rows if row["metric"] == metric][-1]
 
 
+def at_most(found: Interval, limit: float) -> bool | None:
+    """Whether a measurement stays within a limit; not decided where its range holds the limit."""
+    return None if found.low <= limit < found.high else found.high <= limit
+
+
 def mean_interval(values: Sequence[float]) -> Interval:
     """The mean over seeds and Student's 95% interval of it. One seed alone says nothing of the spread."""
     middle = float(np.mean(values))
