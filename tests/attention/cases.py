@@ -44,8 +44,8 @@ VARIANTS: dict[str, Any] = {
     "infinity-detached": replace(brief, detached=True),
     "infinity-forgetful": replace(brief, basis=0),
     "hybrid-brief": Hybrid(block=23, log_gain=-0.5),
-    "hybrid-random": Hybrid(block=29, feature_map=Random(features=13), log_gain=0.0),
-    "hybrid-elu": Hybrid(block=37, feature_map=Elu()),
+    "hybrid-random": Hybrid(block=29, rest=Random(features=13), log_gain=0.0),
+    "hybrid-elu": Hybrid(block=37, rest=Elu()),
 }
 CASES: dict[str, Any] = {name: options() for name, options in MECHANISMS.items()} | VARIANTS
 

@@ -30,7 +30,7 @@ def test_without_gain_it_is_a_window() -> None:
 
 
 def test_a_high_gain_is_linear_attention_to_what_is_far() -> None:
-    attend = build(Hybrid(block=16, feature_map=Elu(), log_gain=200.0))
+    attend = build(Hybrid(block=16, rest=Elu(), log_gain=200.0))
     q, k, v = inputs(64)
     far = attend.feature_map(k[:, :, 48:]).values
     weights = attend.feature_map(q[:, :, 16:32]).values @ far.mT
@@ -44,14 +44,14 @@ def test_with_exact_features_it_comes_close_to_softmax() -> None:
     exact = Softmax().build(heads=HEADS, width=WIDTH)(q, k, v)
     errors = []
     for log_gain in (-5.0, 0.0, 3.0):
-        attend = build(Hybrid(block=20, feature_map=Random(features=2000), log_gain=log_gain))
+        attend = build(Hybrid(block=20, rest=Random(features=2000), log_gain=log_gain))
         errors.append(float((attend(q, k, v).detach() - exact).square().mean() / exact.square().mean()))
     assert errors[1] < 0.01
     assert errors[1] < 0.1 * min(errors[0], errors[2])
 
 
 def test_the_matrix_is_what_it_mixes_by() -> None:
-    for options in (Hybrid(block=13, feature_map=Learned(), log_gain=0.0), Hybrid(block=9, feature_map=Random(features=11))):
+    for options in (Hybrid(block=13, rest=Learned(), log_gain=0.0), Hybrid(block=9, rest=Random(features=11))):
         attend = build(options)
         q, k, v = inputs(70)
         keep = torch.rand(2, 70, generator=torch.Generator().manual_seed(3)) > 0.3

@@ -26,7 +26,7 @@ class Hybrid:
     """Exact for neighbours, linear for the rest: in linear time and memory, with a state of constant size."""
 
     block: int = 64  # positions; each sees its own block and the neighbouring ones exactly
-    feature_map: FeatureMapOptions = field(default_factory=Learned)  # of the rest
+    rest: FeatureMapOptions = field(default_factory=Learned)  # the feature map through which the others are seen
     log_gain: float = -5.0  # at the start, of the rest's weights beside exp(q . k / sqrt d), for each head; it is learned
     kind: str = field(default="hybrid", init=False)
 
@@ -38,7 +38,7 @@ class Hybrid:
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "HybridAttention":
         if self.block < 1:
             raise SubquadError(f"hybrid's block must be positive, but is {self.block}")
-        return HybridAttention(self, self.feature_map.build(heads=heads, width=width, generator=generator), heads, width)
+        return HybridAttention(self, self.rest.build(heads=heads, width=width, generator=generator), heads, width)
 
 
 class HybridState(NamedTuple):
