@@ -4,6 +4,7 @@ import csv
 import io
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,10 @@ from subquad.results import write_whole
 
 @dataclass(frozen=True)
 class Predict:
-    """Gives a trained model a sequence and prints its answer: `subquad predict RUN 3 1 4 1 5`."""
+    """Gives a trained model a sequence and prints its answer: `subquad predict RUN 3 1 4 1 5`.
+
+    One of the task mlm fills in what is missing: `subquad predict RUN "the cat [MASK] on the mat"`.
+    """
 
     run: Annotated[Path, tyro.conf.Positional]
     """The folder of a `subquad train` run."""
@@ -60,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         return follow(task, model, sys.stdin, every=given.every, remember=given.remember)
     if not hasattr(task, "reply"):
         raise SubquadError(f"a model of {task.kind} {task.takes}")
-    for number, words in enumerate(_lines(given), start=1):
+    for number, words in enumerate(_lines(given, as_they_are=hasattr(task, "takes_text")), start=1):
         try:
             print(task.reply(model, words), flush=True)
         except SubquadError as error:
@@ -87,14 +91,16 @@ def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> int:
     return 0
 
 
-def _lines(given: Predict) -> Iterator[list[str]]:
+def _lines(given: Predict, *, as_they_are: bool) -> Iterator[list[str]]:
+    """Words with spaces or commas between them; in a text a comma is a part of it."""
     if given.sequence:
         yield list(given.sequence)
         return
     try:
-        text = sys.stdin if given.file is None else given.file.open()
+        text = nullcontext(sys.stdin) if given.file is None else given.file.open()
     except OSError as error:
         raise SubquadError(f"cannot read {given.file}: {error.strerror}") from None
-    for line in text:
-        if words := line.replace(",", " ").split():
-            yield words
+    with text as lines:
+        for line in lines:
+            if words := (line if as_they_are else line.replace(",", " ")).split():
+                yield words

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from subquad.errors import SubquadError
 from subquad.report.compare import load, write_figures, write_page
+from subquad.report.spectrum import write_spectrum_figures, write_spectrum_page
 from subquad.report.training import write_training_figures, write_training_page
 from subquad.results import Run
 
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         if not run.rows():
             raise SubquadError(f"{run.folder} has no measurements yet: go on with subquad {kinds[0]} --resume {run.folder}")
     page = given.out or (given.runs[0] if len(runs) == 1 else Path()) / "report.html"
-    figures = _training(runs, page) if kinds == ["train"] else _comparison(given.runs, page)
+    figures = PAGES[kinds[0]](runs, page) if kinds[0] in PAGES else _comparison(given.runs, page)
     console = Console()
     console.print(f"The page: {page}", highlight=False, soft_wrap=True)
     if given.figures is not None:
@@ -59,3 +60,12 @@ def _comparison(folders: Sequence[Path], page: Path) -> Callable[[Path], Iterato
 def _training(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
     write_training_page(runs, page)
     return partial(write_training_figures, runs)
+
+
+def _spectrum(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
+    write_spectrum_page(runs, page)
+    return partial(write_spectrum_figures, runs)
+
+
+PAGES = {"train": _training, "spectrum": _spectrum}
+"""What writes the page of a kind of run; that of the others is a comparison's."""

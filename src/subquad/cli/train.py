@@ -20,6 +20,7 @@ from subquad.attention import MECHANISMS, options_from
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
 from subquad.cli.values import choose
+from subquad.errors import SubquadError
 from subquad.measure.machine import describe, versions
 from subquad.models import ModelOptions
 from subquad.report.training import write_training_page
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument == "--resume" or argument.startswith("--resume=") for argument in given):
         run = Run.open(tyro.cli(Resume, args=given, prog="subquad train").resume, "train")
         built = build(run.about)
+        if not any((run.folder / "checkpoint").glob("step-*")):
+            _begin(run.about, built)
     elif not given or given[0] in ("-h", "--help"):
         print(_usage())
         return 0
@@ -94,8 +97,12 @@ def _create(given: list[str]) -> tuple[Run, Built]:
         registry=registry([TASKS[name], MECHANISMS[attention], ModelOptions, TrainOptions]),
     )
     parsed.training.check()
+    options = {part: dataclasses.asdict(getattr(parsed, part)) for part in ("task", "mechanism", "model", "training")}
+    if start := options["task"].get("start"):
+        options |= _shape(start, options, is_named="--attention" in " ".join(given))
+    attention = options["mechanism"]["kind"]
     about: dict[str, Any] = {
-        "options": {part: dataclasses.asdict(getattr(parsed, part)) for part in ("task", "mechanism", "model", "training")},
+        "options": options,
         "seed": parsed.shared.seed,
         "page": parsed.shared.page,
         "versions": versions(),
@@ -104,6 +111,7 @@ def _create(given: list[str]) -> tuple[Run, Built]:
         "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
     }
     built = build(about)  # what cannot be built is refused before there is a folder
+    _begin(about, built)
     if hasattr(built.task, "learned"):  # what a task has learned of its data, for the model to work without them
         about["learned"] = built.task.learned
         for complaint in built.task.complaints:
@@ -112,6 +120,23 @@ def _create(given: list[str]) -> tuple[Run, Built]:
     if int(os.environ.get("RANK", 0)):  # of many processes one makes the folder
         return Run(folder, {"format": 1, "kind": "train", **about}), built
     return Run.create(folder, "train", about), built
+
+
+def _shape(start: str, options: Mapping[str, Any], *, is_named: bool) -> dict[str, Any]:
+    """The attention and the shape of the model that is started from, which are the new one's too."""
+    kept = Run.open(Path(start), "train").about["options"]
+    usual = dataclasses.asdict(ModelOptions())
+    if (is_named and options["mechanism"] != kept["mechanism"]) or options["model"] not in (usual, kept["model"]):
+        raise SubquadError(
+            f"--start takes the attention and the shape of the model in {start}: leave out --attention, --layers and such"
+        )
+    return {part: kept[part] for part in ("mechanism", "model")}
+
+
+def _begin(about: Mapping[str, Any], built: Built) -> None:
+    """Puts in the weights of the run that is started from, where one is."""
+    if start := about["options"]["task"].get("start"):
+        built.task.begin(built.model, load(Path(start))[1])
 
 
 def _attention(given: Sequence[str]) -> str:

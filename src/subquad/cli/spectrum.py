@@ -1,0 +1,210 @@
+"""`subquad spectrum`."""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+
+from subquad.attention import MECHANISMS
+from subquad.attention.looking import rank_bound, watched
+from subquad.cli.show import show
+from subquad.cli.train import build, load
+from subquad.errors import SubquadError
+from subquad.measure.machine import describe, versions
+from subquad.measure.spectrum import singular_values, spectrum_rows
+from subquad.models import MultiheadAttention
+from subquad.report.spectrum import layer_table, rank_table, write_spectrum_figures, write_spectrum_page
+from subquad.results import Run
+from subquad.tasks.texts import load_texts, python_topics
+
+Matrices = list[Tensor]
+"""Of one sequence, layer by layer, each 1 h n s."""
+USUAL = 512  # tokens of a sequence, as in Linformer's figure 1, where a model takes so many
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The singular values of a model's attention matrices: how low a rank would do, layer by layer and head by head.
+
+    Measured on text, beside the same model with fresh weights, and beside the rank that each mechanism can have. The answer
+    is printed, and kept as a folder with the rows and a page.
+    """
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A run of `subquad train`, a folder with a model of Hugging Face, or a model's name on its hub."""
+    text: Path | None = None
+    """A folder or file: *.txt, *.md, *.jsonl(.gz). A run's held-out text, or Python's help topics, unless told."""
+    length: int | None = None
+    """Tokens of a sequence: 512, or what the model takes, unless told."""
+    sequences: int = 8
+    random: bool = True
+    """Whether the same model with fresh weights is measured too."""
+    figures: Path | None = None
+    """A folder for each chart as PNG and SVG."""
+    out: Path | None = None
+    """The folder of the run: runs/spectrum-DATE-TIME unless told."""
+    seed: int = 0
+
+
+class Looked(NamedTuple):
+    """A model to look at: what its matrices are, sequence by sequence, trained and fresh, and what it is made of."""
+
+    trained: Callable[[], Iterator[Matrices]]
+    fresh: Callable[[], Iterator[Matrices]]
+    sequences: int
+    about: dict[str, Any]
+    bounds: dict[str, int]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, prints the answer and leaves a page."""
+    given = tyro.cli(Spectrum, args=list(arguments), prog="subquad spectrum")
+    for name, number in (("length", given.length), ("sequences", given.sequences)):
+        if number is not None and number < 1:
+            raise SubquadError(f"--{name} must be positive, but is {number}")
+    console = Console()
+    looked = _run(given, console) if (Path(given.model) / "run.json").exists() else _hub(given, console)
+    run = _create(given, looked, ["subquad", "spectrum", *arguments])
+    models = {"trained": looked.trained} | ({"random": looked.fresh} if given.random else {})
+    for name, matrices in models.items():
+        values = _values(track(matrices(), f"{name} weights", looked.sequences, console=console, transient=True))
+        run.append(spectrum_rows(values, {"model": name}, looked.bounds))
+    page = run.folder / "report.html"
+    write_spectrum_page([run], page)
+    for table in (layer_table(run.rows()), rank_table(run.rows())):
+        show(table, console)
+    console.print(f"The page: {page}   The rows: {run.rows_path}", soft_wrap=True, highlight=False)
+    if given.figures is not None:
+        count = sum(1 for _ in write_spectrum_figures([run], given.figures))
+        console.print(f"{count} charts, each as PNG and SVG: {given.figures}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _create(given: Spectrum, looked: Looked, command: Sequence[str]) -> Run:
+    folder = given.out or Path("runs") / f"spectrum-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    about = {
+        "options": {"model": given.model, "sequences": looked.sequences, **looked.about},
+        "seed": given.seed,
+        "versions": versions(),
+        "machine": describe(),
+        "command": shlex.join(command),
+        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+    }
+    return Run.create(folder, "spectrum", about)
+
+
+def _values(sequences: Iterator[Matrices] | Any) -> list[list[Tensor]]:
+    """The singular values of each layer, sequence by sequence. Matrices are let go of at once."""
+    found: list[list[Tensor]] = []
+    for matrices in sequences:
+        for layer, matrix in enumerate(matrices):
+            if layer == len(found):
+                found.append([])
+            found[layer].append(singular_values(matrix[0]))
+    return found
+
+
+def _run(given: Spectrum, console: Console) -> Looked:
+    """A model of subquad's own."""
+    task, model, run = load(Path(given.model))
+    if hasattr(task, "stretches"):
+        inputs: list[Any] = _text_inputs(task, given, console)
+    elif given.text is not None or given.length is not None:
+        raise SubquadError(f"a model of {task.kind} is looked at with sequences of its task: leave --text and --length out")
+    else:
+        drawing = torch.Generator().manual_seed(given.seed)
+        inputs = [task.batch(1, drawing) for _ in range(given.sequences)]
+
+    def ask(model: nn.Module, one: Any) -> None:
+        model(one) if hasattr(task, "stretches") else task.loss(model, one)
+
+    def matrices(model: nn.Module) -> Iterator[Matrices]:
+        model.eval()
+        mechanisms = [module.attend for module in model.modules() if isinstance(module, MultiheadAttention)]
+        for one in inputs:
+            with torch.no_grad(), watched(mechanisms) as calls:
+                ask(model, one)
+            yield [call.matrix() for call in calls if min(call.q.shape[2], call.k.shape[2])]
+
+    own = run.about["options"]["mechanism"]["kind"]
+    attend = next(module.attend for module in model.modules() if isinstance(module, MultiheadAttention))
+    bounds = _bounds(attend.width, skip=own)
+    if (bound := rank_bound(attend)) is not None:
+        bounds = {f"{own}, its own: {bound.words}": bound.rank} | bounds
+    about = {"attention": own, "task": task.kind, "width": attend.width}
+    return Looked(lambda: matrices(model), lambda: matrices(build(run.about).model), len(inputs), about, bounds)
+
+
+def _text_inputs(task: Any, given: Spectrum, console: Console) -> list[Tensor]:
+    texts = [*task.splits.development, *task.splits.test] if given.text is None else _texts(given.text)
+    length = given.length or task.options.length
+    found = task.stretches(texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
+    return list(_enough(found, given, length, console)[:, None])
+
+
+def _hub(given: Spectrum, console: Console) -> Looked:
+    """A model of Hugging Face."""
+    folder = Path(given.model).expanduser()
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise SubquadError(
+            f"{given.model} is no model: it has neither a run.json, as runs of subquad train have, nor a config.json, as "
+            "save_pretrained writes it"
+        )
+    from subquad.hub.looking import (
+        attention_matrices,
+        head_width,
+        load_with_tokenizer,
+        longest_input,
+        random_like,
+        stretches,
+    )
+
+    texts = python_topics().texts if given.text is None else _texts(given.text)
+    model, tokenizer = load_with_tokenizer(given.model)
+    longest = longest_input(model) or USUAL
+    length = given.length or min(USUAL, longest)
+    if length > longest:
+        raise SubquadError(f"--length is {length}, but the model has {longest} positions: give a smaller one")
+    found = stretches(tokenizer, texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
+    tokens = _enough(found, given, length, console)
+
+    def matrices(model: Any) -> Iterator[Matrices]:
+        for one in tokens:
+            yield attention_matrices(model, one[None])
+
+    width = head_width(model)
+    about = {"attention": str(model.config._attn_implementation), "class": type(model).__name__, "width": width}
+    fresh = random_like(model, given.seed) if given.random else model
+    return Looked(lambda: matrices(model), lambda: matrices(fresh), len(tokens), about, _bounds(width))
+
+
+def _texts(path: Path) -> list[str]:
+    """What can be read, after a word on what cannot."""
+    found = load_texts(path)
+    for complaint in found.complaints:
+        print(f"subquad: {complaint}", file=sys.stderr)
+    return found.texts
+
+
+def _enough(found: Tensor, given: Spectrum, length: int, console: Console) -> Tensor:
+    if not len(found):
+        where = "the text" if given.text is None else given.text
+        raise SubquadError(f"{where} has no stretch of {length} tokens: give more text or a smaller --length")
+    if len(found) < given.sequences:
+        console.print(f"There are {len(found)} stretches of {length} tokens, so not {given.sequences}.", highlight=False)
+    return found
+
+
+def _bounds(width: int, skip: str = "") -> dict[str, int]:
+    """The ranks that mechanisms have with the options that they come with, in heads of a width."""
+    found = {name: rank_bound(options().build(heads=1, width=width)) for name, options in MECHANISMS.items() if name != skip}
+    return {f"{name}, {bound.words}": bound.rank for name, bound in found.items() if bound is not None}

@@ -1,0 +1,208 @@
+"""The page of `subquad spectrum`: cumulative curves, the heat map of layers and heads, effective ranks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import floor
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import altair as alt
+
+from subquad.experiments.compare.words import figure as digits
+from subquad.report.charts import HEIGHT, PALETTE, save
+from subquad.report.page import code, figure, heading, page, paragraph, section, table
+from subquad.report.tables import NOTHING, Cell, Table
+from subquad.results import Row, Run, write_whole
+
+TITLE = "How low the rank of attention is"
+MODELS = {"trained": "trained", "random": "fresh weights"}
+CELL = 26  # pixels of a heat map's cell
+
+
+def spectrum_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, alt.TopLevelMixin]:
+    """Cumulative curves, and a heat map for each of the models that were looked at."""
+    drawn: dict[str, alt.TopLevelMixin] = {"cumulative": _finish(curve_chart(rows, interactive=interactive), interactive)}
+    lowest = min(row["value"] for row in rows if row["metric"] == "share_at_index")
+    for model in MODELS:
+        if shares := pick(rows, "share_at_index", model):
+            drawn[f"share-{model}"] = _finish(heat_map(shares, lowest=floor(10 * lowest) / 10), interactive)
+    return drawn
+
+
+def pick(rows: Sequence[Row], metric: str, model: str) -> list[Row]:
+    """A metric of the trained model or of the one with fresh weights."""
+    return [row for row in rows if row["metric"] == metric and row["model"] == model]
+
+
+def curve_chart(rows: Sequence[Row], *, interactive: bool) -> alt.LayerChart:
+    """Each head thin, each layer's mean thick, fresh weights dashed, and ranks that mechanisms can have as upright lines."""
+    heads = [_point(row) for row in pick(rows, "cumulative", "trained")]
+    longest = max(point["index"] for point in heads)
+    x = alt.X("index:Q", title="singular values, the largest first").scale(domain=[0, longest], nice=False)
+    y = alt.Y("value:Q", title="share of their sum").scale(domain=[0, 1])
+    colour = alt.Color("layer:O", title="layer").scale(scheme="viridis").legend(symbolOpacity=1)
+    hidden = alt.selection_point(name="hidden", fields=["layer"], bind="legend", toggle="true", empty=False)
+    thin, thick = (alt.Chart(alt.Data(values=found)).encode(x=x, y=y, color=colour) for found in (heads, _means(heads)))
+    if interactive:
+        thin, thick = thin.transform_filter(~hidden), thick.transform_filter(~hidden)
+    hints = ["layer:O", alt.Tooltip("index:Q", format=".0f"), alt.Tooltip("value:Q", format=".3f")]
+    layers = [
+        thin.mark_line(strokeWidth=0.7, opacity=0.35).encode(detail="head:O"),
+        thick.mark_line(strokeWidth=2.4),
+        thick.mark_point(size=60, opacity=0).encode(tooltip=hints),
+    ]
+    if fresh := [_point(row) | {"layer": 0} for row in pick(rows, "cumulative", "random")]:
+        dashed = alt.Chart(alt.Data(values=_means(fresh))).encode(x=x, y=y)
+        layers.append(dashed.mark_line(color=PALETTE[0], strokeDash=[6, 4], strokeWidth=2))
+    layers += _bound_marks(rows, longest)
+    chart: Any = alt.layer(*layers).properties(width="container" if interactive else 480, height=HEIGHT)
+    drawn: alt.LayerChart = chart.add_params(hidden) if interactive else chart
+    return drawn
+
+
+def _bound_marks(rows: Sequence[Row], longest: float) -> list[alt.Chart]:
+    """Where ranks are that mechanisms can have; those at the same place share a name."""
+    names: dict[int, list[str]] = {}
+    for name, most in bounds(rows).items():
+        if most < longest:
+            names.setdefault(most, []).append(name)
+    if not names:
+        return []
+    values = [{"rank": most, "name": "; ".join(found)} for most, found in sorted(names.items())]
+    base = alt.Chart(alt.Data(values=values)).encode(x="rank:Q")
+    label = base.mark_text(angle=270, align="left", dx=6, dy=-6, fontSize=10, color=PALETTE[1])
+    return [base.mark_rule(color=PALETTE[1], strokeDash=[2, 3]), label.encode(y=alt.datum(0.02), text="name:N")]
+
+
+def heat_map(rows: Sequence[Row], *, lowest: float) -> alt.Chart:
+    """What the first singular values hold, by layer and head; colours go from `lowest` to all of it."""
+    values = [{"layer": row["layer"], "head": row["head"], "share": row["value"]} for row in rows]
+    heads, layers = (len({row[name] for row in rows}) for name in ("head", "layer"))
+    hints = ["layer:O", "head:O", alt.Tooltip("share:Q", format=".3f")]
+    return (
+        alt.Chart(alt.Data(values=values))
+        .mark_rect()
+        .encode(
+            x=alt.X("head:O", title="head").axis(labelAngle=0),
+            y=alt.Y("layer:O", title="layer"),
+            color=alt.Color("share:Q", title="share").scale(scheme="viridis", domain=[lowest, 1]),
+            tooltip=hints,
+        )
+        .properties(width=max(4 * CELL, heads * CELL), height=max(2 * CELL, layers * CELL))
+    )
+
+
+def _finish(drawn: Any, interactive: bool) -> alt.TopLevelMixin:
+    background = "transparent" if interactive else "white"
+    done: alt.TopLevelMixin = drawn.configure(background=background).configure_view(stroke=None)
+    return done
+
+
+def _point(row: Row) -> Row:
+    """No more than a chart needs."""
+    return {"layer": row["layer"], "head": row["head"], "index": row["index"], "value": round(row["value"], 5)}
+
+
+def _means(points: Sequence[Row]) -> list[Row]:
+    """Over heads."""
+    found: dict[tuple[int, float], list[float]] = {}
+    for point in points:
+        found.setdefault((point["layer"], point["index"]), []).append(point["value"])
+    return [{"layer": layer, "index": index, "value": mean(values)} for (layer, index), values in found.items()]
+
+
+def bounds(rows: Sequence[Row]) -> dict[str, int]:
+    """The ranks that mechanisms can have, by name."""
+    return {row["mechanism"]: row["rank"] for row in rows if row["metric"] == "share_within_rank"}
+
+
+def layer_table(rows: Sequence[Row]) -> Table:
+    """Each layer: what the first singular values hold, the effective rank and the rank; means over heads and their range."""
+    shown = [model for model in MODELS if pick(rows, "rank", model)]
+    columns = {"share_at_index": place(rows), "effective_rank": "effective rank", "rank": "rank"}
+    lines = []
+    for layer in sorted({row["layer"] for row in rows}):
+        cells = [Cell(str(layer), layer)]
+        for metric in columns:
+            for model in shown:
+                cells.append(_range([row["value"] for row in pick(rows, metric, model) if row["layer"] == layer]))
+        lines.append(cells)
+    names = [name if model == "trained" else MODELS[model] for name in columns.values() for model in shown]
+    caption = f"By layer, of {rows[0]['length']:.0f} positions: mean over heads, lowest and highest head"
+    return Table(caption, ["layer", *names], lines)
+
+
+def rank_table(rows: Sequence[Row]) -> Table:
+    """Each mechanism: its rank, and how much of the matrices the best ones of that rank hold."""
+    shown = [model for model in MODELS if pick(rows, "share_within_rank", model)]
+    lines = []
+    for name, most in sorted(bounds(rows).items(), key=lambda item: item[1]):
+        cells = [Cell(name), Cell(str(most), most)]
+        for model in shown:
+            own = [row["value"] for row in pick(rows, "share_within_rank", model) if row["mechanism"] == name]
+            cells.append(_range(own))
+        lines.append(cells)
+    caption = "Bidirectional mechanisms of subquad: the share of the singular values' sum that their rank could hold"
+    return Table(caption, ["attention", "rank", *(f"of {MODELS[model]} matrices" for model in shown)], lines)
+
+
+def place(rows: Sequence[Row]) -> str:
+    """Where the curves are read, in words."""
+    row = next(row for row in rows if row["metric"] == "share_at_index")
+    return f"share of the first {row['index']:.0f}"
+
+
+def _range(values: Sequence[float]) -> Cell:
+    if not values:
+        return NOTHING
+    middle = mean(values)
+    return Cell(f"{_short(middle)} ({_short(min(values))} to {_short(max(values))})", middle)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}" if value <= 1 else digits(value)
+
+
+def write_spectrum_page(runs: Sequence[Run], path: Path) -> None:
+    """Writes the page of one or several models."""
+    each = [(number, spectrum_charts(run.rows())) for number, run in enumerate(runs)]
+    charts = {f"{name}-{number}": drawn for number, own in each for name, drawn in own.items()}
+    parts = [part for number, run in enumerate(runs) for part in _parts(run, number, list(charts))]
+    write_whole(path, page(TITLE, [heading(TITLE), paragraph(WORDS), *parts], charts))
+
+
+WORDS = (
+    "Singular values of attention matrices, each matrix's over their sum, added up from the largest on and averaged over "
+    "sequences (Wang et al. 2020, figure 1). The effective rank is the exponential of the entropy of these shares (Roy and "
+    "Vetterli 2007); the rank counts the singular values that are more than rounding errors. Upright lines are ranks that a "
+    "mechanism cannot exceed: what is to their right it cannot have in common with such a matrix."
+)
+
+
+def _parts(run: Run, number: int, charts: Sequence[str]) -> Iterator[str]:
+    rows, options = run.rows(), run.about.get("options", {})
+    yield section(_name(options))
+    yield table(layer_table(rows))
+    yield table(rank_table(rows))
+    captions = {
+        "cumulative": "Trained: heads thin, their mean by layer thick. Fresh weights: dashed",
+        "share-trained": f"Trained: {place(rows)}",
+        "share-random": f"Fresh weights: {place(rows)}",
+    }
+    for name, caption in captions.items():
+        if f"{name}-{number}" in charts:
+            yield figure(f"{name}-{number}", caption)
+    yield paragraph(f"{run.folder.name}, {run.about.get('started', 'time unknown')}")
+    yield code(run.about.get("command", "subquad spectrum"))
+
+
+def _name(options: Mapping[str, Any]) -> str:
+    made = options.get("class") or f"task {options.get('task', 'unknown')}"
+    return f"{Path(str(options.get('model', 'a model'))).name} ({made}, {options.get('attention', 'unknown')} attention)"
+
+
+def write_spectrum_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
+    """Each chart as PNG and SVG."""
+    for number, run in enumerate(runs, start=1):
+        for name, drawn in spectrum_charts(run.rows(), interactive=False).items():
+            yield save(drawn, folder / (name if len(runs) == 1 else f"{name}-{number}"))

@@ -1,0 +1,320 @@
+"""The class of a text, by a fresh encoder or by that of a masked language model (Devlin et al. 2019, section 3.2)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from torch import Tensor, nn
+
+from subquad.errors import SubquadError
+from subquad.models import ModelOptions
+from subquad.results import Row, Run
+from subquad.tasks.buckets import Buckets, bounded
+from subquad.tasks.events.metrics import mean_interval
+from subquad.tasks.mlm.model import MaskedModel, text_encoder
+from subquad.tasks.mlm.task import check_length, needed
+from subquad.tasks.mlm.vocabulary import (
+    PAD,
+    UNKNOWN,
+    Vocabulary,
+    VocabularyKind,
+    learn_vocabulary,
+    vocabulary_from,
+)
+from subquad.tasks.texts import Documents, load_texts
+from subquad.types import AttentionOptions, Counted
+
+SHOWN = 200  # characters of a sample
+LEAST = 10  # labelled texts that can be split
+
+
+@dataclass(frozen=True)
+class Classify:
+    """A text's class, learned from labelled texts: from nothing, or from a run of the task mlm."""
+
+    text: str = ""  # a file or folder of *.jsonl(.gz), each line with a "text" and a "label"
+    test_text: str = ""  # more of them for the test; a tenth of the others unless told
+    start: str = ""  # a run of the task mlm, whose attention, shape, weights and vocabulary are taken
+    frozen: bool = False  # with --start, whether its encoder stays as it is and only the head learns
+    examples: int = 0  # texts to learn from, at most; 0 for all
+    vocabulary: VocabularyKind = "wordpiece"  # without --start
+    vocabulary_size: int = 4096  # tokens at most, for characters and wordpiece, without --start
+    lowercase: bool = True  # for wordpiece, without --start
+    length: int = 256  # tokens of a text that are read: the first ones
+    split_seed: int = 0  # for the splits
+    held_out: int = 1000  # texts in an evaluation, at most
+    evaluation_tokens: int = 16_384  # at a time
+    kind: str = field(default="classify", init=False)
+
+    def check(self) -> None:
+        """Refuses what cannot be run."""
+        if not self.text:
+            raise SubquadError('classify needs labelled texts: give --text with lines such as {"text": "good", "label": 1}')
+        for name in ("length", "held_out", "evaluation_tokens"):
+            if getattr(self, name) < 1:
+                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
+        if self.examples < 0:
+            raise SubquadError(f"--examples must not be negative, but is {self.examples}")
+        if self.frozen and not self.start:
+            raise SubquadError("--frozen is for an encoder that has learned something: give --start RUN too")
+
+    def prepare(self, learned: Mapping[str, Any] | None = None) -> "ClassifyTask":
+        """The task itself. With what was learned before, the texts are read only when they are needed."""
+        self.check()
+        return ClassifyTask(self, learned)
+
+
+class TextBatch(NamedTuple):
+    """The beginnings of texts, where they are no padding, and their classes."""
+
+    tokens: Int[Tensor, "b n"]
+    keep: Bool[Tensor, "b n"]
+    label: Int[Tensor, "b"]
+
+
+class TextClassifier(nn.Module):
+    """An encoder, the mean over a text's positions, and the logit of each class."""
+
+    def __init__(
+        self,
+        size: int,
+        classes: int,
+        attention: AttentionOptions,
+        options: ModelOptions,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """`size` is that of the vocabulary."""
+        super().__init__()
+        self.encoder = text_encoder(size, attention, options, generator)
+        self.dropout = nn.Dropout(options.dropout)
+        self.head = nn.Linear(options.model_width, classes)
+        nn.init.xavier_uniform_(self.head.weight, generator=generator)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, tokens: Int[Tensor, "b n"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b classes"]:
+        encoded = self.encoder(tokens, keep=needed(keep)).masked_fill(~keep[..., None], 0.0)
+        logits: Tensor = self.head(self.dropout(encoded.sum(1) / keep.sum(1, keepdim=True)))
+        return logits
+
+
+class _Split(NamedTuple):
+    """Texts as tokens, with their classes."""
+
+    texts: list[str]
+    tokens: list[Int[ndarray, "n"]]
+    labels: Int[ndarray, "texts"]
+
+
+class ClassifyTask:
+    """Batches, model, loss and metrics over labelled texts."""
+
+    kind = "classify"
+    best: tuple[str, Literal["low", "high"]] = ("accuracy", "high")
+    takes_text = True  # lines are given to `reply` as they are
+
+    def __init__(self, options: Classify, learned: Mapping[str, Any] | None = None) -> None:
+        self.options, self.kept = options, learned
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The texts that are learned from and watched, and those of the test if it has none of its own."""
+        found = load_texts(Path(self.options.text), labelled=True)
+        if self.kept is not None and (had := self.kept["texts"]) != len(found.texts):
+            raise SubquadError(
+                f"the texts in {self.options.text} are not those that the run was made with: it had {had:,}, they are "
+                f"{len(found.texts):,}; start a new run"
+            )
+        return found
+
+    @cached_property
+    def tested(self) -> Documents | None:
+        """Texts for the test alone: without those that are also among the others."""
+        if not self.options.test_text:
+            return None
+        found, others = load_texts(Path(self.options.test_text), labelled=True), set(self.documents.texts)
+        new = [at for at, text in enumerate(found.texts) if text not in others]
+        if not new:
+            raise SubquadError(f"all texts in {self.options.test_text} are in {self.options.text} too: give others")
+        lost = len(found.texts) - len(new)
+        said = (f"{lost:,} texts for the test are left out, which are in {self.options.text} too",) if lost else ()
+        names, texts, labels = ([column[at] for at in new] for column in (found.names, found.texts, found.labels))
+        return Documents(names, texts, labels, (*found.complaints, *said))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """That of the model it starts from, or of the texts to learn from."""
+        if self.kept is not None:
+            return vocabulary_from(self.kept["vocabulary"])
+        options = self.options
+        if options.start:
+            return vocabulary_from(started(options.start)["learned"]["vocabulary"])
+        texts = [self.documents.texts[at] for at in self._places["train"]]
+        return learn_vocabulary(options.vocabulary, texts, most=options.vocabulary_size, lowercase=options.lowercase)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names of the classes."""
+        if self.kept is not None:
+            return list(self.kept["labels"])
+        found = sorted({self.documents.labels[at] for at in self._places["train"]})
+        if len(found) < 2:
+            raise SubquadError(f"all texts in {self.options.text} have the label {found[0]!r}: there is nothing to learn")
+        return found
+
+    @cached_property
+    def train(self) -> _Split:
+        """What is learned from."""
+        return self._split(self.documents, self._places["train"])
+
+    @cached_property
+    def development(self) -> _Split:
+        """What is watched while training."""
+        return self._split(self.documents, self._places["development"][: self.options.held_out])
+
+    @cached_property
+    def test(self) -> _Split:
+        """What is kept for the end."""
+        if self.tested is not None:
+            return self._split(self.tested, np.arange(len(self.tested.texts)))
+        return self._split(self.documents, self._places["test"])
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        """Texts to learn from, by length."""
+        lengths = np.array([len(tokens) for tokens in self.train.tokens])
+        return Buckets(np.arange(len(lengths)), lengths)
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What a run must keep for its model to read new texts."""
+        return {"vocabulary": self.vocabulary.as_json(), "labels": self.labels, "texts": len(self.documents.texts)}
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What was left out."""
+        return (*self.documents.complaints, *(() if self.tested is None else self.tested.complaints))
+
+    def build(
+        self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
+    ) -> TextClassifier:
+        check_length(self.options.length, attention, model)
+        built = TextClassifier(self.vocabulary.size, len(self.labels), attention, model, generator)
+        built.encoder.requires_grad_(not self.options.frozen)
+        return built
+
+    def begin(self, model: nn.Module, trained: nn.Module) -> None:
+        """Takes the encoder of a masked language model."""
+        assert isinstance(model, TextClassifier)
+        assert isinstance(trained, MaskedModel)
+        model.encoder.load_state_dict(trained.encoder.state_dict())
+
+    def batch(self, size: int, generator: torch.Generator) -> TextBatch:
+        """Texts of about the same length."""
+        return _pad(self.train, self.buckets.draw(size, generator))
+
+    def loss(self, model: nn.Module, batch: TextBatch) -> Counted:
+        """Of each text."""
+        logits = model(batch.tokens, keep=batch.keep).float()
+        return Counted(F.cross_entropy(logits, batch.label, reduction="sum"), self.count(batch))
+
+    def count(self, batch: TextBatch) -> int:
+        return len(batch.label)
+
+    def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
+        """On the development split."""
+        return {"accuracy": float(self._right(model, self.development).mean())}
+
+    def final(self, model: nn.Module) -> list[Row]:
+        """On the test, with an interval, beside the class that is most frequent among the texts to learn from."""
+        right = self._right(model, self.test)
+        usual = float((self.test.labels == np.bincount(self.train.labels).argmax()).mean())
+        return [
+            {"metric": "accuracy", "split": "test", **mean_interval(right, np.ones(len(right), np.int64))._asdict()},
+            {"metric": "accuracy_of_most_frequent", "split": "test", "value": usual},
+        ]
+
+    def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
+        """Texts of the development split."""
+        split = self.development
+        some = torch.randperm(len(split.texts), generator=generator)[:count].numpy()
+        chosen = _Split([split.texts[at] for at in some], [split.tokens[at] for at in some], split.labels[some])
+        answers = self.scores(model, chosen).argmax(1)
+        return [
+            {"given": text[:SHOWN], "answered": self.labels[answer], "right": self.labels[label]}
+            for text, answer, label in zip(chosen.texts, answers, chosen.labels, strict=True)
+        ]
+
+    def reply(self, model: nn.Module, words: Sequence[str]) -> str:
+        """The likeliest class of a user's text, and how likely each is."""
+        (tokens,) = self._encode([" ".join(words)])
+        scores = self.scores(model, _Split([""], [tokens], np.zeros(1, np.int64)))[0]
+        order = scores.argsort()[::-1]
+        return f"{self.labels[order[0]]}  ({', '.join(f'{self.labels[at]} {scores[at]:.0%}' for at in order)})"
+
+    @torch.no_grad()
+    def scores(self, model: nn.Module, split: _Split) -> Float[ndarray, "texts classes"]:
+        """How likely each class is."""
+        model.eval()
+        device = next(model.parameters()).device
+        found = np.zeros((len(split.tokens), len(self.labels)))
+        for some in bounded(np.array([len(tokens) for tokens in split.tokens]), self.options.evaluation_tokens):
+            batch = _pad(split, some)
+            found[some] = model(batch.tokens.to(device), keep=batch.keep.to(device)).double().softmax(1).cpu().numpy()
+        return found
+
+    @cached_property
+    def _places(self) -> dict[str, Int[ndarray, "texts"]]:
+        """Which texts are in which split, in an order that depends on their names and the seed."""
+        documents, options = self.documents, self.options
+        number = len(documents.texts)
+        if number < LEAST:
+            raise SubquadError(f"{options.text} has {number} labelled texts, too few to be split: give at least {LEAST}")
+        order = np.random.default_rng(options.split_seed).permutation(np.argsort(np.array(documents.names)))
+        tenth = number // 10
+        test = 0 if options.test_text else tenth
+        train = order[test + tenth :]
+        return {
+            "test": order[:test],
+            "development": order[test : test + tenth],
+            "train": train[: options.examples] if options.examples else train,
+        }
+
+    def _split(self, documents: Documents, places: Int[ndarray, "texts"]) -> _Split:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        texts = [documents.texts[at] for at in places]
+        labels = [documents.labels[at] for at in places]
+        if unknown := sorted(set(labels) - set(numbers)):
+            raise SubquadError(f"a held-out text has the label {unknown[0]!r}, which no text to learn from has: give more")
+        return _Split(texts, self._encode(texts), np.array([numbers[label] for label in labels], dtype=np.int64))
+
+    def _encode(self, texts: Sequence[str]) -> list[Int[ndarray, "n"]]:
+        encoded = self.vocabulary.encode(texts)
+        return [tokens[: self.options.length] if len(tokens) else np.array([UNKNOWN]) for tokens in encoded]
+
+    def _right(self, model: nn.Module, split: _Split) -> Float[ndarray, "texts"]:
+        return (self.scores(model, split).argmax(1) == split.labels).astype(float)
+
+
+def started(folder: str) -> Mapping[str, Any]:
+    """What the run.json of a masked language model says."""
+    about = Run.open(Path(folder), "train").about
+    kind = about["options"]["task"]["kind"]
+    if kind != "mlm":
+        raise SubquadError(f"{folder} is a run of the task {kind}: --start takes one of the task mlm")
+    return about
+
+
+def _pad(split: _Split, places: Int[ndarray, "b"]) -> TextBatch:
+    own = [split.tokens[at] for at in places]
+    tokens = np.full((len(own), max(map(len, own))), PAD, dtype=np.int64)
+    keep = np.zeros(tokens.shape, bool)
+    for row, one in enumerate(own):
+        tokens[row, : len(one)], keep[row, : len(one)] = one, True
+    return TextBatch(torch.from_numpy(tokens), torch.from_numpy(keep), torch.from_numpy(split.labels[places]))

@@ -1,0 +1,111 @@
+"""Texts in three splits that share nothing, and stretches of their tokens."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy import ndarray
+
+from subquad.errors import SubquadError
+from subquad.tasks.mlm.vocabulary import PAD, Vocabulary
+from subquad.tasks.texts import Documents
+
+SplitName = Literal["train", "development", "test"]
+FEW = 10
+"""With fewer documents each of them is cut into splits; with so many or more a document is in one split as a whole."""
+HELD_OUT = 0.1  # of all characters are for development, and as many for the test
+
+
+class TextSplits(NamedTuple):
+    """Texts to learn from, to watch while training, and to keep for the end."""
+
+    train: list[str]
+    development: list[str]
+    test: list[str]
+
+
+def split_texts(documents: Documents, seed: int) -> TextSplits:
+    """By document in an order that depends on their names and the seed; few documents are cut at two places each."""
+    if len(documents.texts) < FEW:
+        cut = [_cut(name, text) for name, text in zip(documents.names, documents.texts, strict=True)]
+        return TextSplits(*(list(part) for part in zip(*cut, strict=True)))
+    by_name = np.argsort(np.array(documents.names))
+    order = np.random.default_rng(seed).permutation(by_name)
+    sizes = np.array([len(text) for text in documents.texts])
+    test, rest = _take(order, sizes)
+    development, train = _take(rest, sizes)
+    return TextSplits(*([documents.texts[at] for at in part] for part in (train, development, test)))
+
+
+def _take(order: Int[ndarray, "documents"], sizes: ndarray) -> tuple[Int[ndarray, "taken"], Int[ndarray, "left"]]:
+    """At most a tenth of all documents, with at most a tenth of all characters, but at least one; and the others."""
+    room, most, taken = HELD_OUT * sizes.sum(), int(HELD_OUT * len(sizes)), np.zeros(len(order), bool)
+    for place, at in enumerate(order):
+        if sizes[at] <= room and taken.sum() < most:
+            taken[place] = True
+            room -= sizes[at]
+    if not taken.any():
+        taken[np.argmin(sizes[order])] = True
+    return order[taken], order[~taken]
+
+
+def _cut(name: str, text: str) -> tuple[str, str, str]:
+    """The beginning to learn from, then a tenth for development and a tenth for the test. Words stay whole."""
+    first, second = (_between_words(text, int(len(text) * share)) for share in (1 - 2 * HELD_OUT, 1 - HELD_OUT))
+    parts = text[:first], text[first:second], text[second:]
+    if not all(part.strip() for part in parts):
+        raise SubquadError(f"{name} is too short to be cut into three splits: give more text, or {FEW} documents or more")
+    return parts
+
+
+def _between_words(text: str, at: int) -> int:
+    while at < len(text) and not text[at].isspace():
+        at += 1
+    return at
+
+
+class Windows(NamedTuple):
+    """Stretches of tokens beside each other, padded at their ends."""
+
+    tokens: Int[ndarray, "b n"]
+    starts: Bool[ndarray, "b n"]
+    keep: Bool[ndarray, "b n"]
+
+
+class Tokens:
+    """The tokens of a split, document after document."""
+
+    def __init__(self, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
+        encoded = [one for one in vocabulary.encode(texts) if len(one)]
+        self.vocabulary = vocabulary
+        self.all = np.concatenate(encoded).astype(np.int32) if encoded else np.zeros(0, np.int32)
+        self.offsets = np.concatenate([[0], np.cumsum([len(one) for one in encoded])]).astype(np.int64)
+
+    def draw(self, size: int, length: int, generator: torch.Generator) -> Windows:
+        """Stretches from anywhere: a document as often as it has tokens, and any place in it alike."""
+        places = torch.randint(len(self.all), (size,), generator=generator).numpy()
+        documents = np.searchsorted(self.offsets, places, side="right") - 1
+        room = (self.offsets[documents + 1] - self.offsets[documents] - length).clip(min=0) + 1
+        begin = self.offsets[documents] + (torch.rand(size, generator=generator).double().numpy() * room).astype(np.int64)
+        return self.windows(begin, np.minimum(begin + length, self.offsets[documents + 1]))
+
+    def tiles(self, length: int) -> tuple[Int[ndarray, "stretches"], Int[ndarray, "stretches"], Int[ndarray, "stretches"]]:
+        """Stretches that cover every document once: where each begins and ends, and its document."""
+        lengths = np.diff(self.offsets)
+        counts = -(-lengths // length)
+        documents = np.repeat(np.arange(len(lengths)), counts)
+        number = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)
+        begin = self.offsets[documents] + number * length
+        return begin, np.minimum(begin + length, self.offsets[documents + 1]), documents
+
+    def windows(self, begin: Int[ndarray, "b"], end: Int[ndarray, "b"]) -> Windows:
+        """The tokens from each beginning to its end."""
+        shape = (len(begin), int((end - begin).max(initial=1)))
+        tokens, starts, keep = np.full(shape, PAD, np.int64), np.ones(shape, bool), np.zeros(shape, bool)
+        for row, (first, last) in enumerate(zip(begin, end, strict=True)):
+            own = self.all[first:last].astype(np.int64)
+            tokens[row, : len(own)], starts[row, : len(own)] = own, self.vocabulary.starts(own)
+            keep[row, : len(own)] = True
+        return Windows(tokens, starts, keep)

@@ -1,0 +1,63 @@
+"""An encoder, and a head that says which token stands at a position."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from subquad.models import Encoder, ModelOptions, TokenEmbedding
+from subquad.types import AttentionOptions
+
+
+class TextEmbedding(TokenEmbedding):
+    """Vectors as large as the sinusoids that are added to them (Vaswani et al. 2017, section 3.4).
+
+    What a word is says more of its neighbours than where it stands: in fewer steps if positions do not drown it.
+    """
+
+    def forward(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
+        return super().forward(tokens) * math.sqrt(self.vectors.shape[1])
+
+
+def text_encoder(
+    size: int, attention: AttentionOptions, options: ModelOptions, generator: torch.Generator | None = None
+) -> Encoder:
+    """The part that a masked language model and what is made of it have in common."""
+    sinusoidal = options.positions == "sinusoidal"
+    embed = (TextEmbedding if sinusoidal else TokenEmbedding)(size, options.model_width, generator)
+    return Encoder(embed, attention, options, generator=generator)
+
+
+class MaskedModel(nn.Module):
+    """BERT's form: encoder, a layer with GELU and a norm, and the embedding's transpose with a bias."""
+
+    def __init__(
+        self, size: int, attention: AttentionOptions, options: ModelOptions, generator: torch.Generator | None = None
+    ) -> None:
+        """`size` is that of the vocabulary."""
+        super().__init__()
+        width = options.model_width
+        self.encoder = text_encoder(size, attention, options, generator)
+        self.mix, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+        nn.init.xavier_uniform_(self.mix.weight, generator=generator)
+        nn.init.zeros_(self.mix.bias)
+        self.bias = nn.Parameter(torch.zeros(size))
+        self.last: nn.Parameter | None = None
+        if not options.tied:
+            self.last = nn.Parameter(torch.randn(size, width, generator=generator) / math.sqrt(width))
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "b n"],
+        *,
+        keep: Bool[Tensor, "b n"] | None = None,
+        chosen: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "*places v"]:
+        """Logits of the token at each position, or at the chosen ones only, one after the other."""
+        hidden = self.encoder(tokens, keep=keep)
+        hidden = self.norm(F.gelu(self.mix(hidden if chosen is None else hidden[chosen])))
+        vectors = self.encoder.embed.vectors if self.last is None else self.last
+        assert isinstance(vectors, Tensor)
+        return hidden @ vectors.T + self.bias

@@ -1,0 +1,330 @@
+"""The task: find the tokens that were taken out of a text (Devlin et al. 2019), with any attention."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from torch import Tensor, nn
+
+from subquad.errors import SubquadError
+from subquad.models import ModelOptions
+from subquad.results import Row
+from subquad.tasks.buckets import bounded
+from subquad.tasks.events.metrics import mean_interval
+from subquad.tasks.mlm.corpus import FEW, SplitName, TextSplits, Tokens, split_texts
+from subquad.tasks.mlm.masking import MaskedBatch, Masking
+from subquad.tasks.mlm.model import MaskedModel
+from subquad.tasks.mlm.vocabulary import (
+    BLANK,
+    FIRST,
+    MASK,
+    Vocabulary,
+    VocabularyKind,
+    encode_blanks,
+    learn_vocabulary,
+    vocabulary_from,
+)
+from subquad.tasks.texts import Documents, load_texts, python_topics
+from subquad.types import AttentionOptions, Counted
+
+SHOWN = 48  # tokens of a sample
+GUESSES = 3  # that an answer names for each [MASK]
+
+
+@dataclass(frozen=True)
+class Mlm:
+    """Words that were taken out of a text, from those around them: Python's own help, or your texts."""
+
+    text: str = ""  # a folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; Python's help topics unless told
+    vocabulary: VocabularyKind = "wordpiece"  # pieces of words are learned by the package tokenizers
+    vocabulary_size: int = 4096  # tokens at most, for characters and wordpiece
+    lowercase: bool = True  # for wordpiece
+    length: int = 256  # tokens of a sequence
+    mask_share: float = 0.15  # of the tokens that are to be found
+    blank_share: float = 0.8  # of these, that become [MASK]
+    random_share: float = 0.1  # of these, that become any token; the rest stays as it is
+    whole_words: bool = False  # all pieces of a word are taken out together
+    split_seed: int = 0  # for the splits, and for what is taken out of held-out text
+    held_out: int = 128  # stretches of the development split in an evaluation
+    tested: int = 512  # stretches of the test split at the end
+    evaluation_tokens: int = 16_384  # at a time
+    kind: str = field(default="mlm", init=False)
+
+    @property
+    def masking(self) -> Masking:
+        """How tokens are taken out."""
+        return Masking(self.mask_share, self.blank_share, self.random_share, self.whole_words)
+
+    def check(self) -> None:
+        """Refuses what cannot be run."""
+        for name in ("held_out", "tested", "evaluation_tokens"):
+            if getattr(self, name) < 1:
+                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
+        if self.length < 2:
+            raise SubquadError(f"--length must be at least 2, so that a token has another beside it, but is {self.length}")
+        self.masking.check()
+
+    def prepare(self, learned: Mapping[str, Any] | None = None) -> "MlmTask":
+        """The task itself. With what was learned before, the texts are read only when they are needed."""
+        self.check()
+        return MlmTask(self, learned)
+
+
+class HeldOut(NamedTuple):
+    """Stretches that are the same for every model, with what is taken out of them, and their documents."""
+
+    batch: MaskedBatch
+    documents: Int[ndarray, "stretches"]
+
+
+class Found(NamedTuple):
+    """What a model makes of held-out stretches: for each token that was taken out, stretch by stretch."""
+
+    nats: Float[ndarray, "tokens"]  # -log of the right token's probability
+    likeliest: Int[ndarray, "tokens"]
+    right: Int[ndarray, "tokens"]
+
+
+class MlmTask:
+    """Batches, model, loss and metrics over texts."""
+
+    kind = "mlm"
+    best: tuple[str, Literal["low", "high"]] = ("perplexity", "low")
+    units: Mapping[str, str] = {"perplexity": "tokens"}
+    takes_text = True  # lines are given to `reply` as they are
+
+    def __init__(self, options: Mlm, learned: Mapping[str, Any] | None = None) -> None:
+        self.options, self.kept = options, learned
+
+    @cached_property
+    def documents(self) -> Documents:
+        """All texts."""
+        text = self.options.text
+        found = load_texts(Path(text)) if text else python_topics()
+        if self.kept is not None:
+            had, has = (self.kept["documents"], self.kept["characters"]), (len(found.texts), found.characters)
+            if had != has:
+                raise SubquadError(
+                    f"the texts in {text or 'this Python'} are not those that the run was made with: it had {had[0]:,} "
+                    f"documents with {had[1]:,} characters, they have {has[0]:,} with {has[1]:,}; start a new run"
+                )
+        return found
+
+    @cached_property
+    def splits(self) -> TextSplits:
+        """The texts of each split."""
+        return split_texts(self.documents, self.options.split_seed)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Of the training texts."""
+        if self.kept is not None:
+            return vocabulary_from(self.kept["vocabulary"])
+        options = self.options
+        return learn_vocabulary(
+            options.vocabulary, self.splits.train, most=options.vocabulary_size, lowercase=options.lowercase
+        )
+
+    @cached_property
+    def train(self) -> Tokens:
+        """What is learned from."""
+        return Tokens(self.vocabulary, self.splits.train)
+
+    @cached_property
+    def development(self) -> HeldOut:
+        """What is watched while training."""
+        return self._held_out("development", self.options.held_out)
+
+    @cached_property
+    def test(self) -> HeldOut:
+        """What is kept for the end."""
+        return self._held_out("test", self.options.tested)
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What a run must keep for its model to read new texts."""
+        documents = self.documents
+        return {
+            "vocabulary": self.vocabulary.as_json(),
+            "documents": len(documents.texts),
+            "characters": documents.characters,
+        }
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What was left out of the texts, and how few were split."""
+        documents, number = self.documents, len(self.documents.texts)
+        if number >= FEW:
+            return documents.complaints
+        what = "there is 1 document, which is" if number == 1 else f"there are {number} documents only, each of which is"
+        return (*documents.complaints, f"{what} cut: 80% to learn from, then 10% for development and 10% for the test")
+
+    def build(
+        self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
+    ) -> MaskedModel:
+        check_length(self.options.length, attention, model)
+        return MaskedModel(self.vocabulary.size, attention, model, generator)
+
+    def batch(self, size: int, generator: torch.Generator) -> MaskedBatch:
+        """Stretches of training texts."""
+        windows = self.train.draw(size, self.options.length, generator)
+        return self.options.masking.mask(windows, self.vocabulary.size, generator)
+
+    def loss(self, model: nn.Module, batch: MaskedBatch) -> Counted:
+        """Of the tokens that were taken out."""
+        logits = model(batch.tokens, keep=needed(batch.keep), chosen=batch.chosen).float()
+        return Counted(F.cross_entropy(logits, batch.right[batch.chosen], reduction="sum"), self.count(batch))
+
+    def count(self, batch: MaskedBatch) -> int:
+        return int(batch.chosen.sum())
+
+    def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
+        """On the development split, where the same tokens are taken out for every model."""
+        found = self.find(model, self.development.batch)
+        return {"perplexity": _perplexity(found.nats.mean()), "accuracy": float((found.likeliest == found.right).mean())}
+
+    def final(self, model: nn.Module) -> list[Row]:
+        """On the test split, with intervals, beside what knows how frequent each token is and nothing else."""
+        batch, documents = self.test
+        found = self.find(model, batch)
+        groups = _groups(batch.chosen.sum(1).numpy(), documents)
+        rows: list[Row] = []
+        for name, nats in (("perplexity", found.nats), ("perplexity_of_unigram", self.unigram(found.right))):
+            value, low, high = mean_interval(nats, groups)
+            ends = {"value": _perplexity(value), "low": _perplexity(low), "high": _perplexity(high)}
+            rows.append({"metric": name, "split": "test", "unit": "tokens", **ends})
+        accuracy = mean_interval((found.likeliest == found.right).astype(float), groups)
+        rows.append({"metric": "accuracy", "split": "test", **accuracy._asdict()})
+        return [*rows, {"metric": "masked_tokens", "split": "test", "unit": "tokens", "value": len(found.nats)}]
+
+    def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
+        """The beginnings of development stretches, what the model finds for what was taken out, and what stood there."""
+        batch = self.development.batch
+        some = torch.randperm(len(batch.tokens), generator=generator)[:count]
+        lines = []
+        for row in _each(batch, some):
+            guess = iter(self.find(model, row).likeliest.tolist())
+            answers = [next(guess) for _ in range(int(row.chosen[:, :SHOWN].sum()))]
+            first = MaskedBatch(*(part[:, :SHOWN] for part in row))
+            right = first.right[first.chosen].tolist()
+            lines.append(
+                {
+                    "given": self.vocabulary.spell(first.tokens[first.keep].tolist()),
+                    "answered": " ".join(map(self.vocabulary.name, answers)),
+                    "right": " ".join(map(self.vocabulary.name, right)),
+                }
+            )
+        return lines
+
+    def reply(self, model: nn.Module, words: Sequence[str]) -> str:
+        """A user's text with its [MASK]s filled in, and the likeliest tokens for each."""
+        text = " ".join(words)
+        if BLANK not in text:
+            raise SubquadError(f"write {BLANK} where the model is to find a word, such as: the cat {BLANK} on the mat")
+        tokens = torch.from_numpy(encode_blanks(self.vocabulary, text))
+        if len(tokens) > self.options.length:
+            raise SubquadError(
+                f"the text has {len(tokens)} tokens, but the model was trained on {self.options.length}: give a shorter one"
+            )
+        places = tokens == MASK
+        probabilities = self._probabilities(model, tokens[None], places[None])
+        best = probabilities.topk(min(GUESSES, probabilities.shape[1]), 1)
+        filled = tokens.masked_scatter(places, best.indices[:, 0])
+        guesses = [
+            ", ".join(f"{self.vocabulary.name(token)} {share:.0%}" for token, share in zip(*one, strict=True))
+            for one in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+        return f"{self.vocabulary.spell(filled.tolist())}  ({'; '.join(guesses)})"
+
+    def unigram(self, right: Int[ndarray, "tokens"]) -> Float[ndarray, "tokens"]:
+        """-log of how frequent each of these tokens is in the training texts, each counted once more than it is there."""
+        counts = np.bincount(self.train.all, minlength=self.vocabulary.size)[FIRST - 1 :] + 1.0
+        return -np.log(counts / counts.sum())[right - FIRST + 1]
+
+    @torch.no_grad()
+    def find(self, model: nn.Module, batch: MaskedBatch) -> Found:
+        """What the model has to say of each token that was taken out."""
+        model.eval()
+        device = next(model.parameters()).device
+        lengths, number = batch.keep.sum(1).numpy(), batch.chosen.sum(1).numpy()
+        ends = np.cumsum(number)
+        nats, likeliest = np.zeros(ends[-1]), np.zeros(ends[-1], np.int64)
+        for some in bounded(lengths, self.options.evaluation_tokens):
+            part = MaskedBatch(*(tensor[some, : lengths[some].max()].to(device) for tensor in batch))
+            logits = model(part.tokens, keep=needed(part.keep), chosen=part.chosen).float()
+            at = np.concatenate([np.arange(ends[row] - number[row], ends[row]) for row in some])
+            nats[at] = F.cross_entropy(logits, part.right[part.chosen], reduction="none").double().cpu().numpy()
+            likeliest[at] = logits[:, FIRST:].argmax(1).cpu().numpy() + FIRST
+        return Found(nats, likeliest, batch.right[batch.chosen].numpy())
+
+    def stretches(self, texts: Sequence[str], count: int, length: int, generator: torch.Generator) -> Int[Tensor, "b n"]:
+        """Stretches of new texts that have the whole length, at most so many: to look at a model with."""
+        tokens = Tokens(self.vocabulary, texts)
+        begin, end, _ = tokens.tiles(length)
+        whole = np.flatnonzero(end - begin == length)
+        some = whole[torch.randperm(len(whole), generator=generator)[:count].numpy()]
+        return torch.from_numpy(tokens.windows(begin[some], end[some]).tokens)
+
+    @torch.no_grad()
+    def _probabilities(self, model: nn.Module, tokens: Tensor, chosen: Tensor) -> Float[Tensor, "places v"]:
+        """Of ordinary tokens only."""
+        model.eval()
+        device = next(model.parameters()).device
+        logits = model(tokens.to(device), chosen=chosen.to(device)).double().cpu()
+        logits[:, :FIRST] = -math.inf
+        return logits.softmax(1)
+
+    def _held_out(self, which: SplitName, most: int) -> HeldOut:
+        """The generators depend on the options only, so that every model of the same vocabulary gets the same question."""
+        options = self.options
+        tokens = Tokens(self.vocabulary, getattr(self.splits, which))
+        begin, end, documents = tokens.tiles(options.length)
+        drawing = torch.Generator().manual_seed(options.split_seed)
+        some = np.sort(torch.randperm(len(begin), generator=drawing)[:most].numpy())
+        if not len(some):
+            raise SubquadError(f"the {which} split has no tokens: give more text")
+        windows = tokens.windows(begin[some], end[some])
+        return HeldOut(options.masking.mask(windows, self.vocabulary.size, drawing), documents[some])
+
+
+def check_length(length: int, attention: AttentionOptions, model: ModelOptions) -> None:
+    """Refuses sequences that are longer than a mechanism or learned positions can take, before there is a run."""
+    if model.positions == "learned" and model.longest < length:
+        raise SubquadError(f"--length is {length}, but the model learns {model.longest} positions: give a larger --longest")
+    attend = attention.build(heads=1, width=2)
+    try:
+        with torch.no_grad():
+            attend(*[torch.zeros(1, 1, length, 2)] * 3)
+    except SubquadError as error:
+        raise SubquadError(f"--length is {length}, which {attention.kind} does not take: {error}") from None
+
+
+def needed(keep: Bool[Tensor, "b n"]) -> Bool[Tensor, "b n"] | None:
+    """The mask, if anything is masked: attention without one is the faster."""
+    return None if bool(keep.all()) else keep
+
+
+def _each(batch: MaskedBatch, rows: Tensor) -> Iterator[MaskedBatch]:
+    """One stretch at a time, without its padding."""
+    for row in rows.tolist():
+        length = int(batch.keep[row].sum())
+        yield MaskedBatch(*(part[row : row + 1, :length] for part in batch))
+
+
+def _groups(counts: Int[ndarray, "stretches"], documents: Int[ndarray, "stretches"]) -> Int[ndarray, "groups"]:
+    """How many tokens those have which are drawn again together: documents where there are enough, stretches otherwise."""
+    _, number = np.unique(documents, return_inverse=True)
+    sums = np.bincount(number, weights=counts).astype(np.int64)
+    return sums if len(sums) >= FEW else counts
+
+
+def _perplexity(nats: float) -> float:
+    return math.exp(min(float(nats), 700.0))

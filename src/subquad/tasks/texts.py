@@ -1,0 +1,151 @@
+"""Texts from files and folders: a document for each file, or for each line of JSON lines."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from subquad.errors import SubquadError
+
+SUFFIXES = (".txt", ".md", ".jsonl", ".jsonl.gz")
+
+
+class Documents(NamedTuple):
+    """Texts, each with a name, and with a label where labels were asked for."""
+
+    names: list[str]
+    texts: list[str]
+    labels: list[str]
+    complaints: tuple[str, ...]
+
+    @property
+    def characters(self) -> int:
+        """Of all texts together."""
+        return sum(map(len, self.texts))
+
+
+def python_topics() -> Documents:
+    """English text that is there wherever Python is: what its own `help()` has to say."""
+    from pydoc_data.topics import topics
+
+    return Documents(sorted(topics), [topics[name] for name in sorted(topics)], [], ())
+
+
+def load_texts(path: Path, *, labelled: bool = False) -> Documents:
+    """Everything that can be read at a path: no text twice, none that is empty. Labels are those of JSON lines."""
+    suffixes = SUFFIXES[2:] if labelled else SUFFIXES
+    found, left_out = _Found(), _LeftOut()
+    for file, name in _files(path, suffixes):
+        if file.name.endswith(SUFFIXES[2:]):
+            _read_lines(file, name, found, left_out, labelled=labelled)
+        elif (text := _text(file, left_out, alone=file == path, name=name)) is not None:
+            found.add(name, text, "", left_out)
+    if not found.texts:
+        why = left_out.sentences(path)
+        raise SubquadError(f"{path} holds no text that can be used: {why[0] if why else 'its files are empty'}")
+    return Documents(found.names, found.texts, found.labels if labelled else [], tuple(left_out.sentences(path)))
+
+
+class _LeftOut:
+    """What is left out: why, how much of it, and the first."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str], tuple[int, str]] = {}
+
+    def add(self, what: str, why: str, where: str) -> None:
+        count, first = self.counts.get((what, why), (0, where))
+        self.counts[what, why] = (count + 1, first)
+
+    def sentences(self, path: Path) -> list[str]:
+        """One for each reason."""
+        said = []
+        for (what, why), (count, first) in self.counts.items():
+            number, at = (f"1 {what} is", "") if count == 1 else (f"{count:,} {what}s are", "the first ")
+            said.append(f"{path.name}: {number} left out, {why}: {at}{first}")
+        return said
+
+
+class _Found:
+    """Texts so far."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.texts: list[str] = []
+        self.labels: list[str] = []
+        self.seen: set[str] = set()
+
+    def add(self, name: str, text: str, label: str, left_out: _LeftOut) -> None:
+        """A copy could stand in two splits, so there is none."""
+        if not text.strip():
+            left_out.add("text", "empty", name)
+        elif text in self.seen:
+            left_out.add("text", "a copy of an earlier one", name)
+        else:
+            self.seen.add(text)
+            self.names.append(name)
+            self.texts.append(text)
+            self.labels.append(label)
+
+
+def _files(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    """Files in the order of their names below the folder. Those that are hidden are not looked at."""
+    if not path.exists():
+        raise SubquadError(f"there is no file or folder {path}")
+    wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
+    if path.is_file():
+        if path.name.endswith(SUFFIXES[2:]) or suffixes == SUFFIXES:
+            yield path, path.name
+            return
+        raise SubquadError(f"{path} is none of {wanted}: texts with labels are JSON lines with the fields text and label")
+    below = sorted((file.relative_to(path), file) for file in path.rglob("*") if file.name.endswith(suffixes))
+    files = [(file, str(name)) for name, file in below if not any(part.startswith(".") for part in name.parts)]
+    if not files:
+        raise SubquadError(f"the folder {path} has no text in it: there should be {wanted}")
+    yield from files
+
+
+def _text(file: Path, left_out: _LeftOut, *, alone: bool, name: str) -> str | None:
+    """A file's text. One that is none is refused where it was named itself, and counted where its folder was."""
+    content = _content(file)
+    try:
+        if b"\0" not in content:
+            return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        pass
+    if alone:
+        raise SubquadError(f"{file} is not text in UTF-8 but something binary or in another encoding: save it as UTF-8")
+    left_out.add("file", "not text in UTF-8", name)
+    return None
+
+
+def _read_lines(file: Path, name: str, found: _Found, left_out: _LeftOut, *, labelled: bool) -> None:
+    text = _text(file, left_out, alone=True, name=name)
+    assert text is not None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            left_out.add("line", "no JSON object", where)
+        elif not isinstance(row.get("text"), str):
+            left_out.add("line", 'without a "text" in words', where)
+        elif labelled and not isinstance(row.get("label"), str | int):
+            left_out.add("line", 'without a "label" that is a word or a whole number', where)
+        else:
+            whole = row["text"].encode(errors="replace").decode()  # JSON can hold halves of characters, which are no text
+            found.add(where, whole, str(row.get("label", "")), left_out)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return gzip.decompress(file.read_bytes()) if file.name.endswith(".gz") else file.read_bytes()
+    except (gzip.BadGzipFile, zlib.error, EOFError):
+        raise SubquadError(f"{file} is not a whole gzip file: fetch it again, or unpack it and give the *.jsonl") from None
+    except OSError as error:
+        raise SubquadError(f"cannot read {file}: {error.strerror or error}") from None
