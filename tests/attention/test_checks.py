@@ -114,14 +114,15 @@ def test_impossible_options_are_refused(options: Any, words: str) -> None:
 def test_a_mechanism_without_causal_form_is_refused_in_words() -> None:
     attend = Linformer().build(heads=2, width=4)
     with pytest.raises(
-        SubquadError, match="linformer has no causal form: it mixes positions; choose softmax, linear, favor or infinity"
+        SubquadError,
+        match="linformer has no causal form: it mixes positions; choose softmax, linear, favor, infinity or hybrid",
     ):
         require_causal(attend, "linformer")
 
 
 def test_a_file_with_an_unknown_kind_is_refused() -> None:
     with pytest.raises(
-        SubquadError, match="kind must be one of softmax, linear, favor, linformer, infinity, but is 'sparse'"
+        SubquadError, match="kind must be one of softmax, linear, favor, linformer, infinity, hybrid, but is 'sparse'"
     ):
         options_from({"kind": "sparse"})
     with pytest.raises(SubquadError, match="favor has no options bits: the file is of another version"):
