@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -145,6 +146,7 @@ class Worker:
 
     def __init__(self, candidate: Candidate, limits: Limits) -> None:
         chosen = context()
+        _start_server(chosen)
         self.connection, theirs = chosen.Pipe()
         self.process = chosen.Process(target=_serve, args=(theirs, candidate, limits), daemon=True)
         self.process.start()
@@ -183,11 +185,25 @@ class Worker:
         return CellFailedError(ERROR, f"the process ended by itself, with code {code}")
 
 
+def _start_server(chosen: Any) -> None:
+    """Ctrl-C is for the parent, which ends its children: they are deaf to it from birth, as the server they come from is."""
+    server: Any = forkserver._forkserver
+    if chosen.get_start_method() != "forkserver" or server._forkserver_pid is not None:
+        return
+    if threading.current_thread() is not threading.main_thread():  # which alone may say what becomes of signals
+        return
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, ours)
+
+
 def _serve(connection: Connection, candidate: Candidate, limits: Limits) -> None:
     """The child's side: prepares, then answers until it is ended."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there is no server to inherit it from
     _die_with_parent()
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:

@@ -65,7 +65,8 @@ def attend(
         later, later_peak = _before(blocks.flip(2), peaks.flip(2), None)
         sums, peak = _add(sums[:, :, :-1], peak[:, :, :-1], later[:, :, :-1].flip(2), later_peak[:, :, :-1].flip(2))
     mixed = mix(cut_features(phi_q(q), block), sums, peak, near, log_gain)
-    return mixed.flatten(2, 3)[:, :, :n], after
+    # with the heads of a position beside each other, as they are merged
+    return mixed.flatten(2, 3)[:, :, :n].transpose(1, 2).contiguous().transpose(1, 2), after
 
 
 def mix(
