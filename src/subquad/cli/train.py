@@ -23,7 +23,6 @@ from subquad.cli.values import choose
 from subquad.errors import SubquadError
 from subquad.measure.machine import describe, versions
 from subquad.models import ModelOptions
-from subquad.report.training import write_training_page
 from subquad.results import Run
 from subquad.tasks import TASKS
 from subquad.training import TrainOptions
@@ -203,6 +202,8 @@ def _train(run: Run, built: Built) -> int:
     if main_process:
         _results(run, console)
         if run.about.get("page", True):
+            from subquad.report.training import write_training_page
+
             page = run.folder / "report.html"
             write_training_page([run], page)
             console.print(f"The page: {page}", highlight=False, soft_wrap=True)

@@ -1,13 +1,14 @@
 """What the experiment on transactions measures on trained models: scores of test clients, time and memory of steps."""
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
+from numpy import ndarray
 
 from subquad.attention import options_from
-from subquad.experiments.transactions import BASELINE, BOOSTING, LONG, about_run
+from subquad.experiments.transactions import BASELINE, BEST_POSSIBLE, BOOSTING, LONG, about_run
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave, median, ratio
 from subquad.models import ModelOptions
@@ -23,29 +24,43 @@ TYPICAL = 256
 """Events of a client in the short measurement."""
 
 
-def score(folder: Path, known: set[tuple[str, str, int]]) -> Iterator[Row]:
-    """The test clients' scores of a trained model, and of boosting once for each fold; nothing that is `known`."""
-    options = Run.open(folder, "train").about
-    about, given = about_run(options["options"]), dict(options["options"]["task"])
+def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Iterator[Row]:
+    """The test clients' scores of trained models, and of boosting once for each fold; nothing that is `known`."""
+    by_fold = groupby(sorted(runs, key=_fold), key=_fold)
+    for (label, fold), group in by_fold:
+        models = {run.about["options"]["mechanism"]["kind"]: run for run in group}
+        wanted = [name for name in (*models, BOOSTING) if (label, name, fold) not in known]
+        if not wanted:
+            continue
+        first = next(iter(models.values()))
+        yield from ({**about_run(first.about["options"]), **row} for row in first.rows() if row["metric"] == BEST_POSSIBLE)
+        task = _task(first)
+        labels = task.labels("test").tolist()
+        for name in wanted:
+            values = boosted_scores(task) if name == BOOSTING else _scores(task, models[name])
+            about = {"label": label, "fold": fold, "mechanism": name, "metric": "score"}
+            yield from ({**about, "value": value, "class": own} for value, own in zip(values.tolist(), labels, strict=True))
+
+
+def _fold(run: Run) -> tuple[str, int]:
+    about = about_run(run.about["options"])
+    return about["label"], about["fold"]
+
+
+def _task(run: Run) -> Any:
+    """The clients of a run, in its fold."""
+    given = dict(run.about["options"]["task"])
     given.pop("kind")
-    wanted = [name for name in (about["mechanism"], BOOSTING) if (about["label"], name, about["fold"]) not in known]
-    if not wanted:
-        return
-    task = Transactions(**given).prepare(options["learned"])
-    labels = task.labels("test")
-    for name in wanted:
-        if name == BOOSTING:
-            values = boosted_scores(task)
-        else:
-            model = task.build(options_from(options["options"]["mechanism"]), ModelOptions(**options["options"]["model"]))
-            load_model(folder, model, lambda words: None)
-            values = task.scores(model, "test")
-            for row in task.final(model):
-                if row["metric"] == "best_possible_auroc":
-                    yield {**about, **row}
-        known.add((about["label"], name, about["fold"]))
-        for value, own in zip(values.tolist(), labels.tolist(), strict=True):
-            yield {**about, "mechanism": name, "metric": "score", "value": value, "class": own}
+    return Transactions(**given).prepare(run.about["learned"])
+
+
+def _scores(task: Any, run: Run) -> ndarray:
+    """What a trained model says of the test clients."""
+    options = run.about["options"]
+    model = task.build(options_from(options["mechanism"]), ModelOptions(**options["model"]))
+    load_model(run.folder, model, lambda words: None)
+    found: ndarray = task.scores(model, "test")
+    return found
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:

@@ -21,6 +21,7 @@ from subquad.results import Row, Run
 CLAIM = "efficient attentions tell clients apart by their transactions as well as softmax, for less (after Baikalov et al.)"
 ATTENTIONS = ("softmax", "linear", "favor", "infinity", "linformer")
 BASELINE, BOOSTING = "softmax", "boosting"
+BEST_POSSIBLE = "best_possible_auroc"
 NEAR = 0.02
 """How far from the best possible AUROC counts as having learned the task."""
 QUARTER = 0.25
@@ -60,7 +61,7 @@ SCALES: dict[str, Grid] = {
         arguments=(
             *("--layers", "1", "--heads", "4", "--width", "16", "--batch", "32", "--steps", "300"),
             *("--learning-rate", "1e-2", "--schedule", "cosine", "--warm-up", "20"),
-            *("--evaluate-every", "150", "--checkpoint-every", "300"),
+            *("--evaluate-every", "300", "--checkpoint-every", "300"),
         ),
         own={"favor": ("--features", "64"), "infinity": ("--segment", "128", "--basis", "64"), "linformer": ("--k", "64")},
         minutes="under 10 minutes on two cores with simulated clients",
@@ -89,12 +90,10 @@ def measure(folder: Path, scale: str) -> None:
     about = {"versions": versions(), "machine": describe(), "command": f"subquad reproduce transactions --scale {scale}"}
     run = Run.open(own, "scores") if (own / "run.json").exists() else Run.create(own, "scores", about)
     known = {(row["label"], row["mechanism"], row["fold"]) for row in run.rows() if row["metric"] == "score"}
-    for path in sorted(folder.glob("transactions-*")):
-        if finished(path):
-            run.append(score(path, known))
+    trained = [Run.open(path, "train") for path in sorted(folder.glob("transactions-*")) if finished(path)]
+    run.append(score(trained, known))
     if not any(row["metric"] == "seconds" for row in run.rows()):
-        runs = [Run.open(path, "train") for path in sorted(folder.glob("transactions-*-0")) if finished(path)]
-        run.append(costs({run.about["options"]["mechanism"]["kind"]: run.about["options"] for run in runs}))
+        run.append(costs({found.about["options"]["mechanism"]["kind"]: found.about["options"] for found in trained}))
 
 
 def gather(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, Scores]]]:
@@ -144,7 +143,7 @@ def _interval(draws: ndarray) -> Interval:
 
 def best_possible(rows: Sequence[Row]) -> float | None:
     """The mean over folds of what the best of all classifiers reaches, where it is known."""
-    found = {row["fold"]: row["value"] for row in rows if row["metric"] == "best_possible_auroc"}
+    found = {row["fold"]: row["value"] for row in rows if row["metric"] == BEST_POSSIBLE}
     return float(np.mean(list(found.values()))) if found else None
 
 
