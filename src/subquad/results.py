@@ -64,8 +64,7 @@ class Run:
     @classmethod
     def create(cls, folder: Path, kind: str, about: Mapping[str, Any]) -> "Run":
         """A new run. A folder that holds one already is refused."""
-        if (folder / "run.json").exists():
-            raise SubquadError(f"{folder} holds a run already: continue it with --resume {folder}, or choose another --out")
+        refuse_taken(folder)
         run = cls(folder, {"format": FORMAT, "kind": kind, **about})
         write_whole(folder / "run.json", json.dumps(run.about, indent=2) + "\n")
         append_rows(run.rows_path, [])
@@ -111,6 +110,12 @@ class Run:
         kept = [row for row in rows if wanted(row)]
         if len(kept) < len(rows):
             write_whole(self.rows_path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in kept))
+
+
+def refuse_taken(folder: Path) -> None:
+    """A folder holds one run."""
+    if (folder / "run.json").exists():
+        raise SubquadError(f"{folder} holds a run already: continue it with --resume {folder}, or choose another --out")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -10,8 +10,10 @@ from torch.testing import assert_close
 from subquad import Linformer, Softmax, SubquadError
 from tests.attention.cases import HEADS, WIDTH, build, equation, inputs
 
+SHARED = [("none", 2, HEADS), ("heads", 2, 1), ("keys-values", 1, 1), ("layerwise", 1, 1)]
 
-@pytest.mark.parametrize(("sharing", "sets", "groups"), [("none", 2, HEADS), ("heads", 2, 1), ("keys-values", 1, 1)])
+
+@pytest.mark.parametrize(("sharing", "sets", "groups"), SHARED)
 def test_sharing_decides_how_many_weights_there_are(sharing: Any, sets: int, groups: int) -> None:
     attend = Linformer(k=5, max_length=20, sharing=sharing).build(heads=HEADS, width=WIDTH)
     assert [tuple(weight.shape) for weight in attend.parameters()] == [(groups, 5, 20)] * sets

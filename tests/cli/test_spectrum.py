@@ -59,8 +59,9 @@ def test_a_masked_language_model_and_its_own_rank(tmp_path: Path, capsys: pytest
     assert "linformer, its own: 3 slots" in {row.get("mechanism") for row in rows}
     assert {row["value"] for row in rows if row["metric"] == "rank"} == {3}
     assert {row["length"] for row in rows} == {24}
-    assert main(["spectrum", str(tmp_path / "run"), "--length", "30"]) == 2
+    assert main(["spectrum", str(tmp_path / "run"), "--length", "30", "--out", str(tmp_path / "none")]) == 2
     assert "linformer was built for max_length=24" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
     assert main(["spectrum", str(tmp_path / "run"), "--text", str(texts / "picture.txt")]) == 2
     assert "is not text in UTF-8 but something binary" in capsys.readouterr().err
 

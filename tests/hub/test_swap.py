@@ -125,3 +125,8 @@ def test_subquad_alone_does_without_transformers() -> None:
     code += "sys.modules['transformers'] = None\ntry: import subquad.hub\nexcept subquad.SubquadError as error: print(error)"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "subquad.hub needs transformers, which is not installed: pip install 'subquad[hub]'"
+
+
+def test_a_projection_of_all_layers_is_refused() -> None:
+    with pytest.raises(SubquadError, match="choose sharing='keys-values'"):
+        hub.swap(model(CONFIGS["bert"]()), Linformer(k=4, max_length=32, sharing="layerwise"))

@@ -1,5 +1,8 @@
 """Stacks with every mechanism in them."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from subquad import (
 )
 from subquad.models import PixelEmbedding, TimeEmbedding, ValueEmbedding
 from subquad.models.positions import rotate, rotation, sinusoids
+from subquad.training import checkpoints
 
 CAUSAL = [name for name in MECHANISMS if name != "linformer"]
 POSITIONS = ["sinusoidal", "learned", "rotary"]
@@ -218,3 +222,22 @@ def test_the_last_positions_alone_are_those_of_the_whole(norm: str) -> None:
     model = Decoder(7, Linear(), options(norm=norm))
     seen = tokens(length=9)
     assert_close(model(seen, last=2), model(seen)[:, -2:])
+
+
+def test_layerwise_projections_are_one_for_all_layers(tmp_path: Path) -> None:
+    def encoder(sharing: Any, seed: int = 0) -> Encoder:
+        generator = torch.Generator().manual_seed(seed)
+        attention = Linformer(k=3, max_length=11, sharing=sharing)
+        return Encoder(TokenEmbedding(7, 16, generator), attention, options(layers=3), generator=generator)
+
+    own, one = encoder("keys-values"), encoder("layerwise")
+    sizes = [sum(weight.numel() for weight in each.parameters()) for each in (own, one)]
+    assert sizes[0] - sizes[1] == 2 * 3 * 11
+    assert len({id(block.attention.attend.projection) for block in one.blocks}) == 1  # type: ignore[union-attr]
+    checkpoints.save(tmp_path, 1, one, torch.optim.AdamW(one.parameters()), {})
+    found, complaints = checkpoints.load(tmp_path)
+    assert found is not None
+    assert not complaints
+    other = encoder("layerwise", seed=1)
+    checkpoints.restore(found, other)
+    assert_close(other(tokens()), one(tokens()), rtol=0, atol=0)

@@ -41,6 +41,13 @@ def test_options_come_back_from_json() -> None:
     assert TASKS[kept.pop("kind")](**kept) == some
 
 
+def test_the_default_texts_need_nothing() -> None:
+    task = Classify(vocabulary="bytes", length=32).prepare()
+    assert task.batch(4, seeded()).tokens.shape[0] == 4
+    assert "asyncio" in task.labels
+    assert task.complaints == ()
+
+
 def test_splits_share_nothing(options: Classify) -> None:
     task = options.prepare()
     parts = [task.train.texts, task.development.texts, task.test.texts]
@@ -114,7 +121,6 @@ def test_an_encoder_is_taken_over_and_can_stay_as_it_is(options: Classify) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"text": ""}, "classify needs labelled texts: give --text"),
         ({"frozen": True}, "--frozen is for an encoder that has learned something: give --start RUN too"),
         ({"examples": -1}, "--examples must not be negative"),
         ({"length": 0}, "--length must be positive"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from subquad.errors import SubquadError
-from subquad.tasks.texts import load_texts, python_topics
+from subquad.tasks.texts import PACKAGES, has_labels, load_texts, python_docstrings, python_topics
 
 
 def test_a_folder_gives_a_document_for_each_file_and_line(tmp_path: Path) -> None:
@@ -18,6 +18,7 @@ def test_a_folder_gives_a_document_for_each_file_and_line(tmp_path: Path) -> Non
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress("\r\n".join(lines).encode()))
     (tmp_path / ".hidden.txt").write_text("not looked at")
     (tmp_path / "table.csv").write_text("not looked at either")
+    (tmp_path / "folder.txt").mkdir()
     found = load_texts(tmp_path)
     assert found.names == ["a.txt", "below/b.md", "c.jsonl.gz:1", "c.jsonl.gz:2"]
     assert found.texts == ["first", "second, with a \u2028 in it", "third", "fourth"]
@@ -31,12 +32,13 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes("schön".encode("latin-1"))
     (tmp_path / "d.txt").write_text(" \n")
     (tmp_path / "e.txt").write_text("good")
+    (tmp_path / "e.txt.jsonl").write_bytes(b"\x00")
     (tmp_path / "f.jsonl").write_text('{"text": "fine"}\n\n{"text": 3}\n[1]\n{"text": "cut\n')
     found = load_texts(tmp_path)
     assert found.texts == ["good", "fine"]
     name = tmp_path.name
     assert found.complaints == (
-        f"{name}: 2 files are left out, not text in UTF-8: the first b.txt",
+        f"{name}: 3 files are left out, not text in UTF-8: the first b.txt",
         f"{name}: 1 text is left out, empty: d.txt",
         f"{name}: 1 text is left out, a copy of an earlier one: e.txt",
         f'{name}: 1 line is left out, without a "text" in words: f.jsonl:3',
@@ -54,6 +56,16 @@ def test_labels(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("x")
     with pytest.raises(SubquadError, match="texts with labels are JSON lines"):
         load_texts(tmp_path / "b.txt", labelled=True)
+
+
+def test_labels_are_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text('{"text": "no lines", "label": 1}')
+    (tmp_path / "b.jsonl").write_text('{"text": "no label"}\n')
+    assert not has_labels(tmp_path)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "good", "label": 1}\n'))
+    assert has_labels(tmp_path)
+    assert has_labels(tmp_path / "c.jsonl.gz")
+    assert not has_labels(tmp_path / "b.jsonl")
 
 
 def test_half_a_character_is_no_text(tmp_path: Path) -> None:
@@ -94,3 +106,12 @@ def test_python_has_texts_of_its_own() -> None:
     assert found.characters > 100_000
     assert "lambda" in found.names
     assert found.names == sorted(set(found.names))
+
+
+def test_python_has_labelled_texts_of_its_own() -> None:
+    found = python_docstrings()
+    assert len(found.texts) == len(set(found.texts)) == len(found.names) == len(found.labels) > 800
+    assert set(found.labels) <= set(PACKAGES)
+    assert all(found.labels.count(package) > 20 for package in ("asyncio", "email", "logging", "xml"))
+    assert all(name.startswith(label) for name, label in zip(found.names, found.labels, strict=True))
+    assert not any("test" in name.split("/")[1:-1] for name in found.names)

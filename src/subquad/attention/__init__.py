@@ -4,8 +4,11 @@ A mechanism is called as ``attend(q, k, v, keep=keep)``. One with a causal form 
 and ``attend.step(q, k, v, state)``. See `subquad.types` for the shapes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+import torch
 
 from subquad.attention.favor import Favor, FavorAttention
 from subquad.attention.hybrid import Hybrid, HybridAttention, HybridState
@@ -46,6 +49,16 @@ def _load(values: Mapping[str, Any], registry: Mapping[str, Any]) -> Any:
         raise SubquadError(f"{kind} has no options {', '.join(given)}: the file is of another version") from None
 
 
+def layer_builder(
+    options: AttentionOptions, *, heads: int, width: int, generator: torch.Generator | None = None
+) -> Callable[[], torch.nn.Module]:
+    """Gives a mechanism for one layer of a stack after the other. Layers that share a projection hold the same one."""
+    build: Callable[..., torch.nn.Module] = partial(options.build, heads=heads, width=width, generator=generator)
+    if isinstance(options, Linformer) and options.sharing == "layerwise":
+        return partial(build, projection=options.build_projection(heads=heads, width=width, generator=generator))
+    return build
+
+
 def require_causal(attend: Attention, name: str) -> CausalAttention:
     """The mechanism, if it has a causal form; the refusal in words, if not."""
     if isinstance(attend, CausalAttention):
@@ -76,6 +89,7 @@ __all__ = [
     "Softmax",
     "SoftmaxAttention",
     "SoftmaxState",
+    "layer_builder",
     "options_from",
     "require_causal",
 ]

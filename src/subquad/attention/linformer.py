@@ -13,7 +13,7 @@ from subquad.ops.sums import precise, without_autocast
 from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
 Method = Literal["learned", "mean", "convolution"]
-Sharing = Literal["none", "heads", "keys-values"]
+Sharing = Literal["none", "heads", "keys-values", "layerwise"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Linformer:
     k: int = 256  # slots; a layer may have a number of its own
     max_length: int = 16384  # the longest sequence; learned and convolution have weights for it
     method: Method = "learned"  # mean has no weights and takes any length; convolution moves by max_length / k positions
-    sharing: Sharing = "keys-values"  # none: each head has its own; heads: one for keys, one for values; keys-values: one
+    sharing: Sharing = (
+        "keys-values"  # none: each head's own; heads: one for k, one for v; keys-values: one; layerwise: of all
+    )
     kind: str = field(default="linformer", init=False)
 
     @property
@@ -39,7 +41,7 @@ class Linformer:
         generator: torch.Generator | None = None,
         projection: "SlotProjection | None" = None,
     ) -> "LinformerAttention":
-        """Layers that are given the same `projection` share it ("layerwise" in the paper)."""
+        """Layers that are given the same `projection` share it: see `layer_builder`."""
         own = projection or self.build_projection(heads=heads, width=width, generator=generator)
         return LinformerAttention(own, heads, width)
 
@@ -88,7 +90,7 @@ class SlotProjection(nn.Module):
     def _weights(self, heads: int, *shape: int) -> nn.ParameterList:
         """One set of weights for keys and one for values, or one for both; for each head or for all."""
         sharing = self.options.sharing
-        groups, sets = (heads if sharing == "none" else 1), (1 if sharing == "keys-values" else 2)
+        groups, sets = (heads if sharing == "none" else 1), (2 if sharing in ("none", "heads") else 1)
         return nn.ParameterList(nn.Parameter(torch.empty(groups, *shape)) for _ in range(sets))
 
 

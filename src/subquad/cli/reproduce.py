@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
@@ -19,10 +19,11 @@ from subquad.cli import INTERRUPTED
 from subquad.cli.show import show
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
-from subquad.experiments import copying, events, memory, transactions
+from subquad.experiments import copying, events, linformer_claims, linformer_study, memory, transactions
 from subquad.experiments.trials import Trial, Verdict, finished
 from subquad.report.copying import write_replication_page
 from subquad.report.events import write_events_page
+from subquad.report.linformer import write_linformer_page
 from subquad.report.memory import write_memory_page
 from subquad.report.tables import verdicts
 from subquad.report.transactions import write_transactions_page
@@ -54,16 +55,46 @@ class Experiment(NamedTuple):
 
 def _time_copying(folder: Path, scale: str) -> None:
     """One training step by length: how it grows, and from where on each attention is faster."""
+    _time(folder / "timing", copying.SCALES[scale].timing, copying.SCALES[scale].timing_budget)
+
+
+def _measure_linformer(folder: Path, scale: str) -> None:
+    """The singular values of softmax's attention, seed by seed, and Linformer's speed-ups."""
+    grid = linformer_study.SCALES[scale]
+    for seed in grid.seeds:
+        _look(folder / linformer_study.Variant(grid.looked_at).name(seed), folder / f"spectrum-{seed}")
+    _time(folder / "timing", grid.timing, grid.timing_budget)
+
+
+def _time(own: Path, arguments: Sequence[str], budget: int) -> None:
     from subquad.cli import compare
 
-    own, grid = folder / "timing", copying.SCALES[scale]
     if (own / "run.json").exists():
         Run.open(own, "compare")
-        code = compare.main(["--resume", str(own), "--budget", str(grid.timing_budget)])
+        code = compare.main(["--resume", str(own), "--budget", str(budget)])
     else:
-        code = compare.main([*grid.timing, "--budget", str(grid.timing_budget), "--out", str(own)])
+        code = compare.main([*arguments, "--budget", str(budget), "--out", str(own)])
     if code == INTERRUPTED:
         raise KeyboardInterrupt
+
+
+def _look(trained: Path, own: Path) -> None:
+    """What `subquad spectrum` does, without its page."""
+    from subquad.cli import spectrum
+
+    there = (own / "run.json").exists()
+    if there and Run.open(own, "spectrum").rows():
+        return
+    given, console = spectrum.Spectrum(model=str(trained), sequences=SEQUENCES), Console()
+    looked = spectrum.look(given, console)
+    rows = spectrum.measured(looked, console, random=True)
+    command = ["subquad", "spectrum", str(trained), "--sequences", str(SEQUENCES)]
+    about = spectrum.describe_run(given, looked, command)
+    (Run.open(own) if there else Run.create(own, "spectrum", about)).append(rows)
+
+
+SEQUENCES = 4
+"""Whose attention matrices are looked at."""
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -73,6 +104,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         transactions.CLAIM, transactions.SCALES, transactions.measure, transactions.judge, write_transactions_page
     ),
     "events": Experiment(events.CLAIM, events.SCALES, events.measure, events.judge, write_events_page),
+    "linformer": Experiment(
+        linformer_study.CLAIM, linformer_study.SCALES, _measure_linformer, linformer_claims.judge, write_linformer_page
+    ),
 }
 
 
@@ -89,7 +123,8 @@ class Reproduce:
     """The folder: runs/reproduce-EXPERIMENT-SCALE unless told. One that is there already is gone on with."""
     data: Path | None = None
     """Real data, for an experiment that takes them: transactions (Sberbank's or Berka's folder, or a table), events (a
-    folder of EasyTPP's files or of times and types, or of several such folders)."""
+    folder of EasyTPP's files or of times and types, or of several such folders), linformer (texts; labels, where they have
+    some, are what its classifiers learn)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -154,9 +189,10 @@ def _train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Consol
         task = bar.add_task("trainings", total=len(trials), completed=len(trials) - len(waiting))
         try:
             while waiting or running:
-                while waiting and len(running) < jobs:
-                    trial = waiting.pop(0)
+                while len(running) < jobs and (trial := _ready(waiting, running, folder)):
+                    waiting.remove(trial)
                     running[trial.name] = _start(trial, folder)
+                assert running, f"{waiting[0].name} waits for {waiting[0].start}, which is not among the trainings"
                 bar.update(task, description=", ".join(running))
                 time.sleep(0.2)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
@@ -171,15 +207,30 @@ def _train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Consol
                 process.communicate()
 
 
+def _ready(waiting: Sequence[Trial], running: Collection[str], folder: Path) -> Trial | None:
+    """The first that has what it starts from."""
+
+    def has_start(trial: Trial) -> bool:
+        return not trial.start or (trial.start not in running and finished(folder / trial.start))
+
+    return next(filter(has_start, waiting), None)
+
+
 def _start(trial: Trial, folder: Path) -> subprocess.Popen[str]:
-    own = folder / trial.name
-    resumed = (own / "run.json").exists()
-    arguments = ["--resume", str(own)] if resumed else [*trial.arguments, "--no-page", "--out", str(own)]
     return subprocess.Popen(
-        [sys.executable, "-m", "subquad", "train", *arguments],
+        [sys.executable, "-m", "subquad", "train", *_arguments(trial, folder)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def _arguments(trial: Trial, folder: Path) -> list[str]:
+    """What `subquad train` is given, or how it goes on with what is there."""
+    own = folder / trial.name
+    if (own / "run.json").exists():
+        return ["--resume", str(own)]
+    start = ("--start", str(folder / trial.start)) if trial.start else ()
+    return [*trial.arguments, *start, "--no-page", "--out", str(own)]

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from subquad.measure.machine import describe, versions
 from subquad.measure.spectrum import singular_values, spectrum_rows
 from subquad.models import MultiheadAttention
 from subquad.report.spectrum import layer_table, rank_table, write_spectrum_figures, write_spectrum_page
-from subquad.results import Run
+from subquad.results import Row, Run, refuse_taken
 from subquad.tasks.texts import load_texts, python_topics
 
 Matrices = list[Tensor]
@@ -68,19 +68,16 @@ class Looked(NamedTuple):
 def main(arguments: Sequence[str]) -> int:
     """Measures, prints the answer and leaves a page."""
     given = tyro.cli(Spectrum, args=list(arguments), prog="subquad spectrum")
-    for name, number in (("length", given.length), ("sequences", given.sequences)):
-        if number is not None and number < 1:
-            raise SubquadError(f"--{name} must be positive, but is {number}")
     console = Console()
-    looked = _run(given, console) if (Path(given.model) / "run.json").exists() else _hub(given, console)
-    run = _create(given, looked, ["subquad", "spectrum", *arguments])
-    models = {"trained": looked.trained} | ({"random": looked.fresh} if given.random else {})
-    for name, matrices in models.items():
-        values = _values(track(matrices(), f"{name} weights", looked.sequences, console=console, transient=True))
-        run.append(spectrum_rows(values, {"model": name}, looked.bounds))
+    folder = given.out or Path("runs") / f"spectrum-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    refuse_taken(folder)
+    looked = look(given, console)
+    rows = measured(looked, console, random=given.random)
+    run = Run.create(folder, "spectrum", describe_run(given, looked, ["subquad", "spectrum", *arguments]))
+    run.append(rows)
     page = run.folder / "report.html"
     write_spectrum_page([run], page)
-    for table in (layer_table(run.rows()), rank_table(run.rows())):
+    for table in (layer_table(rows), rank_table(rows)):
         show(table, console)
     console.print(f"The page: {page}   The rows: {run.rows_path}", soft_wrap=True, highlight=False)
     if given.figures is not None:
@@ -89,9 +86,27 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _create(given: Spectrum, looked: Looked, command: Sequence[str]) -> Run:
-    folder = given.out or Path("runs") / f"spectrum-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    about = {
+def look(given: Spectrum, console: Console) -> Looked:
+    """The model that is meant, and what it is looked at with."""
+    for name, number in (("length", given.length), ("sequences", given.sequences)):
+        if number is not None and number < 1:
+            raise SubquadError(f"--{name} must be positive, but is {number}")
+    return _run(given, console) if (Path(given.model) / "run.json").exists() else _hub(given, console)
+
+
+def measured(looked: Looked, console: Console, *, random: bool) -> list[Row]:
+    """Rows of the trained model, and of the same with fresh weights."""
+    models = {"trained": looked.trained} | ({"random": looked.fresh} if random else {})
+    rows: list[Row] = []
+    for name, matrices in models.items():
+        each = track(matrices(), f"{name} weights", looked.sequences, console=console, transient=True)
+        rows += spectrum_rows(_values(each), {"model": name}, looked.bounds)
+    return rows
+
+
+def describe_run(given: Spectrum, looked: Looked, command: Sequence[str]) -> dict[str, Any]:
+    """What run.json keeps."""
+    return {
         "options": {"model": given.model, "sequences": looked.sequences, **looked.about},
         "seed": given.seed,
         "versions": versions(),
@@ -99,10 +114,9 @@ def _create(given: Spectrum, looked: Looked, command: Sequence[str]) -> Run:
         "command": shlex.join(command),
         "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
     }
-    return Run.create(folder, "spectrum", about)
 
 
-def _values(sequences: Iterator[Matrices] | Any) -> list[list[Tensor]]:
+def _values(sequences: Iterable[Matrices]) -> list[list[Tensor]]:
     """The singular values of each layer, sequence by sequence. Matrices are let go of at once."""
     found: list[list[Tensor]] = []
     for matrices in sequences:

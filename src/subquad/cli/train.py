@@ -225,7 +225,7 @@ def _results(run: Run, console: Console) -> None:
 
 
 def load(folder: Path) -> tuple[Any, nn.Module, Run]:
-    """A trained run: its task and its model with the newest weights."""
+    """A trained run: its task and its model with the best weights, or the newest where no best ones were kept."""
     from subquad.training.loop import load_model
 
     run = Run.open(folder, "train")

@@ -10,9 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from subquad.experiments.trials import Trial, Verdict, at_most, finished, mean_interval
+from subquad.experiments.trials import Trial, Verdict, at_most, at_test, between, finished, mean_interval
 from subquad.measure.machine import describe, versions
 from subquad.measure.timing import Interval
 from subquad.results import Row, Run
@@ -137,12 +135,6 @@ def trained(folder: Path) -> list[Trained]:
     return found
 
 
-def at_test(rows: Sequence[Row], metric: str) -> float | None:
-    """What a metric came to on the test sequences."""
-    values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
-    return values[-1] if values else None
-
-
 def over_seeds(runs: Sequence[Trained], metric: str) -> Interval | None:
     """The mean over seeds, with Student's interval."""
     values = [value for one in runs if (value := at_test(one.rows, metric)) is not None]
@@ -235,10 +227,3 @@ def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
             claim = f"with {name} a training step on {LONG} events takes no more memory than with softmax"
             figures = f"peak {peaks[name] / 1e6:.0f} MB, softmax {peaks[BASELINE] / 1e6:.0f} MB"
             yield Verdict(claim, peaks[name] <= peaks[BASELINE], figures)
-
-
-def between(found: Interval, sign: str = "") -> str:
-    """A mean and its interval."""
-    if not np.isfinite(found.low):
-        return f"{found.middle:{sign}.3f} (one seed)"
-    return f"{found.middle:{sign}.3f} ({found.low:{sign}.3f} to {found.high:{sign}.3f})"

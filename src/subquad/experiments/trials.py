@@ -19,6 +19,7 @@ class Trial(NamedTuple):
     length: int
     seed: int
     arguments: tuple[str, ...]
+    start: str = ""  # the name of the trial whose model it starts from, which has to be finished before
 
 
 class Verdict(NamedTuple):
@@ -47,9 +48,20 @@ def last(rows: Sequence[Row], metric: str) -> float:
     return [row["value"] for row in rows if row["metric"] == metric][-1]
 
 
+def at_test(rows: Sequence[Row], metric: str) -> float | None:
+    """What a metric came to on what was kept for the end."""
+    values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
+    return values[-1] if values else None
+
+
 def at_most(found: Interval, limit: float) -> bool | None:
     """Whether a measurement stays within a limit; not decided where its range holds the limit."""
     return None if found.low <= limit < found.high else found.high <= limit
+
+
+def at_least(found: Interval, limit: float) -> bool | None:
+    """Whether a measurement comes up to a limit; not decided where its range holds the limit."""
+    return None if found.low < limit <= found.high else found.low >= limit
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -59,3 +71,10 @@ def mean_interval(values: Sequence[float]) -> Interval:
         return Interval(middle, -np.inf, np.inf)
     half = float(stats.sem(values) * stats.t.ppf(0.975, len(values) - 1))
     return Interval(middle, middle - half, middle + half)
+
+
+def between(found: Interval, sign: str = "") -> str:
+    """A mean and its interval."""
+    if not np.isfinite(found.high):
+        return f"{found.middle:{sign}.3f} (one seed)"
+    return f"{found.middle:{sign}.3f} ({found.low:{sign}.3f} to {found.high:{sign}.3f})"

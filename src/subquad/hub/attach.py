@@ -85,6 +85,8 @@ def hang(module: nn.Module, options: AttentionOptions, seed: int, *, own: bool =
 
     `own` stands for the attention that the model has anyway.
     """
+    if getattr(options, "sharing", None) == "layerwise":
+        raise SubquadError("in a model of transformers each layer keeps its own projection: choose sharing='keys-values'")
     heads, width = shape_of(module) if like is None else (like.shape[1], like.shape[3])
     with torch.device("cpu"):
         attend = options.build(heads=heads, width=width, generator=torch.Generator().manual_seed(seed))

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from subquad.attention import require_causal
+from subquad.attention import layer_builder, require_causal
 from subquad.errors import SubquadError
 from subquad.models.block import Block, Norm
 from subquad.models.embeddings import TokenEmbedding
@@ -70,10 +70,12 @@ class Stack(nn.Module):
             self.add_positions = LearnedPositions(width, options.longest, generator) if learned else Sinusoidal(width)
         self.dropout = nn.Dropout(options.dropout)
         sizes = {"heads": options.heads, "width": options.width}
+        make = layer_builder(attention, **sizes, generator=generator)
+        make_cross = None if cross is None else layer_builder(cross, **sizes, generator=generator)
         self.blocks = nn.ModuleList(
             Block(
-                attention.build(**sizes, generator=generator),
-                cross=None if cross is None else cross.build(**sizes, generator=generator),
+                make(),
+                cross=None if make_cross is None else make_cross(),
                 model_width=width,
                 heads=options.heads,
                 feed_width=options.feed_width,

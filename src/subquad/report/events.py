@@ -5,7 +5,8 @@ from pathlib import Path
 
 from subquad.experiments import events
 from subquad.experiments.compare.words import amount, duration
-from subquad.experiments.events import ATTENTIONS, BASELINE, Trained, between, difference, over_seeds, pick
+from subquad.experiments.events import ATTENTIONS, BASELINE, Trained, difference, over_seeds, pick
+from subquad.experiments.trials import between
 from subquad.report import tables, training
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table

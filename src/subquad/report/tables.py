@@ -198,10 +198,12 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
 def linformer_grids(comparison: Comparison) -> Iterator[Table]:
     """Linformer's speed-up and memory saved by length and slots, and the published ones. Nothing for another run."""
     slots = linformer.slots(comparison)
-    view = next((view for view in comparison.views if view.what == "layer"), None)
+    view = linformer.layer_view(comparison)
     if not slots or view is None:
         return
     lengths = sorted({length for k in slots for length in comparison.lengths(view, linformer.name_of(k))})
+    if not lengths:
+        return
     entries = {(n, k): linformer.entry(comparison, view, n, k) for n in lengths for k in slots}
     for caption, cell in (
         ("Linformer by length n and slots k, a whole layer: times as fast as fused softmax", _over_fused),

@@ -28,7 +28,7 @@ from subquad.tasks.mlm.vocabulary import (
     learn_vocabulary,
     vocabulary_from,
 )
-from subquad.tasks.texts import Documents, load_texts
+from subquad.tasks.texts import Documents, load_texts, python_docstrings
 from subquad.types import AttentionOptions, Counted
 
 SHOWN = 200  # characters of a sample
@@ -37,9 +37,9 @@ LEAST = 10  # labelled texts that can be split
 
 @dataclass(frozen=True)
 class Classify:
-    """A text's class, learned from labelled texts: from nothing, or from a run of the task mlm."""
+    """A text's class, from nothing or from a run of the task mlm: which package a docstring is of, or your labels."""
 
-    text: str = ""  # a file or folder of *.jsonl(.gz), each line with a "text" and a "label"
+    text: str = ""  # *.jsonl(.gz) or a folder, lines with "text" and "label"; docstrings of Python's library unless told
     test_text: str = ""  # more of them for the test; a tenth of the others unless told
     start: str = ""  # a run of the task mlm, whose attention, shape, weights and vocabulary are taken
     frozen: bool = False  # with --start, whether its encoder stays as it is and only the head learns
@@ -55,8 +55,6 @@ class Classify:
 
     def check(self) -> None:
         """Refuses what cannot be run."""
-        if not self.text:
-            raise SubquadError('classify needs labelled texts: give --text with lines such as {"text": "good", "label": 1}')
         for name in ("length", "held_out", "evaluation_tokens"):
             if getattr(self, name) < 1:
                 raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
@@ -64,6 +62,11 @@ class Classify:
             raise SubquadError(f"--examples must not be negative, but is {self.examples}")
         if self.frozen and not self.start:
             raise SubquadError("--frozen is for an encoder that has learned something: give --start RUN too")
+
+    @property
+    def source(self) -> str:
+        """Where the texts are, in words."""
+        return self.text or "this Python"
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "ClassifyTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
@@ -125,10 +128,11 @@ class ClassifyTask:
     @cached_property
     def documents(self) -> Documents:
         """The texts that are learned from and watched, and those of the test if it has none of its own."""
-        found = load_texts(Path(self.options.text), labelled=True)
+        text = self.options.text
+        found = load_texts(Path(text), labelled=True) if text else python_docstrings()
         if self.kept is not None and (had := self.kept["texts"]) != len(found.texts):
             raise SubquadError(
-                f"the texts in {self.options.text} are not those that the run was made with: it had {had:,}, they are "
+                f"the texts in {self.options.source} are not those that the run was made with: it had {had:,}, they are "
                 f"{len(found.texts):,}; start a new run"
             )
         return found
@@ -141,9 +145,9 @@ class ClassifyTask:
         found, others = load_texts(Path(self.options.test_text), labelled=True), set(self.documents.texts)
         new = [at for at, text in enumerate(found.texts) if text not in others]
         if not new:
-            raise SubquadError(f"all texts in {self.options.test_text} are in {self.options.text} too: give others")
+            raise SubquadError(f"all texts in {self.options.test_text} are in {self.options.source} too: give others")
         lost = len(found.texts) - len(new)
-        said = (f"{lost:,} texts for the test are left out, which are in {self.options.text} too",) if lost else ()
+        said = (f"{lost:,} texts for the test are left out, which are in {self.options.source} too",) if lost else ()
         names, texts, labels = ([column[at] for at in new] for column in (found.names, found.texts, found.labels))
         return Documents(names, texts, labels, (*found.complaints, *said))
 
@@ -165,7 +169,7 @@ class ClassifyTask:
             return list(self.kept["labels"])
         found = sorted({self.documents.labels[at] for at in self._places["train"]})
         if len(found) < 2:
-            raise SubquadError(f"all texts in {self.options.text} have the label {found[0]!r}: there is nothing to learn")
+            raise SubquadError(f"all texts in {self.options.source} have the label {found[0]!r}: there is nothing to learn")
         return found
 
     @cached_property
@@ -275,7 +279,7 @@ class ClassifyTask:
         documents, options = self.documents, self.options
         number = len(documents.texts)
         if number < LEAST:
-            raise SubquadError(f"{options.text} has {number} labelled texts, too few to be split: give at least {LEAST}")
+            raise SubquadError(f"{options.source} has {number} labelled texts, too few to be split: give at least {LEAST}")
         order = np.random.default_rng(options.split_seed).permutation(np.argsort(np.array(documents.names)))
         tenth = number // 10
         test = 0 if options.test_text else tenth

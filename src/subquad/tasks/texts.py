@@ -1,7 +1,9 @@
 """Texts from files and folders: a document for each file, or for each line of JSON lines."""
 
+import ast
 import gzip
 import json
+import sysconfig
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,13 @@ from typing import NamedTuple
 from subquad.errors import SubquadError
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".jsonl.gz")
+PACKAGES = (
+    *("asyncio", "email", "http", "idlelib", "importlib", "logging", "multiprocessing"),
+    *("tkinter", "unittest", "urllib", "xml"),
+)
+"""Of the standard library, whose docstrings are told apart; some installations have fewer."""
+SAYS_SOMETHING = 60  # characters of a docstring
+TESTS = {"test", "tests", "idle_test"}  # folders whose docstrings are of another kind
 
 
 class Documents(NamedTuple):
@@ -33,19 +42,63 @@ def python_topics() -> Documents:
     return Documents(sorted(topics), [topics[name] for name in sorted(topics)], [], ())
 
 
+def python_docstrings() -> Documents:
+    """Labelled text that is there wherever Python's sources are: docstrings of its library, each once, by their package."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    found, copies = _Found(), _LeftOut()
+    for package in PACKAGES:
+        for file in sorted((library / package).rglob("*.py")):
+            name = file.relative_to(library)
+            if not TESTS & {*name.parts}:
+                for line, text in _docstrings(file):
+                    found.add(f"{name}:{line}", text, package, copies)
+    if not found.texts:
+        raise SubquadError(
+            "this Python comes without the sources of its library, whose docstrings would be used: give --text"
+        )
+    return Documents(found.names, found.texts, found.labels, ())
+
+
+def _docstrings(file: Path) -> Iterator[tuple[int, str]]:
+    """Each with the line where the module, class or function begins."""
+    for node in ast.walk(ast.parse(_content(file))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            if len(text) >= SAYS_SOMETHING:
+                yield getattr(node, "lineno", 1), text
+
+
 def load_texts(path: Path, *, labelled: bool = False) -> Documents:
     """Everything that can be read at a path: no text twice, none that is empty. Labels are those of JSON lines."""
     suffixes = SUFFIXES[2:] if labelled else SUFFIXES
     found, left_out = _Found(), _LeftOut()
     for file, name in _files(path, suffixes):
+        text = _text(file, left_out, alone=file == path, name=name)
+        if text is None:
+            continue
         if file.name.endswith(SUFFIXES[2:]):
-            _read_lines(file, name, found, left_out, labelled=labelled)
-        elif (text := _text(file, left_out, alone=file == path, name=name)) is not None:
+            _read_lines(text, name, found, left_out, labelled=labelled)
+        else:
             found.add(name, text, "", left_out)
     if not found.texts:
         why = left_out.sentences(path)
         raise SubquadError(f"{path} holds no text that can be used: {why[0] if why else 'its files are empty'}")
     return Documents(found.names, found.texts, found.labels if labelled else [], tuple(left_out.sentences(path)))
+
+
+def has_labels(path: Path) -> bool:
+    """Whether some JSON lines there begin with one that names a label."""
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    for file in files:
+        if file.name.endswith(SUFFIXES[2:]) and file.is_file():
+            first = _content(file).split(b"\n", 1)[0]
+            try:
+                row = json.loads(first)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and "label" in row:
+                return True
+    return False
 
 
 class _LeftOut:
@@ -99,7 +152,8 @@ def _files(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
             yield path, path.name
             return
         raise SubquadError(f"{path} is none of {wanted}: texts with labels are JSON lines with the fields text and label")
-    below = sorted((file.relative_to(path), file) for file in path.rglob("*") if file.name.endswith(suffixes))
+    named = (file for file in path.rglob("*") if file.name.endswith(suffixes) and file.is_file())
+    below = sorted((file.relative_to(path), file) for file in named)
     files = [(file, str(name)) for name, file in below if not any(part.startswith(".") for part in name.parts)]
     if not files:
         raise SubquadError(f"the folder {path} has no text in it: there should be {wanted}")
@@ -120,9 +174,7 @@ def _text(file: Path, left_out: _LeftOut, *, alone: bool, name: str) -> str | No
     return None
 
 
-def _read_lines(file: Path, name: str, found: _Found, left_out: _LeftOut, *, labelled: bool) -> None:
-    text = _text(file, left_out, alone=True, name=name)
-    assert text is not None
+def _read_lines(text: str, name: str, found: _Found, left_out: _LeftOut, *, labelled: bool) -> None:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
