@@ -1,18 +1,31 @@
 """What the maps approximate, and their gradients written by hand."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from subquad.feature_maps import Elu, FeatureMap, Kernel, Learned, Random, Relu, Taylor
+from subquad.feature_maps import CalibratedMap, Elu, FeatureMap, Kernel, Learned, Random, Relu, Taylor
 from subquad.ops.scratch import Scratch
 
 KERNELS: list[Kernel] = ["positive", "hyperbolic", "trigonometric", "relu"]
 BY_HAND: list[Any] = [Elu(), Relu(), *(Random(features=16, kernel=kernel) for kernel in KERNELS)]
+BY_HAND += [Learned(), Learned(features=14), *(Random(features=16, projections=how) for how in ("calibrated", "learned"))]
+
+
+def build(options: Any) -> FeatureMap:
+    """For 3 heads of width 5, with nothing left where it starts."""
+    generator = torch.Generator().manual_seed(0)
+    phi: FeatureMap = options.build(heads=3, width=5, generator=generator).double()
+    if isinstance(phi, CalibratedMap):
+        factors = torch.randn(2, 3, 5, 5, generator=generator)
+        phi.calibrate(*torch.randn(2, 3, 5, generator=generator), *(factors @ factors.mT))
+    for weight in phi.parameters():
+        weight.data += 0.3 * torch.randn(weight.shape, generator=generator)
+    return phi
 
 
 def test_elu_is_elu_plus_one() -> None:
@@ -36,20 +49,34 @@ def test_learned_starts_from_the_input_itself() -> None:
 
 @pytest.mark.parametrize("options", BY_HAND, ids=str)
 def test_gradients_by_hand_are_autograd_s(options: Any) -> None:
-    phi = options.build(heads=3, width=5, generator=torch.Generator().manual_seed(0)).double()
+    phi = build(options)
     x = torch.randn(2, 3, 17, 5, dtype=torch.float64)
-    features = phi(x)
-    gradient = torch.randn_like(features.values)
-    assert_close(phi.pullback(x, features, gradient.clone()), FeatureMap.pullback(phi, x, features, gradient))
+    for side in phi.sides():
+        features = side(x)
+        gradient = torch.randn_like(features.values)
+        by_hand = side.pullback(x, features, gradient.clone())
+        assert_close(by_hand, FeatureMap.pullback(cast(FeatureMap, side), x, features, gradient))
+        assert len(by_hand) == 1 + len(side.weights())
+
+
+def test_weights_that_are_frozen_get_no_gradients() -> None:
+    for options in (Learned(), Random(features=16, projections="learned")):
+        phi = build(options).requires_grad_(False)
+        side, x = phi.sides()[0], torch.randn(2, 3, 17, 5, dtype=torch.float64)
+        features = side(x)
+        assert len(side.pullback(x, features, torch.randn_like(features.values))) == 1
 
 
 @pytest.mark.parametrize("options", BY_HAND, ids=str)
 def test_features_in_scratch_memory_are_the_same(options: Any) -> None:
-    phi = options.build(heads=3, width=5, generator=torch.Generator().manual_seed(0)).double()
     x = torch.randn(2, 3, 17, 5, dtype=torch.float64)
-    plain, kept = phi(x), phi(x, Scratch(torch.float64))
-    assert_close(kept.values, plain.values)
-    assert (kept.exponent is None) == (plain.exponent is None) == (not phi.has_exponent)
+    for side in build(options).sides():
+        with torch.no_grad():
+            plain, kept = side(x), side(x, Scratch(torch.float64))
+        assert_close(kept.values, plain.values)
+        assert (kept.exponent is None) == (plain.exponent is None) == (not side.has_exponent)
+        if kept.exponent is not None:
+            assert_close(kept.exponent, plain.exponent)
 
 
 def test_width_is_the_number_of_features() -> None:

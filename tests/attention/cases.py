@@ -14,6 +14,7 @@ from subquad.attention.infinity import InfinityAttention
 from subquad.attention.linear import LinearAttention
 from subquad.attention.linformer import ConvolutionSlots, LearnedSlots, LinformerAttention, MeanSlots
 from subquad.attention.softmax import SoftmaxAttention
+from subquad.feature_maps import CalibratedMap
 from subquad.ops import memory, reference
 
 HEADS, WIDTH = 3, 7  # small primes
@@ -32,6 +33,8 @@ VARIANTS: dict[str, Any] = {
     "favor-trigonometric": Favor(features=50, kernel="trigonometric"),
     "favor-relu": Favor(features=13, kernel="relu"),
     "favor-per-head": Favor(features=13, per_head=True),
+    "favor-calibrated": Favor(features=13, projections="calibrated"),
+    "favor-learned": Favor(features=13, projections="learned"),
     "linformer-none": replace(small, sharing="none"),
     "linformer-heads": replace(small, sharing="heads"),
     "linformer-mean": replace(small, method="mean"),
@@ -45,6 +48,8 @@ VARIANTS: dict[str, Any] = {
     "infinity-forgetful": replace(brief, basis=0),
     "hybrid-brief": Hybrid(block=23, log_gain=-0.5),
     "hybrid-random": Hybrid(block=29, rest=Random(features=13), log_gain=0.0),
+    "hybrid-learned-projections": Hybrid(block=31, rest=Random(features=13, projections="learned"), log_gain=-1.0),
+    "hybrid-none": Hybrid(block=19, rest="none"),
     "hybrid-elu": Hybrid(block=37, rest=Elu()),
 }
 CASES: dict[str, Any] = {name: options() for name, options in MECHANISMS.items()} | VARIANTS
@@ -53,7 +58,19 @@ CASES: dict[str, Any] = {name: options() for name, options in MECHANISMS.items()
 def build(name: str, dtype: torch.dtype = torch.float64) -> Any:
     """A mechanism, the same at every call."""
     module = CASES[name].build(heads=HEADS, width=WIDTH, generator=torch.Generator().manual_seed(1))
+    if isinstance(getattr(module, "feature_map", None), CalibratedMap):
+        calibrate(module.feature_map)
     return module.to(dtype)
+
+
+def calibrate(phi: CalibratedMap) -> None:
+    """To means and covariances that are far from where the map starts."""
+    generator = torch.Generator().manual_seed(4)
+    means, factors = (
+        torch.randn(2, HEADS, WIDTH, generator=generator),
+        torch.randn(2, HEADS, WIDTH, WIDTH, generator=generator),
+    )
+    phi.calibrate(*(0.3 * means), *(factors @ factors.mT / WIDTH))
 
 
 def has_causal(name: str) -> bool:

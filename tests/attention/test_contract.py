@@ -255,7 +255,8 @@ def test_nothing_to_see_gives_zeros(name: str) -> None:
     keep[1] = True
     mixed = attend(q, k, v, keep=keep)
     assert mixed[0].count_nonzero() == 0
-    assert mixed[1].count_nonzero() > 0
+    if name != "hybrid-none":  # which sees neighbours only, and these queries have none among the keys
+        assert mixed[1].count_nonzero() > 0
     assert all(gradient.isfinite().all() for gradient in gradients(mixed, q, k, v))
 
 

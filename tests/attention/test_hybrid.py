@@ -1,10 +1,14 @@
 """What is particular to the hybrid: where it is exact, what its gain does, and what padding does to blocks."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch.testing import assert_close
 
-from subquad import Elu, Hybrid, Learned, Random, Softmax
+from subquad import Elu, Hybrid, Learned, Random, Softmax, SubquadError
 from subquad.attention.hybrid import HybridAttention
+from subquad.ops import hybrid
 from tests.attention.cases import HEADS, WIDTH, inputs
 
 
@@ -27,6 +31,39 @@ def test_without_gain_it_is_a_window() -> None:
     assert_close(attend(q, k, v)[:, :, 32:48], alone)
     alone = exact.causal(q[:, :, 16:48], k[:, :, 16:48], v[:, :, 16:48])[0]
     assert_close(attend.causal(q, k, v)[0][:, :, 32:48], alone[:, :, 16:])
+
+
+def test_a_window_alone_is_softmax_within_it() -> None:
+    """The same as with a gain of zero, with no features and no sums to keep."""
+    alone, silent = build(Hybrid(block=16, rest="none")), build(Hybrid(block=16, log_gain=-1000.0))
+    q, k, v = inputs(70)
+    keep = torch.rand(2, 70, generator=torch.Generator().manual_seed(3)) > 0.3
+    assert_close(alone(q, k, v, keep=keep), silent(q, k, v, keep=keep))
+    mixed, state = alone.causal(q, k, v, keep=keep)
+    assert_close(mixed, silent.causal(q, k, v, keep=keep)[0])
+    assert state.sums.numel() == state.norms.numel() == 0
+    assert_close(alone.weights(q, k, keep=keep), silent.weights(q, k, keep=keep))
+    assert sum(parameter.numel() for parameter in alone.parameters()) == HEADS
+    with pytest.raises(SubquadError, match="rest must be a feature map, such as Learned\\(\\), or 'none', but is 'nothing'"):
+        Hybrid(rest="nothing").build(heads=HEADS, width=WIDTH)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rest", [Learned(), Random(features=11), "none"], ids=str)
+@pytest.mark.parametrize("blocks", [1, 3, 100])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_few_blocks_at_a_time_are_all_at_once(
+    rest: Any, blocks: int, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is how a CPU works where no gradient is wanted."""
+    attend = build(Hybrid(block=8, rest=rest, log_gain=0.0))
+    q, k, v = inputs(117)
+    keep = torch.rand(2, 117, generator=torch.Generator().manual_seed(3)) > 0.3 if padded else None
+    wanted, (causal, state) = attend(q, k, v, keep=keep), attend.causal(q, k, v, keep=keep)
+    monkeypatch.setattr(hybrid, "WORKING_SET", blocks * 2 * HEADS * 3 * 8 * 8)
+    with torch.no_grad():
+        assert_close(attend(q, k, v, keep=keep), wanted)
+        found, after = attend.causal(q, k, v, keep=keep)
+        assert_close((found, tuple(after)), (causal, tuple(state)))
 
 
 def test_a_high_gain_is_linear_attention_to_what_is_far() -> None:

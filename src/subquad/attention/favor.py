@@ -6,7 +6,7 @@ import torch
 
 from subquad.attention.linear import LinearAttention
 from subquad.errors import SubquadError
-from subquad.feature_maps import Kernel, Random, RandomMap
+from subquad.feature_maps import Kernel, Projections, Random, RandomMap
 from subquad.ops.projections import Norms, Projection
 from subquad.types import Traits
 
@@ -21,6 +21,7 @@ class Favor:
     norms: Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(width) long
     per_head: bool = False  # whether every head draws its own directions
     relu_offset: float = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
+    projections: Projections = "fixed"  # calibrated: to the data, by `subquad convert`; learned: and trained from there
     kind: str = field(default="favor", init=False)
 
     @property
@@ -29,7 +30,8 @@ class Favor:
         return Traits(False, "L m d", "m d", price)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "FavorAttention":
-        random = Random(self.features, self.kernel, self.projection, self.norms, self.per_head, self.relu_offset)
+        drawn = self.features, self.kernel, self.projection, self.norms, self.per_head, self.relu_offset, self.projections
+        random = Random(*drawn)
         return FavorAttention(random.build(heads=heads, width=width, generator=generator), heads, width)
 
 
@@ -42,4 +44,6 @@ class FavorAttention(LinearAttention):
         """New directions, for a training loop that asks for them. Generators of one seed agree on every process."""
         if not self.training:
             raise SubquadError("favor does not redraw in eval mode, where its directions stay: call .train() first")
+        if self.feature_map.options.projections == "learned":
+            raise SubquadError("favor does not redraw directions that are learned: leave redrawing out, or take calibrated")
         self.feature_map.redraw(generator)

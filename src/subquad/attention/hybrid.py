@@ -7,9 +7,10 @@ for decoders, here for both directions).
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
@@ -18,7 +19,9 @@ from subquad.feature_maps import FeatureMap, FeatureMapOptions, Learned
 from subquad.ops import hybrid, linear, reference
 from subquad.ops.packing import Packed, pack, pick, put, unpack
 from subquad.ops.sums import LinearState, empty_state, precise, without_autocast
-from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
+from subquad.types import Features, Keep, Keys, Mixed, Queries, Room, Traits, Values
+
+Rest = FeatureMapOptions | Literal["none"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Hybrid:
     """Exact for neighbours, linear for the rest: in linear time and memory, with a state of constant size."""
 
     block: int = 64  # positions; each sees its own block and the neighbouring ones exactly
-    rest: FeatureMapOptions = field(default_factory=Learned)  # the feature map through which the others are seen
+    rest: Rest = field(default_factory=Learned)  # the feature map through which others are seen; none: not at all
     log_gain: float = -5.0  # at the start, of the rest's weights beside exp(q . k / sqrt d), for each head; it is learned
     kind: str = field(default="hybrid", init=False)
 
@@ -38,7 +41,23 @@ class Hybrid:
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "HybridAttention":
         if self.block < 1:
             raise SubquadError(f"hybrid's block must be positive, but is {self.block}")
+        if isinstance(self.rest, str):
+            if self.rest != "none":
+                raise SubquadError(
+                    f"hybrid's rest must be a feature map, such as Learned(), or 'none', but is {self.rest!r}"
+                )
+            return HybridAttention(self, NoFeatures(), heads, width)
         return HybridAttention(self, self.rest.build(heads=heads, width=width, generator=generator), heads, width)
+
+
+class NoFeatures(FeatureMap):
+    """Of length zero: all weights are zero, and a window is left alone."""
+
+    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        return Features(x[..., :0], None)
+
+    def width(self, d: int) -> int:
+        return 0
 
 
 class HybridState(NamedTuple):

@@ -15,6 +15,7 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
+from subquad.attention.hybrid import Rest
 from subquad.cli.values import choose
 from subquad.feature_maps import FEATURE_MAPS, FeatureMapOptions
 
@@ -36,14 +37,15 @@ def registry(classes: Iterable[type[Any]]) -> ConstructorRegistry:
 
     @rules.primitive_rule
     def feature_map(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-        if info.type is not FeatureMapOptions:
+        if info.type not in (FeatureMapOptions, Rest):
             return None
+        known: dict[str, Any] = FEATURE_MAPS | ({} if info.type is FeatureMapOptions else {"none": lambda: "none"})
         return PrimitiveConstructorSpec(
             nargs=1,
-            metavar="{" + ",".join(FEATURE_MAPS) + "}",
-            instance_from_str=lambda names: FEATURE_MAPS[choose("feature map", names[0], FEATURE_MAPS)](),
-            is_instance=lambda value: hasattr(value, "kind"),
-            str_from_instance=lambda value: [value.kind],
+            metavar="{" + ",".join(known) + "}",
+            instance_from_str=lambda names: known[choose("feature map", names[0], known)](),
+            is_instance=lambda value: value == "none" or hasattr(value, "kind"),
+            str_from_instance=lambda value: [value if isinstance(value, str) else value.kind],
         )
 
     return rules

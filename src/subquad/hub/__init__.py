@@ -15,8 +15,18 @@ except ImportError:
 from subquad.hub.attach import attention_modules, restore, swap
 from subquad.hub.cache import StateCache, state_cache
 from subquad.hub.files import load
+from subquad.hub.positions import extend_positions
 from subquad.hub.register import IMPLEMENTATIONS, register
 
 register()
 
-__all__ = ["IMPLEMENTATIONS", "StateCache", "attention_modules", "load", "restore", "state_cache", "swap"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "StateCache",
+    "attention_modules",
+    "extend_positions",
+    "load",
+    "restore",
+    "state_cache",
+    "swap",
+]

@@ -58,6 +58,8 @@ class Limits:
     """For all turns of one visit, beyond the fewest."""
     threads: int = 1
     device: str = "cpu"
+    least_turns: int = 1
+    """However long they take."""
 
 
 @dataclass
@@ -133,7 +135,7 @@ def _wants_a_turn(outcome: Outcome, limits: Limits) -> bool:
     if not taken:
         return True
     turns = sum(max(seconds, BURST_SECONDS + SETTLE_SECONDS) for seconds in taken)
-    return len(taken) < fewest_turns(taken[-1]) or turns < limits.turn_seconds
+    return len(taken) < max(limits.least_turns, fewest_turns(taken[-1])) or turns < limits.turn_seconds
 
 
 def fewest_turns(run_seconds: float) -> int:

@@ -8,9 +8,13 @@ features, with a gain g::
 
 The causal form has the block before and its own up to i as near. Every weight of a row is relative to the row's largest, so
 nothing overflows, and where the features of the rest underflow the near keys are left.
+
+Where a gradient is wanted, on a GPU and for compilers, all blocks are worked on at once; without, a CPU takes a few at a
+time, whose scores stay in its cache.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,7 +23,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from subquad.ops.linear import prefers_parallel
-from subquad.ops.sums import LinearState, finite, precise, reciprocal
+from subquad.ops.scratch import WORKING_SET, Scratch
+from subquad.ops.sums import LinearState, finite, needs_gradient, precise, reciprocal
 from subquad.types import FeatureFunction, Features
 
 LOG2_E = math.log2(math.e)
@@ -49,24 +54,80 @@ def attend(
 
     The state after is that of all blocks before the last two, of which the very last one may be empty.
     """
-    n, dtype = k.shape[2], precise(k.dtype)
+    n, dtype, causal = k.shape[2], precise(k.dtype), before is not None
     q, k, v = (x.to(dtype) for x in (q, k, v))
-    keys = phi_k(k)
     valid = torch.arange(n, device=k.device) < total[:, None]
-    near = _near(q, k, v, valid, block, causal=before is not None)
-    blocks, peaks = _block_sums(keys, v, valid, block)
+    at_once = prefers_parallel(q) or needs_gradient(q, k, v, log_gain, *phi_q.weights(), *phi_k.weights())
+    room = None if at_once else Scratch(dtype)
+    parts = _stretches(q, block, at_once=at_once)
+    full = not at_once and bool(valid.all())
+    sums, peak, after = _far(k, v, phi_k, None if full else valid, total, block, before, parts, room)
+    mixed = []
+    for part, rows in parts:
+        queries = cut_features(_features(phi_q, q[:, :, rows], room), block)
+        near = _near(q, k, v, None if full else valid, block, part, causal=causal)
+        done = mix(queries, sums[:, :, part], peak[:, :, part], near, log_gain)
+        mixed.append(done.flatten(2, 3)[:, :, : q[:, :, rows].shape[2]].transpose(1, 2))
+    # with the heads of a position beside each other, as they are merged
+    return torch.cat(mixed, dim=1).transpose(1, 2), after
+
+
+def _stretches(q: Tensor, block: int, *, at_once: bool) -> list[tuple[slice, slice]]:
+    """What is worked on together: which blocks, and which positions."""
+    b, h, n, _ = q.shape
+    count = -(-n // block)
+    size = count if at_once else max(1, WORKING_SET // max(1, b * h * block * 3 * block))
+    starts = range(0, count, size) if size < count else [0]
+    return [(slice(at, min(count, at + size)), slice(at * block, min(n, (at + size) * block))) for at in starts]
+
+
+def _features(phi: FeatureFunction, x: Tensor, room: Scratch | None) -> Features:
+    if room is None:
+        return phi(x)
+    room.start()
+    return phi(x, room)
+
+
+def _far(
+    k: Tensor,
+    v: Tensor,
+    phi: FeatureFunction,
+    valid: Bool[Tensor, "b n"] | None,
+    total: Int[Tensor, "b"],
+    block: int,
+    before: LinearState | None,
+    parts: Sequence[tuple[slice, slice]],
+    room: Scratch | None,
+) -> tuple[Float[Tensor, "b h t m f"], Float[Tensor, "b h t"], LinearState | None]:
+    """For each block the sums of what is neither in it nor beside it, and the state after all if it is causal."""
+    made = [
+        _block_sums(_features(phi, k[:, :, at], room), v[:, :, at], None if valid is None else valid[:, at], block)
+        for _, at in parts
+    ]
+    blocks, peaks = (torch.cat(each, dim=2) if len(each) > 1 else each[0] for each in zip(*made, strict=True))
+    if before is None and room is not None and not phi.has_exponent:
+        return _around(blocks), peaks, None
     sums, peak = _before(blocks, peaks, before)  # of t + 1 blocks
-    after = None
     if before is not None:
         last = total // block
-        after = _state(_at(sums, last), _at(peak, last))
-        sums, peak = sums[:, :, :-1], peak[:, :, :-1]
-    else:
-        later, later_peak = _before(blocks.flip(2), peaks.flip(2), None)
-        sums, peak = _add(sums[:, :, :-1], peak[:, :, :-1], later[:, :, :-1].flip(2), later_peak[:, :, :-1].flip(2))
-    mixed = mix(cut_features(phi_q(q), block), sums, peak, near, log_gain)
-    # with the heads of a position beside each other, as they are merged
-    return mixed.flatten(2, 3)[:, :, :n].transpose(1, 2).contiguous().transpose(1, 2), after
+        return sums[:, :, :-1], peak[:, :, :-1], _state(_at(sums, last), _at(peak, last))
+    later, later_peak = _before(blocks.flip(2), peaks.flip(2), None)
+    return *_add(sums[:, :, :-1], peak[:, :, :-1], later[:, :, :-1].flip(2), later_peak[:, :, :-1].flip(2)), None
+
+
+def _around(blocks: Float[Tensor, "b h t m f"]) -> Float[Tensor, "b h t m f"]:
+    """For each block the sum of all but itself and its neighbours: what `_before` gives from both ends, where all is of one
+    scale and no gradient is wanted.
+    """
+    count = blocks.shape[2]
+    sums = torch.empty_like(blocks)
+    sums[:, :, :2] = 0.0
+    for at in range(2, count):
+        torch.add(sums[:, :, at - 1], blocks[:, :, at - 2], out=sums[:, :, at])
+    behind = torch.zeros_like(blocks[:, :, :1]).squeeze(2)
+    for at in range(count - 3, -1, -1):
+        sums[:, :, at] += behind.add_(blocks[:, :, at + 2])
+    return sums
 
 
 def mix(
@@ -82,7 +143,7 @@ def mix(
     level = level if queries.exponent is None else level + queries.exponent
     height = level.detach() + rest[..., -1:].detach().abs().log2()  # -inf where there is no rest
     top = finite(torch.maximum(near.scores.detach().amax(-1, keepdim=True), height))
-    weights = torch.exp2(near.scores - top)
+    weights = near.scores.sub_(top).exp2_()  # in place: they are as large as all the rest together
     limit = torch.where(height == -math.inf, HIGHEST_OF_NONE, HIGHEST)
     rest = rest * torch.exp2(torch.minimum(level - top, limit))
     mixed = weights @ near.values + rest[..., :-1]
@@ -96,32 +157,45 @@ def fold(state: LinearState, k: Float[Tensor, "b h c d"], v: Float[Tensor, "b h 
     return _state(*_add(_join(state)[:, :, None], state.peak[:, :, None], sums, peaks))
 
 
-def _near(q: Tensor, k: Tensor, v: Tensor, valid: Bool[Tensor, "b n"], block: int, *, causal: bool) -> Near:
-    """Own block and neighbours: before and, unless causal, behind."""
-    keys, values = (_beside(cut(x, block), causal=causal) for x in (k, v))
-    seen = _beside(cut(valid[:, None, :, None], block), causal=causal).mT  # b 1 t 1 w
+def _near(
+    q: Tensor, k: Tensor, v: Tensor, valid: Bool[Tensor, "b n"] | None, block: int, part: slice, *, causal: bool
+) -> Near:
+    """Own block and neighbours, before and, unless causal, behind: of some of the blocks. Without `valid` all is real."""
+    keys, values = (_beside(x, block, part, causal=causal) for x in (k, v))
+    queries = cut(q[:, :, part.start * block : part.stop * block] * (LOG2_E / math.sqrt(q.shape[-1])), block)
+    scores = queries @ keys.mT
+    inside = part.start > 0 and (part.stop + 1) * block <= k.shape[2]
+    if valid is None and inside and not causal:
+        return Near(scores, values)
+    real = torch.ones_like(k[:, 0, :, 0], dtype=torch.bool) if valid is None else valid
+    seen = _beside(real[:, None, :, None], block, part, causal=causal).mT  # b 1 t 1 w
     if causal:
         own = torch.ones(block, block, dtype=torch.bool, device=k.device).tril()
         seen = seen & torch.cat([torch.ones_like(own), own], dim=1)
-    scores = cut(q * (LOG2_E / math.sqrt(q.shape[-1])), block) @ keys.mT
     return Near(scores.masked_fill(~seen, -math.inf), values)
 
 
-def _beside(x: Tensor, *, causal: bool) -> Tensor:
-    """Every block with the one before it in front, and the one behind it unless causal."""
-    parts = [F.pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x]
-    return torch.cat(parts if causal else [*parts, F.pad(x, (0, 0, 0, 0, 0, 1))[:, :, 1:]], dim=3)
+def _beside(x: Shaped[Tensor, "b h n m"], block: int, part: slice, *, causal: bool) -> Shaped[Tensor, "b h t w m"]:
+    """Every block with the one before it in front, and the one behind it unless causal; zeros where there is none."""
+    behind = 0 if causal else 1
+    first = max(0, part.start - 1)
+    blocks = cut(x[:, :, first * block : (part.stop + behind) * block], block)
+    count = part.stop - part.start + 1 + behind
+    front = first - part.start + 1
+    blocks = F.pad(blocks, (0, 0, 0, 0, front, count - front - blocks.shape[2]))
+    return torch.cat([blocks[:, :, at : at + count - 1 - behind] for at in range(2 + behind)], dim=3)
 
 
-def _block_sums(keys: Features, v: Tensor, valid: Bool[Tensor, "b n"], block: int) -> tuple[Tensor, Tensor]:
+def _block_sums(keys: Features, v: Tensor, valid: Bool[Tensor, "b n"] | None, block: int) -> tuple[Tensor, Tensor]:
     """What each block adds, values and norms side by side, relative to 2**its peak; and the peaks."""
-    padding = ~valid[:, None, :, None]
-    values = cut(keys.values.masked_fill(padding, 0.0), block)
+    padding = None if valid is None else ~valid[:, None, :, None]
+    values = cut(keys.values if padding is None else keys.values.masked_fill(padding, 0.0), block)
     ones = cut(F.pad(v, (0, 1), value=1.0), block)
     if keys.exponent is None:
         empty = values.new_zeros(values.shape[:3])
         return values.mT @ ones, empty
-    exponent = cut(keys.exponent.masked_fill(padding, -math.inf), block, -math.inf)
+    exponent = keys.exponent if padding is None else keys.exponent.masked_fill(padding, -math.inf)
+    exponent = cut(exponent, block, -math.inf)
     peaks = exponent.detach().amax(3)[..., 0]
     return (values * torch.exp2(exponent - finite(peaks)[..., None, None])).mT @ ones, peaks
 
@@ -180,5 +254,6 @@ def cut_features(features: Features, block: int) -> Features:
 def cut(x: Shaped[Tensor, "b h n m"], block: int, padding: float = 0.0) -> Shaped[Tensor, "b h t c m"]:
     """In blocks, the last one filled up."""
     count = -(-x.shape[2] // block)
-    filled = F.pad(x, (0, 0, 0, count * block - x.shape[2]), value=padding)
+    missing = count * block - x.shape[2]
+    filled = F.pad(x, (0, 0, 0, missing), value=padding) if missing else x
     return filled.unflatten(2, (count, block))

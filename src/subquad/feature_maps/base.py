@@ -1,0 +1,77 @@
+"""What a feature map is."""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.errors import SubquadError
+from subquad.types import FeatureFunction, Features, Room
+
+LOG2_E = math.log2(math.e)
+
+
+class FeatureMap(nn.Module):
+    """phi as a module."""
+
+    has_exponent = False
+    starting_gain = 1.0  # of the projections to queries and keys, times what keeps their variance
+
+    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        """The features of each position by itself."""
+        raise NotImplementedError
+
+    def width(self, d: int) -> int:
+        """How many features an input of width d has."""
+        raise NotImplementedError
+
+    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
+        """phi for queries and phi for keys: the same, unless a map says otherwise."""
+        return self, self
+
+    def weights(self) -> Sequence[Tensor]:
+        """What is trained."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def pullback(
+        self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
+    ) -> tuple[Tensor, ...]:
+        """The gradient for x and for each of the weights. d phi / d exponent is ln 2 phi, whatever the map."""
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            values, exponent = self(leaf)
+            outputs, gradients = [values], [gradient]
+            if exponent is not None and exponent.requires_grad:
+                outputs.append(exponent)
+                gradients.append(math.log(2) * (gradient * values.detach()).sum(-1, keepdim=True))
+            return torch.autograd.grad(
+                outputs, [leaf, *self.weights()], gradients, allow_unused=True, materialize_grads=True
+            )
+
+
+class FeatureMapOptions(Protocol):
+    """Options of a feature map: a frozen dataclass that builds."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in the registry."""
+        ...
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> FeatureMap: ...
+
+
+def even(name: str, features: int) -> int:
+    """The number of features, where they come in pairs."""
+    if features < 2 or features % 2:
+        raise SubquadError(f"features must be even and at least 2 for {name} features, but is {features}")
+    return features
+
+
+def project(x: Float[Tensor, "b h n d"], weight: Float[Tensor, "*h d r"], room: Room) -> Float[Tensor, "b h n r"]:
+    """x times a matrix that heads share or not, in memory from `room`."""
+    (b, h, n, d), r = x.shape, weight.shape[-1]
+    out = room.take(b * h, n, r)
+    return torch.bmm(x.flatten(0, 1), weight.expand(b, h, d, r).flatten(0, 1), out=out).unflatten(0, (b, h))

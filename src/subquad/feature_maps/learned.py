@@ -1,0 +1,81 @@
+"""Hedgehog (Zhang et al. 2024): a feature map that learns to be a softmax."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
+from subquad.types import FeatureFunction, Features, Room
+
+
+@dataclass(frozen=True)
+class Learned:
+    """softmax([Wx; -Wx]) with W of each head's own (Hedgehog, Zhang et al. 2024): exp once trained; to convert a model."""
+
+    features: int | None = None  # twice the head's width where it is not given
+    kind: str = field(default="learned", init=False)
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LearnedMap":
+        return LearnedMap(heads, width, even("learned", 2 * width if self.features is None else self.features), generator)
+
+
+class LearnedMap(FeatureMap):
+    """Queries and keys have a W of their own. At the start it is the identity, so that phi sees x as it is."""
+
+    def __init__(self, heads: int, width: int, features: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.queries = LearnedSide(heads, width, features, generator)
+        self.keys = LearnedSide(heads, width, features, generator)
+
+    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
+        return self.queries, self.keys
+
+    def width(self, d: int) -> int:
+        return self.keys.width(d)
+
+
+class LearnedSide(FeatureMap):
+    """[softmax(Wy + b), softmax(-Wy - b)] with y = x / d^(1/4)."""
+
+    def __init__(self, heads: int, width: int, features: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        half = features // 2
+        start = torch.eye(width, half)
+        start[:, width:] = torch.randn(width, max(0, half - width), generator=generator) / math.sqrt(width)
+        self.weight = nn.Parameter(start.repeat(heads, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, half))
+
+    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        if room is not None:
+            return Features(self._write(x, room), None)
+        logits = (x * x.shape[-1] ** -0.25) @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
+        return Features(torch.cat([logits.softmax(-1), (-logits).softmax(-1)], dim=-1), None)
+
+    def _write(self, x: Float[Tensor, "b h n d"], room: Room) -> Float[Tensor, "b h n m"]:
+        """The same in half the time on a CPU: powers of 2, both halves side by side from the start."""
+        half = self.weight.shape[-1]
+        weight, bias = (LOG2_E * x.shape[-1] ** -0.25 * self.weight).to(x.dtype), (LOG2_E * self.bias).to(x.dtype)
+        logits, values = project(x, weight, room).add_(bias), room.take(*x.shape[:3], 2 * half)
+        torch.sub(logits, logits.amax(-1, keepdim=True), out=values[..., :half])
+        torch.sub(logits.amin(-1, keepdim=True), logits, out=values[..., half:])
+        pair = values.exp2_().unflatten(-1, (2, half))
+        pair.div_(pair.sum(-1, keepdim=True))
+        return values
+
+    def width(self, d: int) -> int:
+        return 2 * self.weight.shape[-1]
+
+    def pullback(
+        self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
+    ) -> tuple[Tensor, ...]:
+        """Of softmax: s (g - s . g), for each half by itself. The second one is that of the negative."""
+        pair = (2, self.weight.shape[-1])
+        slopes = gradient.mul_(features.values).unflatten(-1, pair)
+        slopes = slopes.addcmul_(features.values.unflatten(-1, pair), slopes.sum(-1, keepdim=True), value=-1)
+        there, scale = slopes[..., 0, :] - slopes[..., 1, :], x.shape[-1] ** -0.25
+        for_weights = [(x.mT @ there).sum(0).mul_(scale), there.sum((0, 2))[:, None]]
+        trained = [part for part, one in zip(for_weights, (self.weight, self.bias), strict=True) if one.requires_grad]
+        return there @ (scale * self.weight).mT.to(x.dtype), *trained

@@ -1,0 +1,270 @@
+"""FAVOR+ (Choromanski et al. 2021): features along random directions, which may be calibrated to data, or learned."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.errors import SubquadError
+from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
+from subquad.ops import calibration, projections
+from subquad.types import FeatureFunction, Features, Room
+
+Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
+Projections = Literal["fixed", "calibrated", "learned"]
+
+
+@dataclass(frozen=True)
+class Random:
+    """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; to stand in for a trained softmax as it is."""
+
+    features: int = (
+        256  # the length of phi(x), which is what is paid for; hyperbolic and trigonometric take two for each direction
+    )
+    kernel: Kernel = "positive"
+    projection: projections.Projection = "orthogonal"
+    norms: projections.Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(width) long
+    per_head: bool = False  # whether every head draws its own directions
+    relu_offset: float = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
+    projections: Projections = "fixed"  # calibrated: to the data's means and covariances; learned: and trained from there
+    kind: str = field(default="random", init=False)
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "RandomMap":
+        if self.projections == "fixed":
+            return _RANDOM[self.kernel](self, heads, width, generator)
+        if self.kernel != "positive":
+            raise SubquadError(
+                f"{self.projections} projections are for the positive kernel, but the kernel is {self.kernel}: "
+                "leave it out, or take fixed projections"
+            )
+        return CalibratedMap(self, heads, width, generator)
+
+
+class RandomMap(FeatureMap):
+    """Features along random directions omega of y = x / d^(1/4). They are a buffer, which `redraw` alone changes."""
+
+    omega: Float[Tensor, "*h d r"]
+    paired = False  # whether a direction gives two features
+
+    def __init__(self, options: Random, heads: int, width: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        if options.features < 1:
+            raise SubquadError(f"features must be at least 1, but is {options.features}")
+        self.options, self.heads = options, heads
+        self.directions = even(options.kernel, options.features) // 2 if self.paired else options.features
+        self.register_buffer("omega", torch.empty(*([heads] if options.per_head else []), width, self.directions))
+        self.redraw(generator)
+
+    def redraw(self, generator: torch.Generator | None) -> None:
+        """New directions. Give every process a generator of the same seed, and they agree."""
+        draws = [
+            projections.draw(self.omega.shape[-2], self.directions, self.options.projection, self.options.norms, generator)
+            for _ in range(self.heads if self.options.per_head else 1)
+        ]
+        self.omega.copy_(torch.stack(draws).view_as(self.omega))
+
+    def width(self, d: int) -> int:
+        return self.options.features
+
+    def _project(self, x: Tensor, scale: float, room: Room | None) -> Tensor:
+        """scale omega . y, the scale folded into the small matrix."""
+        omega = (self.omega * (scale * x.shape[-1] ** -0.25)).to(x.dtype)
+        return x @ omega if room is None else project(x, omega, room)
+
+    def _unproject(self, gradient: Tensor, d: int) -> Tensor:
+        """The gradient for x from the one for omega . y."""
+        return gradient @ (self.omega * d**-0.25).mT.to(gradient.dtype)
+
+    def _squared(self, x: Tensor) -> Tensor:
+        """log2 of e^(|y|^2 / 2)."""
+        return torch.linalg.vecdot(x, x)[..., None] * (LOG2_E / 2 * x.shape[-1] ** -0.5)
+
+
+class PositiveMap(RandomMap):
+    """e^(omega . y - |y|^2/2) / sqrt m: weights never negative, and small where exp(q . k) is."""
+
+    has_exponent = True
+
+    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        logits = self._project(x, LOG2_E, room)
+        largest = logits.detach().amax(-1, keepdim=True)
+        exponent = largest - self._squared(x) - math.log2(self.directions) / 2
+        return Features(logits.sub_(largest).exp2_(), exponent)
+
+    def pullback(
+        self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
+    ) -> tuple[Tensor, ...]:
+        """The slope of e^f is e^f times that of f, and f = omega . y - |y|^2/2."""
+        slopes = gradient.mul_(features.values)
+        total = slopes.sum(-1, keepdim=True)
+        return (self._unproject(slopes, x.shape[-1]).addcmul_(x, total, value=-(x.shape[-1] ** -0.5)),)
+
+
+class HyperbolicMap(RandomMap):
+    """e^(-|y|^2/2) [e^(omega . y), e^(-omega . y)] / sqrt 2r: less than half of positive's variance for each direction."""
+
+    has_exponent = True
+    paired = True
+
+    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        logits = self._project(x, LOG2_E, room)
+        largest = logits.detach().abs().amax(-1, keepdim=True)
+        exponent = largest - self._squared(x) - math.log2(2 * self.directions) / 2
+        return Features(torch.cat([logits - largest, -logits - largest], dim=-1).exp2_(), exponent)
+
+    def pullback(
+        self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
+    ) -> tuple[Tensor, ...]:
+        """As for positive features, with -omega beside omega."""
+        slopes = gradient.mul_(features.values)
+        total = slopes.sum(-1, keepdim=True)
+        there, back = slopes.chunk(2, dim=-1)
+        return (self._unproject(there - back, x.shape[-1]).addcmul_(x, total, value=-(x.shape[-1] ** -0.5)),)
+
+
+class TrigonometricMap(RandomMap):
+    """e^(|y|^2/2) [sin(omega . y), cos(omega . y)] / sqrt r: precise for long vectors alike, negative for unlike ones."""
+
+    has_exponent = True
+    paired = True
+
+    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        angle = self._project(x, 1.0, room)
+        exponent = self._squared(x) - math.log2(self.directions) / 2
+        return Features(torch.cat([angle.sin(), angle.cos()], dim=-1), exponent)
+
+    def pullback(
+        self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
+    ) -> tuple[Tensor, ...]:
+        """sin turns into cos, cos into -sin, and the exponent adds y times the whole."""
+        sine, cosine = features.values.chunk(2, dim=-1)
+        for_sine, for_cosine = gradient.chunk(2, dim=-1)
+        total = (gradient * features.values).sum(-1, keepdim=True)
+        slopes = for_sine * cosine - for_cosine * sine
+        return (self._unproject(slopes, x.shape[-1]).addcmul_(x, total, value=x.shape[-1] ** -0.5),)
+
+
+class ReluKernelMap(RandomMap):
+    """(max(omega . y, 0) + offset) / sqrt m: the generalised kernel, which approximates no softmax and trains fast."""
+
+    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        scale = 1 / math.sqrt(self.directions)
+        return Features(self._project(x, scale, room).clamp(min=0) + self.options.relu_offset * scale, None)
+
+    def pullback(
+        self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
+    ) -> tuple[Tensor, ...]:
+        """The slope is 1 where the feature exceeds the offset."""
+        scale = 1 / math.sqrt(self.directions)
+        slopes = gradient.mul_(features.values > self.options.relu_offset * scale)
+        return (self._unproject(slopes, x.shape[-1]).mul_(scale),)
+
+
+class CalibratedMap(RandomMap):
+    """Positive features of queries and keys that are first centred and rebalanced, which changes nothing for softmax.
+
+    Before `calibrate` nothing is moved. Learned: each head's directions are parameters, with a bias for each side.
+    """
+
+    has_exponent = True
+
+    def __init__(self, options: Random, heads: int, width: int, generator: torch.Generator | None) -> None:
+        super().__init__(options, heads, width, generator)
+        learned = options.projections == "learned"
+        if learned:
+            start = self.omega.expand(heads, width, self.directions).clone()
+            del self.omega
+            self.omega = nn.Parameter(start)
+        self.queries, self.keys = (CalibratedSide(self, heads, width, biased=learned) for _ in range(2))
+
+    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
+        return self.queries, self.keys
+
+    @torch.no_grad()
+    def calibrate(
+        self,
+        q_mean: Float[Tensor, "h d"],
+        k_mean: Float[Tensor, "h d"],
+        q_cov: Float[Tensor, "h d d"],
+        k_cov: Float[Tensor, "h d d"],
+    ) -> None:
+        """To the means and covariances of queries and keys, as they come into the attention, over some data."""
+        a, c, *covariances = (part.double() for part in (q_mean, k_mean, q_cov, k_cov))
+        if not all(bool(part.isfinite().all()) for part in (a, c, *covariances)):
+            raise SubquadError("means and covariances to calibrate to must be finite: look at the model and its text")
+        scale = a.shape[1] ** -0.25
+        turn, back = calibration.balance(*covariances)
+        self.queries.turn(turn * scale, a, c * scale**2, -torch.linalg.vecdot(a, c) * scale**2)
+        self.keys.turn(back * scale, c, a * scale**2, torch.zeros_like(a[:, 0]))
+
+
+class CalibratedSide(FeatureMap):
+    """e^(omega . y + b + t - |y|^2/2) / sqrt m, where [y, t] = x affine + offset. At the start y = x / d^(1/4)."""
+
+    has_exponent = True
+    affine: Float[Tensor, "h d c"]
+    offset: Float[Tensor, "h 1 c"]
+
+    def __init__(self, whole: CalibratedMap, heads: int, width: int, *, biased: bool) -> None:
+        super().__init__()
+        self._whole = (whole,)  # in a tuple: both sides have its directions, and neither has it for a part
+        self.register_buffer("affine", (torch.eye(width, width + 1) * width**-0.25).repeat(heads, 1, 1))
+        self.register_buffer("offset", torch.zeros(heads, 1, width + 1))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, whole.directions)) if biased else None
+
+    def turn(
+        self, by: Float[Tensor, "h d d"], mean: Float[Tensor, "h d"], tilt: Float[Tensor, "h d"], level: Float[Tensor, "h"]
+    ) -> None:
+        """y = (x - mean) by, t = x . tilt + level."""
+        self.affine.copy_(torch.cat([by, tilt[:, :, None]], dim=-1))
+        self.offset.copy_(torch.cat([-mean[:, None] @ by, level[:, None, None]], dim=-1))
+
+    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+        y, t = self._turned(x)
+        logits = self._project(y, room)
+        largest = logits.detach().amax(-1, keepdim=True)
+        squared = torch.linalg.vecdot(y, y)[..., None] * (0.5 / LOG2_E)
+        return Features(logits.sub_(largest).exp2_(), largest + t - squared - math.log2(logits.shape[-1]) / 2)
+
+    def width(self, d: int) -> int:
+        return self._omega.shape[-1]
+
+    def weights(self) -> Sequence[Tensor]:
+        return [one for one in (self._omega, self.bias) if one is not None and one.requires_grad]
+
+    def pullback(
+        self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
+    ) -> tuple[Tensor, ...]:
+        """The slope of e^f is e^f times that of f."""
+        slopes, y = gradient.mul_(features.values), self._turned(x)[0] / LOG2_E
+        total = slopes.sum(-1, keepdim=True)
+        for_y = (slopes @ self._omega.mT.to(x.dtype)).addcmul_(y, total, value=-1)
+        for_x = torch.cat([for_y, total], dim=-1) @ self.affine.mT.to(x.dtype)
+        trained = [(y.mT @ slopes).sum(0)] if self._omega.requires_grad else []
+        return for_x, *trained, *([slopes.sum((0, 2))[:, None]] if self.bias is not None and self.bias.requires_grad else [])
+
+    @property
+    def _omega(self) -> Float[Tensor, "*h d r"]:
+        return self._whole[0].omega
+
+    def _turned(self, x: Float[Tensor, "b h n d"]) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n 1"]]:
+        """y and t times log2 e, for exponents of 2."""
+        turned = x @ (LOG2_E * self.affine).to(x.dtype) + (LOG2_E * self.offset).to(x.dtype)
+        return turned[..., :-1], turned[..., -1:]
+
+    def _project(self, y: Float[Tensor, "b h n d"], room: Room | None) -> Float[Tensor, "b h n r"]:
+        omega = self._omega.to(y.dtype)
+        logits = y @ omega if room is None else project(y, omega, room)
+        return logits if self.bias is None else logits.add_((LOG2_E * self.bias).to(y.dtype))
+
+
+_RANDOM: dict[str, type[RandomMap]] = {
+    "positive": PositiveMap,
+    "hyperbolic": HyperbolicMap,
+    "trigonometric": TrigonometricMap,
+    "relu": ReluKernelMap,
+}

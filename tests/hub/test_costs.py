@@ -1,0 +1,90 @@
+"""Longer texts than a model was made for, and what they cost before and after."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from subquad import SubquadError
+from subquad.hub.costs import costs
+from tests.hub.families import CONFIGS, OPTIONS, bart, hf, hidden, hub, model, t5, tokens
+
+TABLED = ["bert", "distilbert", "roberta", "electra", "gpt2", "layoutlm"]
+
+
+@pytest.mark.parametrize("family", TABLED)
+def test_a_table_is_repeated_and_old_texts_come_out_as_before(family: str, tmp_path: Path) -> None:
+    network = model(CONFIGS[family]())
+    short, long = tokens(length=100), tokens(rows=2, length=300)
+    with pytest.raises((IndexError, RuntimeError)):
+        hidden(network, long)
+    before = hidden(network, short)
+    assert hub.extend_positions(network, 300) is network
+    assert_close(hidden(network, short), before, rtol=0, atol=0)
+    assert hidden(network, long).isfinite().all()
+    network.save_pretrained(tmp_path)
+    assert_close(hidden(hub.load(tmp_path), long), hidden(network, long), rtol=0, atol=0)
+
+
+def test_positions_repeat_from_where_they_begin() -> None:
+    """A text that starts again after all positions sees the same rows: RoBERTa counts from behind its padding."""
+    network: Any = hub.extend_positions(model(CONFIGS["roberta"]()), 300)
+    table = network.embeddings.position_embeddings
+    kept = 128 - 1  # its padding is row 0, and positions start behind it
+    assert table.num_embeddings == len(table.weight) == 301
+    assert_close(table.weight[1 : 1 + kept], table.weight[1 + kept : 1 + 2 * kept], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "modernbert", "qwen3"])
+def test_rotary_positions_need_nothing(family: str) -> None:
+    network = model(CONFIGS[family]())
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    hub.extend_positions(network, 300)
+    assert_close(dict(network.state_dict()), before, rtol=0, atol=0)
+    assert network.config.max_position_embeddings == 300
+    assert hidden(network, tokens(rows=1, length=300)).isfinite().all()
+
+
+def test_encoder_decoders_are_extended_on_both_sides() -> None:
+    network: Any = hub.extend_positions(model(bart()), 300)
+    found = network(input_ids=tokens(rows=1, length=300), decoder_input_ids=tokens(rows=1, length=290))
+    assert found.last_hidden_state.shape[1] == 290
+    assert hub.extend_positions(model(t5()), 3000) is not None  # relative ones
+
+
+def test_enough_positions_are_left_alone() -> None:
+    network = model(CONFIGS["bert"]())
+    table = network.embeddings.position_embeddings.weight
+    assert hub.extend_positions(network, 128).embeddings.position_embeddings.weight is table
+
+
+def test_what_cannot_be_extended_is_refused() -> None:
+    network = model(CONFIGS["bert"]())
+    network.embeddings.position_embeddings = torch.nn.Identity()
+    with pytest.raises(SubquadError, match="BertModel takes 128 positions and has no table of them"):
+        hub.extend_positions(network, 129)
+
+
+def test_costs_before_and_after(tmp_path: Path) -> None:
+    """A head is left out: with one the peak would hold logits."""
+    network = model(CONFIGS["bert"](), hf.AutoModelForMaskedLM)
+    network.save_pretrained(tmp_path / "one")
+    hub.swap(network, OPTIONS["learned"]).save_pretrained(tmp_path / "two")
+    rows = list(costs(tmp_path / "one", tmp_path / "two", [32, 256], seconds=0.01))
+    assert [(row["length"], row["model"], row["metric"]) for row in rows] == [
+        (length, which, metric) for length in (32, 256) for which in ("before", "after") for metric in ("seconds", "bytes")
+    ]
+    assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
+    assert all(row["value"] > 0 for row in rows if row["metric"] == "seconds")
+    assert {row["unit"] for row in rows} == {"s", "B"}
+
+
+def test_what_fails_leaves_a_row_that_says_so(tmp_path: Path) -> None:
+    model(CONFIGS["bert"]()).save_pretrained(tmp_path / "one")
+    hub.swap(model(CONFIGS["bert"]()), OPTIONS["linformer"]).save_pretrained(tmp_path / "two")
+    rows = list(costs(tmp_path / "one", tmp_path / "two", [200], seconds=0.01))  # longer than linformer was built for
+    (failed,) = [row for row in rows if row["metric"] == "failure"]
+    assert (failed["model"], failed["length"], failed["failure"]) == ("after", 200, "error")
+    assert "128" in failed["message"]
