@@ -142,14 +142,17 @@ class HybridAttention(nn.Module):
                 filled = torch.where(full, filled - block, filled)
         return check_result(mixed.to(v.dtype), q, k, v), HybridState(keys, values, *rest, filled)
 
-    def weights(self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False) -> Tensor:
-        """The attention matrix that this would be, for analysis and for distillation."""
+    def weights(
+        self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
+    ) -> Tensor:
+        """The attention matrix that this would be, for analysis; or its rows at some of the queries' places."""
         check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
         phi_q, phi_k = self.feature_map.sides()
         if q.shape[2] != k.shape[2]:
             return reference.linear_weights(phi_q(q), phi_k(k), keep, causal)
+        some = q if places is None else q[:, :, places]
         gain = self.log_gain.to(q.dtype)
-        return reference.hybrid_weights(q, k, phi_q(q), phi_k(k), gain, self.options.block, keep, causal)
+        return reference.hybrid_weights(q, k, phi_q(some), phi_k(k), gain, self.options.block, keep, causal, places)
 
     def _attend(self, packed: Packed, rest: LinearState | None) -> tuple[Tensor, LinearState | None]:
         gain = self.log_gain.to(precise(packed.k.dtype))

@@ -61,11 +61,14 @@ class LinearAttention(nn.Module):
         mixed, after = causal.step(q, k, v, *self.feature_map.sides(), state, reuse)
         return check_result(mixed, q, k, v), after
 
-    def weights(self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False) -> Tensor:
-        """The attention matrix that this would be, for analysis."""
+    def weights(
+        self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
+    ) -> Tensor:
+        """The attention matrix that this would be, for analysis; or its rows at some of the queries' places."""
         check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
         phi_q, phi_k = self.feature_map.sides()
-        return reference.linear_weights(phi_q(q), phi_k(k), keep, causal)
+        some = q if places is None else q[:, :, places]
+        return reference.linear_weights(phi_q(some), phi_k(k), keep, causal, places)
 
     def _check_state(self, state: LinearState | None, v: Tensor) -> None:
         if state is None:

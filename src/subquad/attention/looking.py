@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from subquad.attention.linear import LinearAttention
 from subquad.attention.linformer import ConvolutionSlots, LinformerAttention
 from subquad.errors import SubquadError
-from subquad.types import Keep, Keys, Queries
+from subquad.types import Keep, Keys, Queries, Values
 
 
 class Call(NamedTuple):
@@ -21,6 +21,7 @@ class Call(NamedTuple):
     attend: nn.Module
     q: Queries
     k: Keys
+    v: Values
     keep: Keep | None
     causal: bool
 
@@ -59,7 +60,7 @@ def watched(mechanisms: Sequence[nn.Module]) -> Iterator[list[Call]]:
 
         def noted(q: Tensor, k: Tensor, v: Tensor, state: Any = None, *, keep: Tensor | None = None) -> Any:
             if state is None and not inside:
-                calls.append(Call(attend, q.detach(), k.detach(), keep, method == "causal"))
+                calls.append(Call(attend, q.detach(), k.detach(), v.detach(), keep, method == "causal"))
             inside.append(attend)
             try:
                 return own(q, k, v, keep=keep) if method == "forward" else own(q, k, v, state, keep=keep)

@@ -75,10 +75,12 @@ class SoftmaxAttention(nn.Module):
         """One position: `causal`, whose only query sees every key. The state grows, so there is nothing to reuse."""
         return self.causal(q, k, v, state)
 
-    def weights(self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False) -> Tensor:
-        """The attention matrix, for analysis."""
+    def weights(
+        self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
+    ) -> Tensor:
+        """The attention matrix, for analysis; or its rows at some of the queries' places."""
         check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
-        return reference.softmax_weights(q, k if keep is None else _blanked(k, keep), keep, causal)
+        return reference.softmax_weights(q, k if keep is None else _blanked(k, keep), keep, causal, places)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
         """Attention in which the last query stands beside the last key."""

@@ -23,6 +23,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "advise": Command("subquad.cli.advise", "which attention to use for a length, from what was measured on this machine"),
     "train": Command("subquad.cli.train", "a model on a task, with any attention"),
+    "convert": Command("subquad.cli.convert", "a trained model to another attention, with what is left of its quality"),
     "predict": Command("subquad.cli.predict", "what a trained model answers to a sequence"),
     "spectrum": Command("subquad.cli.spectrum", "how low the rank of a model's attention is, by layer and head"),
     "reproduce": Command("subquad.cli.reproduce", "a published experiment, with a verdict on each of its claims"),

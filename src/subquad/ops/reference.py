@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -30,9 +30,15 @@ def softmax_weights(
     k: Float[Tensor, "b h s d"],
     keep: Bool[Tensor, "b s"] | None = None,
     causal: bool = False,
-) -> Float[Tensor, "b h n s"]:
-    """Equation 2: the weight of key j for query i is exp(q_i . k_j / sqrt d), over its sum. A row without keys is zero."""
+    places: Int[Tensor, "r"] | None = None,
+) -> Float[Tensor, "b h r s"]:
+    """Equation 2: the weight of key j for query i is exp(q_i . k_j / sqrt d), over its sum. A row without keys is zero.
+
+    There is a row for each query, or for those at some places.
+    """
     seen = visible(q.shape[2], k.shape[2], keep, causal, q.device)
+    if places is not None:
+        q, seen = q[:, :, places], seen[:, :, places]
     scores = (q @ k.mT) / math.sqrt(q.shape[-1])
     scores = scores.masked_fill(~seen, -math.inf)
     rows = seen.any(-1, keepdim=True)
@@ -40,14 +46,20 @@ def softmax_weights(
 
 
 def linear_weights(
-    queries: Features, keys: Features, keep: Bool[Tensor, "b s"] | None = None, causal: bool = False
-) -> Float[Tensor, "b h n s"]:
+    queries: Features,
+    keys: Features,
+    keep: Bool[Tensor, "b s"] | None = None,
+    causal: bool = False,
+    places: Int[Tensor, "r"] | None = None,
+) -> Float[Tensor, "b h r s"]:
     """Equations 4 and 8: the weight of key j for query i is phi(q_i) . phi(k_j), over its sum.
 
     A query's exponent cancels in the quotient. A key's is taken relative to the largest that the query sees.
-    A row without weight is zero.
+    A row without weight is zero. Where `places` are given, the queries are those at some of the keys' places.
     """
-    seen = visible(queries.values.shape[2], keys.values.shape[2], keep, causal, keys.values.device)
+    s = keys.values.shape[2]
+    seen = visible(queries.values.shape[2] if places is None else s, s, keep, causal, keys.values.device)
+    seen = seen if places is None else seen[:, :, places]
     scores = queries.values @ keys.values.mT
     if keys.exponent is not None:
         exponents = keys.exponent.mT.masked_fill(~seen, -math.inf)
@@ -67,18 +79,22 @@ def hybrid_weights(
     block: int,
     keep: Bool[Tensor, "b n"] | None = None,
     causal: bool = False,
-) -> Float[Tensor, "b h n n"]:
+    places: Int[Tensor, "r"] | None = None,
+) -> Float[Tensor, "b h r n"]:
     """The weight of a key in the own or a neighbouring block is exp(q . k / sqrt d), that of others gain phi(q) . phi(k).
 
-    Blocks are of kept positions. A row that is not kept has no block: it is zero.
+    Blocks are of kept positions. A row that is not kept has no block: it is zero. Where `places` are given, the features of
+    queries are those of the queries there, and so are the rows.
     """
     n, kept = q.shape[2], torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
     seen = visible(n, n, kept, causal, q.device) & kept[:, None, :, None]
     at = (kept.cumsum(1) - 1) // block
     near = ((at[:, :, None] - at[:, None]).abs() <= 1)[:, None] & seen
+    if places is not None:
+        q, seen, near = q[:, :, places], seen[:, :, places], near[:, :, places]
     scores = ((q @ k.mT) / math.sqrt(q.shape[-1])).masked_fill(~near, -math.inf)
     features = queries.values @ keys.values.mT
-    logs = log_gain[:, None, None].expand(-1, n, n)
+    logs = log_gain[:, None, None].expand(-1, q.shape[2], n)
     if queries.exponent is not None and keys.exponent is not None:
         logs = logs + math.log(2) * (queries.exponent + keys.exponent.mT)
     far = seen & ~near

@@ -74,10 +74,12 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
     if optimizer is None:
         return
     state: dict[int, dict[str, Tensor]] = {}
-    names = [name for name, _ in model.named_parameters()]
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    every = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]  # in its own order
+    places = {name: place for place, name in enumerate(every)}
     for key, value in checkpoint.optimizer.items():
         name, part = key.rsplit("|", 1)
-        state.setdefault(names.index(name), {})[part] = value
+        state.setdefault(places[name], {})[part] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

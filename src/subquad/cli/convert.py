@@ -1,0 +1,215 @@
+"""`subquad convert`."""
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from subquad.attention import MECHANISMS, Linear, options_from
+from subquad.cli import INTERRUPTED
+from subquad.cli.options import registry
+from subquad.cli.train import load as load_run
+from subquad.cli.values import choose
+from subquad.conversion import ConversionOptions, Convertible, Progress, convert
+from subquad.conversion.engine import check
+from subquad.conversion.trained import Trained
+from subquad.errors import SubquadError
+from subquad.feature_maps import FEATURE_MAPS
+from subquad.measure.machine import describe, versions
+from subquad.results import Run
+from subquad.tasks.texts import load_texts, python_topics
+from subquad.types import AttentionOptions
+
+ATTENTIONS: dict[str, type[Any]] = {
+    **{name: options for name, options in FEATURE_MAPS.items() if name != "random"},  # which is favor
+    **{name: options for name, options in MECHANISMS.items() if name != "softmax"},
+}
+"""What a model can be converted to. A feature map stands for linear attention with it."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What is converted, to what, and on which text."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A folder with a model of Hugging Face, a model's name on its hub, or a run of `subquad train mlm`."""
+    attention: str = "learned"
+    """learned, elu, relu, taylor (linear attention with this feature map), favor, linformer, infinity, hybrid, linear."""
+    text: Path | None = None
+    """A folder or file: *.txt, *.md, *.jsonl(.gz). Python's help topics unless told; a run keeps to its own text."""
+    length: int | None = None
+    """Tokens of the longest texts: as many as the model takes, unless told."""
+    seed: int = 0
+    out: Path | None = None
+    """The folder of the run, in which `model` is the result: runs/convert-ATTENTION-DATE-TIME unless told."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Goes on with a conversion where it stopped. Its options stay as they were."""
+
+    resume: Path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Converts a model, keeps rows and checkpoints, and leaves the model and a page."""
+    given = list(arguments)
+    if any(argument == "--resume" or argument.startswith("--resume=") for argument in given):
+        run = Run.open(tyro.cli(Resume, args=given, prog="subquad convert").resume, "convert")
+        original, attention, options = _opened(run.about)
+    else:
+        run, original, attention, options = _create(given)
+    return _convert(run, original, attention, options)
+
+
+def _create(given: list[str]) -> tuple[Run, Convertible, AttentionOptions, ConversionOptions]:
+    name = choose("attention", _attention(given), ATTENTIONS)
+    parsed: Any = tyro.cli(
+        _options(name),
+        args=given,
+        prog="subquad convert",
+        description="Puts another attention into a trained model and trains it back to what it was.",
+        registry=registry([ATTENTIONS[name], ConversionOptions]),
+    )
+    parsed.conversion.check()
+    shared = parsed.shared
+    mechanism = Linear(parsed.mechanism) if name in FEATURE_MAPS else parsed.mechanism
+    about: dict[str, Any] = {
+        "options": {
+            "model": shared.model,
+            "text": None if shared.text is None else str(shared.text),
+            "length": shared.length,
+            "mechanism": dataclasses.asdict(mechanism),
+            "conversion": _values(parsed.conversion),
+        },
+        "seed": shared.seed,
+        "versions": versions(),
+        "machine": describe(),
+        "command": shlex.join(["subquad", "convert", *given]),
+        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+    }
+    original, attention, options = _opened(about)
+    about["options"] |= {"mechanism": dataclasses.asdict(attention), "original": original.notes}  # type: ignore[call-overload]
+    folder = shared.out or Path("runs") / f"convert-{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return Run.create(folder, "convert", about), original, attention, options
+
+
+def _opened(about: Mapping[str, Any]) -> tuple[Convertible, AttentionOptions, ConversionOptions]:
+    """What a run.json names. What cannot be converted is refused."""
+    kept = about["options"]
+    given = {**kept["conversion"], "keep_layers": tuple(kept["conversion"]["keep_layers"])}
+    pairs = given["pairs"]
+    options = ConversionOptions(**{**given, "pairs": None if pairs is None else Path(pairs)})
+    original = _original(kept, options, about["seed"])
+    attention: Any = options_from(kept["mechanism"])
+    if getattr(attention, "max_length", None) and attention.max_length != original.longest:
+        attention = dataclasses.replace(attention, max_length=original.longest)
+    check(original, attention, options)
+    return original, attention, options
+
+
+def _original(kept: Mapping[str, Any], options: ConversionOptions, seed: int) -> Convertible:
+    path = kept["model"]
+    if (Path(path) / "run.json").exists():
+        if kept["text"] is not None or kept["length"] is not None or options.pairs is not None:
+            raise SubquadError("a run is converted on its own text and length: leave out --text, --length and --pairs")
+        if options.keep_layers or options.keep_worst:
+            raise SubquadError("a run has one attention in all layers: leave out --keep-layers and --keep-worst")
+        task, model, run = load_run(Path(path))
+        return Trained(run, task, model)
+    folder = Path(path).expanduser()
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise SubquadError(
+            f"{path} is no model: it has neither a run.json, as runs of subquad train have, nor a config.json, as "
+            "save_pretrained writes it"
+        )
+    documents = python_topics() if kept["text"] is None else load_texts(Path(kept["text"]))
+    for complaint in documents.complaints:
+        _say(complaint)
+    from subquad.conversion.pretrained import Pretrained, read_pairs
+
+    original = Pretrained(path, documents, seed=seed, length=kept["length"])
+    if options.pairs is not None:
+        if original.kind != "encoder":
+            raise SubquadError("--pairs is for models that give vectors, which language models do not: leave it out")
+        first, second, scores, complaints = read_pairs(options.pairs)
+        for complaint in complaints:
+            _say(complaint)
+        original.compare(first, second, scores)
+    return original
+
+
+def _attention(given: Sequence[str]) -> str:
+    """The name after --attention, which decides what other options there are."""
+    for at, argument in enumerate(given):
+        if argument == "--attention" and at + 1 < len(given):
+            return given[at + 1]
+        if argument.startswith("--attention="):
+            return argument.split("=", 1)[1]
+    return Shared.attention
+
+
+def _options(attention: str) -> Any:
+    """Everything that can be given with an attention, as one dataclass."""
+    parts: dict[str, Any] = {"mechanism": ATTENTIONS[attention], "conversion": ConversionOptions}
+    fields: list[Any] = [("shared", Annotated[Shared, tyro.conf.OmitArgPrefixes])]
+    fields += [
+        (name, Annotated[kind, tyro.conf.OmitArgPrefixes], field(default_factory=kind)) for name, kind in parts.items()
+    ]
+    return make_dataclass("Convert", fields, frozen=True)
+
+
+def _values(options: ConversionOptions) -> dict[str, Any]:
+    values = dataclasses.asdict(options)
+    return {**values, "pairs": None if options.pairs is None else str(options.pairs)}
+
+
+def _convert(run: Run, original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> int:
+    console = Console()
+    console.print(f"The run: {run.folder}", highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Bar(*columns, console=console, refresh_per_second=4) as bar:
+            task = bar.add_task("", total=None)
+
+            def watch(done: Progress) -> None:
+                bar.update(task, completed=done.step, total=done.total, description=_words(done))
+
+            convert(original, attention, options, run, seed=run.about["seed"], watch=watch, say=_say)
+    except KeyboardInterrupt:
+        print(f"subquad: interrupted; go on with: subquad convert --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
+        return INTERRUPTED
+    for row in run.rows():
+        if row.get("split") == "test":
+            print(row["recipe"], row["stage"], row["metric"], f"{row['value']:.4f}")
+    console.print(f"The model: {run.folder / 'model'}", highlight=False, soft_wrap=True)
+    return 0
+
+
+DEEDS = {
+    "measure": "measuring",
+    "calibrate": "calibrating",
+    "match": "matching layers",
+    "choose": "choosing layers",
+    "tune": "tuning",
+    "save": "saving",
+}
+
+
+def _words(done: Progress) -> str:
+    judged = [f"{each.metric} {each.value:.3f}" for each in done.judged[:2]]
+    loss = [f"loss {done.loss:.4g}"] if done.step else []
+    return f"{done.recipe}: {', '.join([DEEDS[done.does], *loss, *judged])}"
+
+
+def _say(words: str) -> None:
+    print(f"subquad: {words}", file=sys.stderr)

@@ -1,0 +1,91 @@
+"""What a conversion asks of a model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.tasks.mlm.masking import MaskedBatch
+from subquad.types import AttentionOptions
+
+Kind = Literal["encoder", "masked", "causal"]
+"""What a model gives: vectors, the tokens that were taken out of a text, or the next token of one."""
+
+Goal = Literal["hidden", "logits", "task"]
+"""What is tuned for: the original's hidden states, its predictions, or the text itself."""
+
+
+class Outputs(NamedTuple):
+    """What a model makes of a batch."""
+
+    hidden: tuple[Float[Tensor, "b n w"], ...]  # after each layer
+    logits: Float[Tensor, "places v"] | None  # at the chosen places
+
+
+class Convertible(Protocol):
+    """A trained model, with text to learn from and text that is held out.
+
+    A batch is what the model sees, what stood or comes there, the places whose token is to be found, and what is no padding.
+    """
+
+    teacher: nn.Module
+    """The original, in eval mode, with its exact attention as mechanisms; nothing ever changes it."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def longest(self) -> int:
+        """Tokens that it takes."""
+        ...
+
+    @property
+    def notes(self) -> dict[str, object]:
+        """What a run is to say of it."""
+        ...
+
+    def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
+        """A copy with other mechanisms; None keeps a layer exact."""
+        ...
+
+    def mechanisms(self, model: nn.Module) -> list[nn.Module]:
+        """Of the teacher or of a student, layer by layer."""
+        ...
+
+    def embeddings(self, model: nn.Module) -> list[nn.Parameter]:
+        """What stays as it is."""
+        ...
+
+    def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
+        """Stretches of the text to learn from, about so many tokens together."""
+        ...
+
+    def held_out(self, count: int, length: int, seed: int) -> MaskedBatch:
+        """Stretches of the text that is held out, at most so many."""
+        ...
+
+    def outputs(self, model: nn.Module, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
+        """What the teacher or a student makes of a batch."""
+        ...
+
+    def pool(self, hidden: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
+        """A vector for each text, of the last hidden states."""
+        ...
+
+    def pairs(self) -> "Pairs | None":
+        """Sentences that people have compared, where some are given."""
+        ...
+
+    def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
+        """Leaves a student with these mechanisms for others to load."""
+        ...
+
+
+class Pairs(NamedTuple):
+    """Pairs of sentences, and how alike people found them."""
+
+    first: list[MaskedBatch]
+    second: list[MaskedBatch]
+    scores: list[float]

@@ -1,0 +1,40 @@
+"""How a model is converted."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from subquad.conversion.convertible import Goal
+from subquad.errors import SubquadError
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """Two stages: each layer's mechanism learns to do what the exact attention does, then the whole model is tuned."""
+
+    minutes: float = 20.0  # of training, shared equally by the conversion and its controls; measuring comes on top
+    steps: int | None = None  # of the first stage, in the place of a share of the minutes
+    tune_steps: int | None = None  # of the second stage
+    goal: Goal | None = None  # of the second: hidden states for an encoder, its task for a language model, unless told
+    batch_tokens: int = 2048  # in a step
+    keep_layers: tuple[int, ...] = ()  # that stay exact, counted from 0
+    keep_worst: int = 0  # so many layers stay exact: those that the mechanism follows worst after the first stage
+    pairs: Path | None = None  # a table with tabs: a score in column 5, sentences in 6 and 7, as STS-B has them
+    controls: bool = True  # train, as long: the swapped model without the first stage; a hybrid's window; softmax
+    match_rate: float = 1e-2  # the learning rate of the first stage
+    tune_rate: float = 3e-4  # of the second
+    map_rate: float = 1e-3  # of the second, for what the mechanisms brought
+    clip: float = 1.0  # the largest norm of the second stage's gradient
+    texts: int = 500  # held-out texts that quality is measured on
+
+    def check(self) -> None:
+        """Refuses what cannot be run."""
+        for name in ("minutes", "batch_tokens", "texts", "match_rate", "tune_rate", "map_rate", "clip"):
+            if getattr(self, name) <= 0:
+                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
+        for name in ("steps", "tune_steps", "keep_worst"):
+            if (getattr(self, name) or 0) < 0:
+                raise SubquadError(f"--{name.replace('_', '-')} must not be negative, but is {getattr(self, name)}")
+        if self.keep_layers and self.keep_worst:
+            raise SubquadError(
+                "--keep-layers names the layers that stay exact, --keep-worst finds them: give one of the two"
+            )

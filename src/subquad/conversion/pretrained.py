@@ -1,0 +1,234 @@
+"""Models of Hugging Face as something to convert: encoders, masked and causal language models."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from subquad.attention import Softmax
+from subquad.conversion.convertible import Kind, Outputs, Pairs
+from subquad.conversion.stretches import draw_stretches
+from subquad.errors import SubquadError
+from subquad.hub.attach import attached, attention_modules, getattr_int, hang, swap, write_down
+from subquad.hub.attach import options_of as mechanism_options
+from subquad.hub.looking import load_with_tokenizer, longest_input
+from subquad.tasks.mlm.corpus import split_texts
+from subquad.tasks.mlm.masking import MaskedBatch, choose
+from subquad.tasks.texts import Documents
+from subquad.types import AttentionOptions
+
+USUAL = 512  # tokens that a model is taken to read, where it does not say how many it can
+MOST = 2048  # tokens of the longest stretch, however many a model takes
+MASKED, BLANK, OTHER = 0.15, 0.8, 0.1  # of the tokens are to be found; of these become [MASK], or any token (BERT)
+
+Pooling = Literal["mean", "cls", "max"]
+
+
+class Pretrained:
+    """A model of Hugging Face with its tokenizer, and the text that it is converted on."""
+
+    def __init__(self, path: str | Path, documents: Documents, *, seed: int = 0, length: int | None = None) -> None:
+        """`length` is that of the longest stretches: as many tokens as the model takes, unless told."""
+        model, self.tokenizer = load_with_tokenizer(path)
+        self.path, self.kind = path, kind_of(model)
+        self.takes_cache = any(getattr(module, "is_causal", False) for module in attention_modules(model).values())
+        if any(mechanism_options(module) is not None for module in attention_modules(model).values()):
+            raise SubquadError(f"{path} was converted before: convert the model that it was made of")
+        if self.kind == "masked" and self.tokenizer.mask_token_id is None:
+            raise SubquadError(f"{path} is a masked language model, but its tokenizer has no mask token: it is another's")
+        takes = longest_input(model)
+        self.longest = length or min(takes or USUAL, MOST)
+        if self.longest < 8 or (takes is not None and self.longest > takes):
+            raise SubquadError(f"--length is {self.longest}, but must be from 8 to the {takes} tokens that the model takes")
+        splits = split_texts(documents, seed)
+        self.training, self.test = splits.train, [*splits.development, *splits.test]
+        self.pooling = _pooling(path)
+        self.comparisons: Pairs | None = None
+        self.teacher: Any = swap(model, Softmax(), layers=[])
+        for parameter in self.teacher.parameters():
+            parameter.requires_grad_(False)
+
+    @property
+    def notes(self) -> dict[str, object]:
+        kept = {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest}
+        return {**kept, "layers": len(self.mechanisms(self.teacher)), "pooling": self.pooling}
+
+    def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> Any:
+        model = deepcopy(self.teacher)
+        modules = attention_modules(model).values()
+        for place, (module, options) in enumerate(zip(modules, attention, strict=True)):
+            if options is not None:
+                hang(module, options, seed + getattr_int(module, "layer_idx", place))
+        write_down(model.config, list(attention))
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+        return model
+
+    def mechanisms(self, model: nn.Module) -> list[nn.Module]:
+        assert isinstance(model, PreTrainedModel)
+        return [attached(module) for module in attention_modules(model).values()]
+
+    def embeddings(self, model: nn.Module) -> list[nn.Parameter]:
+        """The tables of tokens and positions, and what turns vectors into tokens again."""
+        assert isinstance(model, PreTrainedModel)
+        tables: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        last: Any = model.get_output_embeddings()
+        return [parameter for module in [*tables, *([] if last is None else [last])] for parameter in module.parameters()]
+
+    def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
+        return self._stretches(self.training, max(1, tokens // length), length, seed)
+
+    def held_out(self, count: int, length: int, seed: int) -> MaskedBatch:
+        return self._stretches(self.test, count, length, seed)
+
+    def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
+        given: dict[str, Any] = {"input_ids": batch.tokens, "output_hidden_states": True}
+        if not bool(batch.keep.all()):
+            given["attention_mask"] = batch.keep.long()
+        if self.takes_cache:
+            given["use_cache"] = False
+        if not logits:
+            return Outputs(model.base_model(**given).hidden_states[1:], None)
+        with _only(model, batch.chosen):
+            found = model(**given)
+        return Outputs(found.hidden_states[1:], found.logits[0])
+
+    def pool(self, hidden: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
+        if self.pooling == "cls":
+            return hidden[:, 0]
+        if self.pooling == "max":
+            return hidden.masked_fill(~keep[..., None], -torch.inf).amax(1)
+        real = keep[..., None].to(hidden.dtype)
+        return (hidden * real).sum(1) / real.sum(1)
+
+    def pairs(self) -> Pairs | None:
+        return self.comparisons
+
+    def compare(self, first: Sequence[str], second: Sequence[str], scores: Sequence[float]) -> None:
+        """Takes sentences that people have compared."""
+        sides = [[self.encode(list(part)) for part in _parts(side, 64)] for side in (first, second)]
+        self.comparisons = Pairs(sides[0], sides[1], list(scores))
+
+    def save(self, model: Any, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
+        try:
+            model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            pooling = Path(self.path) / "1_Pooling" / "config.json"
+            if pooling.is_file():
+                (folder / "1_Pooling").mkdir(exist_ok=True)
+                shutil.copyfile(pooling, folder / "1_Pooling" / "config.json")
+        except OSError as error:
+            raise SubquadError(f"cannot write {folder}: {error.strerror or error}; make room, then go on") from None
+
+    def encode(self, texts: list[str], length: int | None = None) -> MaskedBatch:
+        """Texts as the model reads them, cut to a length, of which nothing is to be found."""
+        most = self.longest if length is None else length
+        rows = self.tokenizer(texts, truncation=True, max_length=most, verbose=False)["input_ids"]
+        size = max(1, *map(len, rows))
+        blank = self.tokenizer.pad_token_id or 0
+        tokens = torch.tensor([[*row, *[blank] * (size - len(row))] for row in rows])
+        keep = torch.arange(size) < torch.tensor([len(row) for row in rows])[:, None]
+        return MaskedBatch(tokens, tokens, torch.zeros_like(keep), keep)
+
+    def _stretches(self, texts: Sequence[str], count: int, length: int, seed: int) -> MaskedBatch:
+        drawing = torch.Generator().manual_seed(seed)
+        plain = self.encode(draw_stretches(texts, count, length, drawing), length)
+        if self.kind == "causal":
+            after = plain.keep.roll(-1, 1)
+            after[:, -1] = False
+            return plain._replace(right=plain.tokens.roll(-1, 1), chosen=after)
+        return plain if self.kind == "encoder" else self._masked(plain, drawing)
+
+    def _masked(self, plain: MaskedBatch, drawing: torch.Generator) -> MaskedBatch:
+        """With tokens taken out, as masked language models are trained."""
+        words = torch.arange(plain.tokens.shape[1]).expand(plain.tokens.shape)
+        special = torch.isin(plain.tokens, torch.tensor(self.tokenizer.all_special_ids))
+        chosen = choose(words, plain.keep & ~special, MASKED, drawing)
+        fate = torch.rand(words.shape, generator=drawing)
+        others = torch.randint(len(self.tokenizer), words.shape, generator=drawing)
+        tokens = torch.where(chosen & (fate < BLANK), self.tokenizer.mask_token_id, plain.tokens)
+        tokens = torch.where(chosen & (fate >= BLANK) & (fate < BLANK + OTHER), others, tokens)
+        return plain._replace(tokens=tokens, chosen=chosen)
+
+
+def kind_of(model: PreTrainedModel) -> Kind:
+    """What a model gives, which its class says."""
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise SubquadError(f"{name} has an encoder and a decoder: only models with one of the two can be converted")
+    if name.endswith("ForMaskedLM"):
+        return "masked"
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
+        return "causal"
+    if model.base_model is not model:
+        raise SubquadError(
+            f"{name} is neither an encoder nor a masked or causal language model: convert the model that it is built on"
+        )
+    return "encoder"
+
+
+@contextmanager
+def _only(model: Any, chosen: Bool[Tensor, "b n"]) -> Iterator[None]:
+    """While it lasts, a language model's head sees the chosen places only: most of its work would be for nothing."""
+
+    def pick(module: nn.Module, given: Any, found: Any) -> Any:
+        found["last_hidden_state"] = found["last_hidden_state"][chosen][None]
+        return found
+
+    hook = model.base_model.register_forward_hook(pick)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _pooling(path: str | Path) -> Pooling:
+    """How a sentence encoder makes a vector of a text, where it says so; else the mean."""
+    try:
+        told: Mapping[str, Any] = json.loads((Path(path) / "1_Pooling" / "config.json").read_text())
+    except (OSError, ValueError):
+        return "mean"
+    modes: dict[str, Pooling] = {
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_max_tokens": "max",
+    }
+    return next((mode for name, mode in modes.items() if told.get(name)), "mean")
+
+
+def _parts(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def read_pairs(path: Path) -> tuple[list[str], list[str], list[float], list[str]]:
+    """Sentences and scores of a table with tabs, and what is to be said of lines that have none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise SubquadError(f"--pairs: {path} cannot be read as text") from None
+    first, second, scores, bad = [], [], [], []
+    for number, line in enumerate(lines, start=1):
+        cells = line.split("\t")
+        try:
+            score = float(cells[4])
+            one, other = cells[5].strip(), cells[6].strip()
+        except (IndexError, ValueError):
+            bad.append(number)
+            continue
+        first.append(one)
+        second.append(other)
+        scores.append(score)
+    if len(scores) < 2:
+        raise SubquadError(f"--pairs: {path} has no scores in column 5 and sentences in 6 and 7, with tabs between columns")
+    what = "1 line is" if len(bad) == 1 else f"{len(bad):,} lines are"
+    said = [f"{path.name}: {what} left out, without a score and two sentences: the first is line {n}" for n in bad[:1]]
+    return first, second, scores, said

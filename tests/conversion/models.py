@@ -1,0 +1,55 @@
+"""Tiny models whose attention matters, with tokenizers, and texts for them."""
+
+import importlib
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from subquad.tasks.texts import Documents
+
+hf: Any = pytest.importorskip("transformers", reason="transformers is not installed: the extra `hub`")
+pretrained: Any = importlib.import_module("subquad.conversion.pretrained")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *(f"w{number}" for number in range(40))]
+SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES |= {"vocab_size": len(WORDS), "max_position_embeddings": 32, "initializer_range": 0.5, "pad_token_id": 0}
+GPT2: dict[str, Any] = {"n_embd": 16, "n_layer": 3, "n_head": 2, "vocab_size": len(WORDS), "n_positions": 32}
+GPT2 |= {"initializer_range": 0.5, "bos_token_id": 2, "eos_token_id": 3}
+
+
+def save(folder: Path, kind: str = "BertModel") -> Path:
+    """A model of a class, and its tokenizer."""
+    torch.manual_seed(0)
+    config = hf.GPT2Config(**GPT2) if kind.startswith("GPT2") else hf.BertConfig(**SIZES)
+    getattr(hf, kind)(config).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    hf.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+def documents(count: int = 12, words: int = 300) -> Documents:
+    """Sentences in which a word often comes after the one before it in the list, so that there is something to learn."""
+    drawing = random.Random(0)
+    texts = []
+    for _ in range(count):
+        said, at = [], drawing.randrange(40)
+        for place in range(words):
+            at = (at + 1) % 40 if drawing.random() < 0.7 else drawing.randrange(40)
+            said.append(f"w{at}" + (" ." if place % 9 == 8 else ""))
+        texts.append(" ".join(said))
+    return Documents([f"{number:02d}.txt" for number in range(count)], texts, [], ())
+
+
+def write(folder: Path) -> Path:
+    folder.mkdir()
+    for name, text in zip(documents().names, documents().texts, strict=True):
+        (folder / name).write_text(text)
+    return folder
+
+
+def original(folder: Path, kind: str = "BertModel", **given: Any) -> Any:
+    """Something to convert."""
+    return pretrained.Pretrained(save(folder, kind), documents(), **given)
