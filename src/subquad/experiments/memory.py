@@ -137,7 +137,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 
 
 def helps(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], better: str, worse: str) -> Iterator[Verdict]:
-    """Whether the intervals of the accuracy over seeds lie apart, at each length."""
+    """Whether the intervals of the accuracy over seeds lie apart, at each length; not decided where they overlap."""
     for length in dict.fromkeys(trial.length for trial in trials):
         of = {
             variant: [trial for trial in trials if (trial.variant, trial.length) == (variant, length)]
@@ -154,7 +154,7 @@ def helps(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], better:
             f"accuracy {_share(high)} against {_share(low)}, a difference of {100 * (high.middle - low.middle):.1f} points; "
             f"95% intervals over {len(done[better])} seeds"
         )
-        yield Verdict(claim, high.low > low.high, figures)
+        yield Verdict(claim, True if high.low > low.high else False if high.high < low.low else None, figures)
 
 
 def _share(found: Interval) -> str:
