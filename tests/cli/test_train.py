@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from subquad.attention import MECHANISMS
 from subquad.cli import main
 from subquad.results import Run
+from subquad.tasks import TASKS
 from tests.cli.test_cli import subquad
 
 SMALL = ["--layers", "1", "--heads", "2", "--width", "16", "--length", "10", "--batch", "16", "--held-out", "16"]
@@ -141,3 +144,11 @@ def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "copy: linear attention converges like softmax" in " ".join(printed.split())
     assert "--scale paper" in printed
+
+
+@pytest.mark.parametrize(("task", "attention"), list(product(TASKS, MECHANISMS)))
+def test_options_of_tasks_and_mechanisms_do_not_clash(task: str, attention: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", task, "--attention", attention, "--help"])
+    assert ended.value.code == 0
+    assert "--learning-rate" in capsys.readouterr().out

@@ -44,7 +44,7 @@ def test_options_come_back_from_json() -> None:
     assert TASKS[kept.pop("kind")](**kept) == FEW
 
 
-@pytest.mark.parametrize("changed", [{"points": 1}, {"chunk": -1}, {"sequences": 0}, {"time_weight": -0.1}])
+@pytest.mark.parametrize("changed", [{"integral_points": 1}, {"chunk": -1}, {"sequences": 0}, {"time_weight": -0.1}])
 def test_options_that_cannot_be_run(changed: dict[str, Any]) -> None:
     with pytest.raises(SubquadError, match=f"--{next(iter(changed)).replace('_', '-')} must"):
         replace(FEW, **changed).prepare()
@@ -116,7 +116,7 @@ def test_scores_do_not_depend_on_batches(tmp_path: Path) -> None:
 
 
 def test_the_loss_is_the_evaluated_likelihood() -> None:
-    task = replace(FEW, integral="trapezoid", points=64).prepare()
+    task = replace(FEW, integral="trapezoid", integral_points=64).prepare()
     model = task.build(Linear(), SMALL).eval()
     train = task.data.train
     with torch.no_grad():

@@ -55,7 +55,7 @@ class Events:
     head: HeadName = "mixture"  # of log-normal gaps, in closed form; or hawkes, an intensity for each type
     inner: int = 64  # units of the head
     integral: Integral = "monte-carlo"  # of the intensity in training; elsewhere by the trapezoid rule
-    points: int = 16  # of the integral over a gap; twice as many outside of training
+    integral_points: int = 16  # of the integral over a gap; twice as many outside of training
     components: int = 16  # of the mixture
     types_see_gap: bool = True  # of the mixture: whether the type depends on the gap, too
     type_weight: float = 0.0  # in the loss, of a head that is trained to predict the type; 0 for none
@@ -77,7 +77,7 @@ class Events:
     @property
     def heads(self) -> HeadOptions:
         """What is read from the stack."""
-        given = (self.head, self.inner, self.integral, self.points, self.components, self.types_see_gap)
+        given = (self.head, self.inner, self.integral, self.integral_points, self.components, self.types_see_gap)
         return HeadOptions(*given, self.type_weight, self.time_weight)
 
     def check(self) -> None:
@@ -88,8 +88,8 @@ class Events:
         for name in ("chunk", "type_weight", "time_weight"):
             if getattr(self, name) < 0:
                 raise SubquadError(f"--{name.replace('_', '-')} must not be negative, but is {getattr(self, name)}")
-        if self.points < 2:
-            raise SubquadError(f"--points must be at least 2, but is {self.points}")
+        if self.integral_points < 2:
+            raise SubquadError(f"--integral-points must be at least 2, but is {self.integral_points}")
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
         """The task itself. With what was learned before, the data are read only when they are needed."""
