@@ -5,10 +5,10 @@ import pytest
 from subquad.conversion.schedule import CYCLE, TIMED, length_of, planned, share
 
 
-def test_a_third_of_the_steps_have_the_longest_texts() -> None:
+def test_every_length_comes_in_turn() -> None:
     lengths = [length_of(step, 512) for step in range(len(CYCLE))]
-    assert lengths == [512, 256, 128, 512, 64, 32]
-    assert [length_of(step, 20) for step in range(len(CYCLE))] == [20, 10, 8, 20, 8, 8]
+    assert lengths == [512, 64, 16, 256, 32, 128]
+    assert [length_of(step, 20) for step in range(len(CYCLE))] == [20, 8, 8, 10, 8, 8]
     assert length_of(5, 4) == 4
 
 

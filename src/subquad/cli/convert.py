@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 from subquad.attention import MECHANISMS, Linear, options_from
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
+from subquad.cli.show import show
 from subquad.cli.train import load as load_run
 from subquad.cli.values import choose
 from subquad.conversion import ConversionOptions, Convertible, Progress, convert
@@ -25,6 +26,7 @@ from subquad.conversion.trained import Trained
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
 from subquad.measure.machine import describe, versions
+from subquad.report.conversion import answers, cost_table, stage_table, write_conversion_page
 from subquad.results import Run
 from subquad.tasks.texts import load_texts, python_topics
 from subquad.types import AttentionOptions
@@ -188,11 +190,20 @@ def _convert(run: Run, original: Convertible, attention: AttentionOptions, optio
     except KeyboardInterrupt:
         print(f"subquad: interrupted; go on with: subquad convert --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
         return INTERRUPTED
-    for row in run.rows():
-        if row.get("split") == "test":
-            print(row["recipe"], row["stage"], row["metric"], f"{row['value']:.4f}")
-    console.print(f"The model: {run.folder / 'model'}", highlight=False, soft_wrap=True)
+    _results(run, console)
     return 0
+
+
+def _results(run: Run, console: Console) -> None:
+    rows = run.rows()
+    show(stage_table(rows), console)
+    if any("length" in row for row in rows):
+        show(cost_table(rows), console)
+    for sentence in answers(rows):
+        console.print(sentence, highlight=False, soft_wrap=True)
+    page = run.folder / "report.html"
+    write_conversion_page([run], page)
+    console.print(f"The model: {run.folder / 'model'}   The page: {page}", highlight=False, soft_wrap=True)
 
 
 DEEDS = {
@@ -202,6 +213,7 @@ DEEDS = {
     "choose": "choosing layers",
     "tune": "tuning",
     "save": "saving",
+    "cost": "measuring time and memory",
 }
 
 

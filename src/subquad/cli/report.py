@@ -11,6 +11,7 @@ from rich.console import Console
 
 from subquad.errors import SubquadError
 from subquad.report.compare import load, write_figures, write_page
+from subquad.report.conversion import write_conversion_figures, write_conversion_page
 from subquad.report.spectrum import write_spectrum_figures, write_spectrum_page
 from subquad.report.training import write_training_figures, write_training_page
 from subquad.results import Run
@@ -67,5 +68,10 @@ def _spectrum(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path
     return partial(write_spectrum_figures, runs)
 
 
-PAGES = {"train": _training, "spectrum": _spectrum}
+def _conversion(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
+    write_conversion_page(runs, page)
+    return partial(write_conversion_figures, runs)
+
+
+PAGES = {"train": _training, "spectrum": _spectrum, "convert": _conversion}
 """What writes the page of a kind of run; that of the others is a comparison's."""

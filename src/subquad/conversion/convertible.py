@@ -1,12 +1,13 @@
 """What a conversion asks of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.results import Row
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.types import AttentionOptions
 
@@ -63,7 +64,7 @@ class Convertible(Protocol):
         ...
 
     def held_out(self, count: int, length: int, seed: int) -> MaskedBatch:
-        """Stretches of the text that is held out, at most so many."""
+        """Stretches of the text that is held out: so many, unless it is settled which ones they are."""
         ...
 
     def outputs(self, model: nn.Module, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
@@ -80,6 +81,10 @@ class Convertible(Protocol):
 
     def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
         """Leaves a student with these mechanisms for others to load."""
+        ...
+
+    def costs(self, folder: Path, lengths: Sequence[int]) -> Iterator[Row]:
+        """Time and memory against the length of a text, of the original and of the student in a folder."""
         ...
 
 

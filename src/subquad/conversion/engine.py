@@ -27,7 +27,7 @@ from subquad.training import checkpoints
 from subquad.training.loop import BATCH, generator
 from subquad.types import AttentionOptions
 
-MATCHED = 0.4
+MATCHED = 0.3
 """The share of a recipe's time that its first stage has."""
 WATCHED = 6
 """How often quality is looked at in a stage."""
@@ -119,6 +119,7 @@ class _Conversion:
             calibrates=any(matching.calibrations(attend) for attend in first),
             matches=any(True for attend in first for _ in attend.parameters()),
             chooses=options.keep_worst > 0,
+            costs=bool(options.cost_lengths),
         )
         self.model: nn.Module | None = None
         self.waiting: list[Row] = []
@@ -175,6 +176,12 @@ class _Conversion:
         """For others to load."""
         self.original.save(self._model, self._attention(phase.recipe), self.run.folder / "model")
 
+    def cost(self, phase: Phase) -> None:
+        """Time and memory of the original and of what became of it."""
+        for row in self.original.costs(self.run.folder / "model", self.options.cost_lengths):
+            self._tell(phase, 0, None, math.nan, ())
+            self._keep(phase, row)
+
     def _train(self, phase: Phase, checkpoint: checkpoints.Checkpoint | None) -> None:
         """A stage of many steps."""
         stand, key = self.stand, f"{phase.recipe.name}, {phase.stage}"
@@ -225,11 +232,12 @@ class _Conversion:
         """Adds the gradients of one batch, and gives its loss."""
         number = self.stand.taken + self.stand.step
         batch = self._batch(number)
-        if phase.does == "match":
-            drawing = generator(self.seed, PLACES, number)
-            return matching.match_step(self.original, self._model, batch, self._converted(phase.recipe), drawing)
-        goal = "task" if phase.recipe.name == EXACT else self.goal
-        loss = GOALS[goal](self.original, self._model, batch)
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"):
+            if phase.does == "match":
+                drawing = generator(self.seed, PLACES, number)
+                return matching.match_step(self.original, self._model, batch, self._converted(phase.recipe), drawing)
+            goal = "task" if phase.recipe.name == EXACT else self.goal
+            loss = GOALS[goal](self.original, self._model, batch)
         torch.autograd.backward(loss)
         return float(loss.detach())
 
@@ -326,4 +334,5 @@ _DEEDS: dict[str, Callable[[Any, Phase], None]] = {
     "calibrate": _Conversion.calibrate,
     "choose": _Conversion.choose,
     "save": _Conversion.save,
+    "cost": _Conversion.cost,
 }

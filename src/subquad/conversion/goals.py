@@ -24,7 +24,8 @@ def hidden_loss(original: Convertible, student: nn.Module, batch: MaskedBatch) -
     loss = torch.stack(errors).mean()
     if original.kind != "encoder":
         return loss
-    cosine = F.cosine_similarity(original.pool(found[-1], batch.keep), original.pool(wanted[-1], batch.keep))
+    own, exact = (original.pool(hidden[-1].float(), batch.keep) for hidden in (found, wanted))
+    cosine = F.cosine_similarity(own, exact)
     return loss + POOLED * (1 - cosine.mean())
 
 
@@ -61,6 +62,7 @@ def relative_error(
     own: Float[Tensor, "b n w"], exact: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]
 ) -> Float[Tensor, ""]:
     """The squared error over the square, of real positions."""
+    own, exact = own.float(), exact.float()
     real = keep[..., None].to(exact.dtype)
     return ((own - exact).square() * real).sum() / (exact.square() * real).sum()
 

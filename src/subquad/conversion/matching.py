@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from subquad.attention.looking import Call, watched
 from subquad.conversion.convertible import Convertible
 from subquad.ops import reference
+from subquad.ops.sums import precise, without_autocast
 from subquad.tasks.mlm.masking import MaskedBatch
 
 QUERIES = 128
@@ -36,7 +37,13 @@ class Matched(NamedTuple):
 
 
 def match(attend: Any, call: Call, places: Int[Tensor, "r"]) -> Matched:
-    """Compares a mechanism with softmax for the real queries at some places."""
+    """Compares a mechanism with softmax for the real queries at some places, in float32 at least."""
+    with without_autocast(call.q):
+        precisely = precise(call.q.dtype)
+        return _match(attend, call._replace(q=call.q.to(precisely), k=call.k.to(precisely), v=call.v.to(precisely)), places)
+
+
+def _match(attend: Any, call: Call, places: Int[Tensor, "r"]) -> Matched:
     with torch.no_grad():
         exact = reference.softmax_weights(call.q, call.k, call.keep, call.causal, places)
         wanted = exact @ call.v

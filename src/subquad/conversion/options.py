@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from subquad.conversion.convertible import Goal
 from subquad.errors import SubquadError
+
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,9 @@ class ConversionOptions:
     tune_rate: float = 3e-4  # of the second
     map_rate: float = 1e-3  # of the second, for what the mechanisms brought
     clip: float = 1.0  # the largest norm of the second stage's gradient
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: by autocast, faster where the processor knows it
     texts: int = 500  # held-out texts that quality is measured on
+    cost_lengths: tuple[int, ...] = LENGTHS  # tokens, at which time and memory are measured before and after; or none
 
     def check(self) -> None:
         """Refuses what cannot be run."""
@@ -34,6 +39,8 @@ class ConversionOptions:
         for name in ("steps", "tune_steps", "keep_worst"):
             if (getattr(self, name) or 0) < 0:
                 raise SubquadError(f"--{name.replace('_', '-')} must not be negative, but is {getattr(self, name)}")
+        if min(self.cost_lengths, default=1) < 1:
+            raise SubquadError(f"--cost-lengths must be positive, but {min(self.cost_lengths)} is not")
         if self.keep_layers and self.keep_worst:
             raise SubquadError(
                 "--keep-layers names the layers that stay exact, --keep-worst finds them: give one of the two"

@@ -19,7 +19,9 @@ from subquad.conversion.stretches import draw_stretches
 from subquad.errors import SubquadError
 from subquad.hub.attach import attached, attention_modules, getattr_int, hang, swap, write_down
 from subquad.hub.attach import options_of as mechanism_options
+from subquad.hub.costs import costs
 from subquad.hub.looking import load_with_tokenizer, longest_input
+from subquad.results import Row
 from subquad.tasks.mlm.corpus import split_texts
 from subquad.tasks.mlm.masking import MaskedBatch, choose
 from subquad.tasks.texts import Documents
@@ -127,6 +129,9 @@ class Pretrained:
                 shutil.copyfile(pooling, folder / "1_Pooling" / "config.json")
         except OSError as error:
             raise SubquadError(f"cannot write {folder}: {error.strerror or error}; make room, then go on") from None
+
+    def costs(self, folder: Path, lengths: Sequence[int]) -> Iterator[Row]:
+        return costs(self.path, folder, lengths)
 
     def encode(self, texts: list[str], length: int | None = None) -> MaskedBatch:
         """Texts as the model reads them, cut to a length, of which nothing is to be found."""

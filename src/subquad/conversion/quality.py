@@ -142,7 +142,8 @@ class Quality:
     @torch.no_grad()
     def heads(self, model: nn.Module) -> list[Row]:
         """By layer and head: how far its attention is from the original's on the same text, and its effective rank."""
-        batch = self.original.held_out(LOOKED, min(USUAL, self.original.longest), self.seed + HELD_OUT)
+        held_out = self.original.held_out(LOOKED, min(USUAL, self.original.longest), self.seed + HELD_OUT)
+        batch = _some(held_out, slice(LOOKED))
         sums: dict[tuple[str, int, int], float] = {}
         try:
             for row in range(len(batch.tokens)):

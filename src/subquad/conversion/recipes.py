@@ -8,7 +8,7 @@ from subquad.conversion.convertible import Goal
 from subquad.types import AttentionOptions
 
 Stage = Literal["original", "swapped", "calibrated", "distilled", "tuned"]
-Deed = Literal["measure", "start", "calibrate", "match", "choose", "tune", "save"]
+Deed = Literal["measure", "start", "calibrate", "match", "choose", "tune", "save", "cost"]
 
 CONVERSION, PLAIN, WINDOW, EXACT = "conversion", "plain fine-tuning", "window alone", "softmax fine-tuned"
 
@@ -47,7 +47,7 @@ def window_alone(attention: Hybrid) -> Hybrid:
     return replace(attention, rest=nothing)
 
 
-def phases(given: list[Recipe], *, calibrates: bool, matches: bool, chooses: bool) -> list[Phase]:
+def phases(given: list[Recipe], *, calibrates: bool, matches: bool, chooses: bool, costs: bool = False) -> list[Phase]:
     """All that is to be done, one after the other."""
     found = [Phase(given[0], "measure", "original")]
     for recipe in given:
@@ -61,7 +61,7 @@ def phases(given: list[Recipe], *, calibrates: bool, matches: bool, chooses: boo
         found += [Phase(recipe, does, "tuned") for does in _TUNE]
         if recipe.name == CONVERSION:
             found.append(Phase(recipe, "save", "tuned"))
-    return found
+    return [*found, Phase(given[0], "cost", "tuned")] if costs else found
 
 
 _CALIBRATE: tuple[Deed, ...] = ("calibrate", "measure")

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-CYCLE = (1, 2, 4, 1, 8, 16)
-"""The longest length over that of each step, in turn: a third of the steps have it, as what is not trained fails there."""
+CYCLE = (1, 8, 32, 2, 16, 4)
+"""The longest length over that of each step, in turn. All are there: what was learned at one length fails at others."""
 TIMED = 2 * len(CYCLE) + 1
 """The steps that tell how long the others will take, all lengths twice; not the first, which makes room for the others."""
 WARM_UP = TIMED

@@ -1,7 +1,7 @@
 """Runs of `subquad train mlm` as something to convert."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from subquad.attention import Softmax, SoftmaxAttention
 from subquad.conversion.convertible import Kind, Outputs, Pairs
 from subquad.errors import SubquadError
 from subquad.models import MultiheadAttention
-from subquad.results import Run, write_whole
+from subquad.results import Row, Run, write_whole
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.task import MlmTask, needed
@@ -68,10 +68,8 @@ class Trained:
         return options.masking.mask(windows, self.task.vocabulary.size, drawing)
 
     def held_out(self, count: int, length: int, seed: int) -> MaskedBatch:
-        """The test stretches of the run, in which the same tokens are taken out as when it was trained."""
-        batch = self.task.test.batch
-        some = torch.linspace(0, len(batch.tokens) - 1, min(count, len(batch.tokens))).long()
-        return MaskedBatch(*(part[some, :length] for part in batch))
+        """All test stretches of the run, in which the same tokens are taken out as when it was trained."""
+        return MaskedBatch(*(part[:, :length] for part in self.task.test.batch))
 
     def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
         hidden: list[Tensor] = []
@@ -100,6 +98,10 @@ class Trained:
         write_whole(folder / "run.json", json.dumps(kept, indent=2) + "\n")
         write_whole(folder / "rows.jsonl", "")
         checkpoints.save(folder / "checkpoint", 0, model, None, {"seed": about["seed"]})
+
+    def costs(self, folder: Path, lengths: Sequence[int]) -> Iterator[Row]:
+        """None: `subquad compare` measures them for models of one's own."""
+        return iter(())
 
 
 def _attentions(model: nn.Module) -> list[MultiheadAttention]:

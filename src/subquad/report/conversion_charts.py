@@ -1,0 +1,184 @@
+"""Charts of a conversion: quality against steps, heads before and after, time and memory against length."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from subquad.report.charts import HEIGHT, PALETTE
+from subquad.report.curves import thin
+from subquad.results import Row
+
+STAGES = ("original", "swapped", "calibrated", "distilled", "tuned")
+RECIPES = ("conversion", "plain fine-tuning", "window alone", "softmax fine-tuned")
+HEADS = {"attention divergence": "nats", "effective rank": "dimensions"}
+COSTS = {"seconds": "seconds", "bytes": "peak memory beside the model, MB"}
+APART = {*HEADS, *COSTS, "loss", "failure"}
+"""What is no quality."""
+CELL = 22  # pixels of a heat map's cell
+SMALL = (360, 200)  # pixels of one of several charts
+
+
+def conversion_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, alt.TopLevelMixin]:
+    """All that the rows give."""
+    drawn: dict[str, Any] = {}
+    if metrics := [metric for metric in qualities(rows) if any(_line(rows, metric))]:
+        drawn["quality"] = _grid([quality_chart(rows, metric) for metric in metrics])
+    if losses := [row for row in rows if row["metric"] == "loss" and row["value"] > 0]:
+        drawn["loss"] = _grid([loss_chart(losses, stage) for stage in STAGES if any(_of(losses, stage=stage))])
+    for metric in HEADS:
+        if (maps := heat_maps(rows, metric)) is not None:
+            drawn[metric.replace(" ", "-")] = maps
+    for metric in COSTS:
+        if found := [row for row in rows if row["metric"] == metric]:
+            drawn[metric] = cost_chart(found, metric, interactive=interactive)
+    background = "transparent" if interactive else "white"
+    return {name: one.configure(background=background).configure_view(stroke=None) for name, one in drawn.items()}
+
+
+def qualities(rows: Sequence[Row]) -> list[str]:
+    """The metrics that say how good a model is, as they came."""
+    return [metric for metric in dict.fromkeys(row["metric"] for row in rows) if metric not in APART]
+
+
+def quality_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
+    """A line for each recipe, marks where all held-out texts were asked, and the original dashed."""
+    found = list(_line(rows, metric))
+    asked = [_point(row) for row in _of(rows, metric=metric, split="test") if row["stage"] != "original"]
+    names = [name for name in RECIPES if any(_of(rows, recipe=name))]
+    colour = _colour("recipe", names)
+    scale = alt.Scale(type="log" if metric == "perplexity" else "linear", zero=False, nice=False, padding=8)
+    x, y = alt.X("step:Q", title="step"), alt.Y("value:Q", title=metric, scale=scale)
+    hints = [
+        "recipe:N",
+        "stage:N",
+        "step:Q",
+        *(alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high")),
+    ]
+    line = alt.Chart(alt.Data(values=found)).encode(x=x, y=y, color=colour)
+    layers: list[alt.Chart] = [
+        line.mark_line(strokeWidth=2),
+        line.mark_point(size=14, filled=True, opacity=1).encode(tooltip=hints),
+    ]
+    if asked:
+        base = alt.Chart(alt.Data(values=asked)).encode(x=x, color=colour)
+        layers.append(base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"))
+        layers.append(base.mark_point(shape="diamond", size=70, filled=True, opacity=1).encode(y=y, tooltip=hints))
+    if original := [_point(row) for row in _of(rows, metric=metric, stage="original")]:
+        base = alt.Chart(alt.Data(values=original[:1]))
+        layers.append(base.mark_rule(color=PALETTE[0], strokeDash=[5, 4]).encode(y=y, tooltip=hints))
+    drawn: Any = alt.layer(*layers)
+    return drawn.properties(width=SMALL[0], height=SMALL[1])
+
+
+def loss_chart(rows: Sequence[Row], stage: str) -> alt.Chart:
+    """Of one stage: the stages' losses are of different kinds."""
+    values = []
+    names = list(dict.fromkeys(row["recipe"] for row in rows))
+    for name in names:
+        own = list(_of(rows, stage=stage, recipe=name))
+        points = thin([row["step"] for row in own], [row["value"] for row in own])
+        values += [{"recipe": name, "step": step, "value": value} for step, value in points]
+    y = alt.Y("value:Q", title=f"loss, {stage}").scale(type="log", nice=False)
+    chart = alt.Chart(alt.Data(values=values)).mark_line(strokeWidth=1.5)
+    x = alt.X("step:Q", title="step").scale(zero=False, nice=False)
+    return chart.encode(x=x, y=y, color=_colour("recipe", names)).properties(width=SMALL[0], height=SMALL[1])
+
+
+def heat_maps(rows: Sequence[Row], metric: str) -> alt.HConcatChart | None:
+    """By layer and head, the stages of the conversion beside each other, in the same colours."""
+    own = [row for row in _of(rows, metric=metric, recipe="conversion") if "head" in row]
+    shown = [stage for stage in STAGES if any(_of(own, stage=stage))]
+    if metric == "attention divergence":
+        shown = [stage for stage in shown if stage != "original"]  # from itself
+    if not shown:
+        return None
+    last = [*shown[:-1][:2], shown[-1]] if len(shown) > 3 else shown
+    values = [row["value"] for row in own if row["stage"] in last]
+    scale = alt.Scale(scheme="viridis", domain=[min(0.0, *values), max(values)])
+    return alt.hconcat(*(_heat_map([row for row in own if row["stage"] == stage], stage, metric, scale) for stage in last))
+
+
+def _heat_map(rows: Sequence[Row], stage: str, metric: str, scale: alt.Scale) -> alt.Chart:
+    values = [{"layer": row["layer"], "head": row["head"], "value": row["value"]} for row in rows]
+    heads, layers = (len({row[name] for row in rows}) for name in ("head", "layer"))
+    return (
+        alt.Chart(alt.Data(values=values), title=stage)
+        .mark_rect()
+        .encode(
+            x=alt.X("head:O", title="head").axis(labelAngle=0, labelOverlap=True),
+            y=alt.Y("layer:O", title="layer"),
+            color=alt.Color("value:Q", title=HEADS[metric], scale=scale),
+            tooltip=["layer:O", "head:O", alt.Tooltip("value:Q", title=metric, format=".4~g")],
+        )
+        .properties(width=max(4, heads) * CELL, height=max(3, layers) * CELL)
+    )
+
+
+def cost_chart(rows: Sequence[Row], metric: str, *, interactive: bool) -> alt.LayerChart:
+    """Against length, on logarithmic axes."""
+    factor = 1e-6 if metric == "bytes" else 1.0
+    values = [
+        {"model": row["model"], "length": row["length"], **{end: factor * end_of(row, end) for end in _ENDS}}
+        for row in rows
+        if row["value"] > 0  # a logarithmic axis has no place for nothing
+    ]
+    lengths = sorted({row["length"] for row in rows})
+    x = alt.X("length:Q", title="length, tokens").axis(values=lengths, format="d", labelOverlap=True)
+    x = x.scale(type="log", base=2, nice=False, domain=[lengths[0], lengths[-1]])
+    y, low = (alt.Y(f"{end}:Q", title=COSTS[metric]).scale(type="log", nice=False) for end in ("value", "low"))
+    hints = ["model:N", "length:Q", *(alt.Tooltip(f"{end}:Q", format=".4~g") for end in _ENDS)]
+    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_colour("model", ["before", "after"]))
+    drawn: Any = alt.layer(
+        base.mark_area(opacity=0.18).encode(y=low, y2="high:Q"),
+        base.mark_line(strokeWidth=2).encode(y=y),
+        base.mark_point(filled=True, size=45, opacity=1).encode(y=y, tooltip=hints),
+    )
+    return drawn.properties(width="container" if interactive else 480, height=HEIGHT)
+
+
+_ENDS = ("value", "low", "high")
+
+
+def end_of(row: Row, end: str) -> float:
+    """The value itself, where a row has no interval."""
+    return float(row[end] if end in row else row["value"])
+
+
+def _line(rows: Sequence[Row], metric: str) -> Iterator[Row]:
+    """What was watched on the way, from the swapped model on; all there is, where nothing was watched."""
+    own = [row for row in _of(rows, metric=metric) if row["stage"] != "original"]
+    watched = [row for row in own if row.get("split") == "watched"]
+    for row in own:
+        if not watched or row.get("split") == "watched" or row["stage"] == "swapped":
+            yield _point(row)
+
+
+def _point(row: Row) -> Row:
+    return {
+        **{name: row.get(name) for name in ("recipe", "stage")},
+        **{"step": row.get("step") or 0, **{end: end_of(row, end) for end in _ENDS}},
+    }
+
+
+def _of(rows: Sequence[Row], **wanted: Any) -> Iterator[Row]:
+    return (row for row in rows if all(row.get(name) == value for name, value in wanted.items()))
+
+
+def _colour(field: str, names: Sequence[str]) -> alt.Color:
+    colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(names))] if field == "recipe" else PALETTE[:2]
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", labelLimit=400)
+    return alt.Color(f"{field}:N").scale(domain=list(names), range=colours).legend(legend)
+
+
+def _grid(charts: Sequence[Any]) -> Any:
+    return alt.concat(*charts, columns=2)
+
+
+def by_length(rows: Sequence[Row]) -> dict[int, Mapping[tuple[str, str], Row]]:
+    """What a text of each length cost, by metric and model."""
+    found: dict[int, dict[tuple[str, str], Row]] = {}
+    for row in rows:
+        if row["metric"] in (*COSTS, "failure") and "length" in row:
+            found.setdefault(row["length"], {})[row["metric"], row["model"]] = row
+    return dict(sorted(found.items()))
