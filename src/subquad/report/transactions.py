@@ -28,7 +28,7 @@ def write_transactions_page(folder: Path, scale: str, path: Path) -> None:
             for run in runs
             if run.about["options"]["task"]["label"] == label
         ]
-        drawn[f"auroc_{label}"] = curves(points(own, "auroc"), "AUROC on the development clients")
+        drawn[f"loss_{label}"] = curves(points(own, "loss"), "loss, nats for each client")
     title = "Clients by their transactions"
     simulated = not any(run.about["options"]["task"]["data"] for run in runs)
 
@@ -47,8 +47,8 @@ def write_transactions_page(folder: Path, scale: str, path: Path) -> None:
             )
         for label, by_name in gather(rows).items():
             yield table(qualities(label, by_name, transactions.best_possible(rows)))
-            if f"auroc_{label}" in drawn:
-                yield figure(f"auroc_{label}", f"AUROC by step{f', {label}' if label else ''}")
+            if f"loss_{label}" in drawn:
+                yield figure(f"loss_{label}", f"Training loss by step{f', {label}' if label else ''}")
         yield section("Cost")
         yield table(cost_table(rows))
         yield section("To run it again")
