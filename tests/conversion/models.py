@@ -2,6 +2,7 @@
 
 import importlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,20 @@ SIZES |= {"vocab_size": len(WORDS), "max_position_embeddings": 32, "initializer_
 GPT2: dict[str, Any] = {"n_embd": 16, "n_layer": 3, "n_head": 2, "vocab_size": len(WORDS), "n_positions": 32}
 GPT2 |= {"initializer_range": 0.5, "bos_token_id": 2, "eos_token_id": 3}
 
+DISTIL: dict[str, Any] = {"dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32, "vocab_size": len(WORDS)}
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "Bert": lambda: hf.BertConfig(**SIZES),
+    "DistilBert": lambda: hf.DistilBertConfig(**DISTIL, max_position_embeddings=32, initializer_range=0.5),
+    "Roberta": lambda: hf.RobertaConfig(**{**SIZES, "max_position_embeddings": 33}),  # of which one is for padding
+    "GPT2": lambda: hf.GPT2Config(**GPT2),
+    "Llama": lambda: hf.LlamaConfig(**SIZES, num_key_value_heads=1),
+}
+
 
 def save(folder: Path, kind: str = "BertModel") -> Path:
     """A model of a class, and its tokenizer."""
     torch.manual_seed(0)
-    config = hf.GPT2Config(**GPT2) if kind.startswith("GPT2") else hf.BertConfig(**SIZES)
+    config = next(make for name, make in CONFIGS.items() if kind.startswith(name))()
     getattr(hf, kind)(config).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(WORDS))
     hf.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)

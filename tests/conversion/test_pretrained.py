@@ -25,7 +25,10 @@ def test_the_teacher_is_the_original(tmp_path: Path) -> None:
     assert_close(found.hidden[2], wanted.hidden_states[3], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["BertForMaskedLM", "GPT2LMHeadModel"])
+LANGUAGE = ["BertForMaskedLM", "DistilBertForMaskedLM", "RobertaForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM"]
+
+
+@pytest.mark.parametrize("kind", LANGUAGE)
 def test_logits_are_those_of_the_chosen_places(tmp_path: Path, kind: str) -> None:
     teacher = original(tmp_path, kind)
     student = teacher.student([Linear()] * 3, 0)

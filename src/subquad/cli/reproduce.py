@@ -19,12 +19,22 @@ from subquad.cli import INTERRUPTED
 from subquad.cli.show import show
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
-from subquad.experiments import copying, events, linformer_claims, linformer_study, memory, transactions
+from subquad.experiments import (
+    conversion_claims,
+    conversion_study,
+    copying,
+    events,
+    linformer_claims,
+    linformer_study,
+    memory,
+    transactions,
+)
 from subquad.experiments.trials import Trial, Verdict, finished
 from subquad.report.copying import write_replication_page
 from subquad.report.events import write_events_page
 from subquad.report.linformer import write_linformer_page
 from subquad.report.memory import write_memory_page
+from subquad.report.recipes import write_recipes_page
 from subquad.report.tables import verdicts
 from subquad.report.transactions import write_transactions_page
 from subquad.results import Run
@@ -64,6 +74,10 @@ def _measure_linformer(folder: Path, scale: str) -> None:
     for seed in grid.seeds:
         _look(folder / linformer_study.Variant(grid.looked_at).name(seed), folder / f"spectrum-{seed}")
     _time(folder / "timing", grid.timing, grid.timing_budget)
+
+
+def _measure_nothing(folder: Path, scale: str) -> None:
+    """Conversions have measured all there is."""
 
 
 def _time(own: Path, arguments: Sequence[str], budget: int) -> None:
@@ -107,6 +121,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "linformer": Experiment(
         linformer_study.CLAIM, linformer_study.SCALES, _measure_linformer, linformer_claims.judge, write_linformer_page
     ),
+    "conversion": Experiment(
+        conversion_study.CLAIM, conversion_study.SCALES, _measure_nothing, conversion_claims.judge, write_recipes_page
+    ),
 }
 
 
@@ -124,7 +141,10 @@ class Reproduce:
     data: Path | None = None
     """Real data, for an experiment that takes them: transactions (Sberbank's or Berka's folder, or a table), events (a
     folder of EasyTPP's files or of times and types, or of several such folders), linformer (texts; labels, where they have
-    some, are what its classifiers learn)."""
+    some, are what its classifiers learn), conversion (texts)."""
+    original: Path | None = None
+    """For conversion: a run of `subquad train mlm`, or the folder of a masked language model of Hugging Face, that is
+    converted in the place of one that is trained here."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -139,12 +159,13 @@ def main(arguments: Sequence[str]) -> int:
     if given.jobs < 1:
         raise SubquadError(f"--jobs must be positive, but is {given.jobs}")
     folder = given.out or Path("runs") / f"reproduce-{given.experiment}-{scale}"
-    grid = _with_data(experiment.scales[scale], given.experiment, given.data)
+    grid = _with_original(_with_data(experiment.scales[scale], given.experiment, given.data), given)
     try:
         _train_all(list(grid.trials()), folder, given.jobs, console)
         experiment.measure(folder, scale)
     except KeyboardInterrupt:
-        more = f" --data {shlex.quote(str(given.data))}" if given.data else ""
+        paths = {"--data": given.data, "--original": given.original}
+        more = "".join(f" {name} {shlex.quote(str(path))}" for name, path in paths.items() if path)
         again = f"subquad reproduce {given.experiment} --scale {scale} --out {shlex.quote(str(folder))}{more}"
         print(f"subquad: interrupted; go on with: {again}", file=sys.stderr)
         return INTERRUPTED
@@ -164,6 +185,23 @@ def _with_data(grid: Any, name: str, data: Path | None) -> Scale:
     if not data.exists():
         raise SubquadError(f"there is nothing at {data}: --data takes a folder or a table")
     return dataclasses.replace(grid, data=str(data))
+
+
+def _with_original(grid: Any, given: Reproduce) -> Scale:
+    """The same with a model that is there already."""
+    path = given.original
+    if path is None:
+        return grid
+    if not hasattr(grid, "original"):
+        raise SubquadError(f"the experiment {given.experiment} trains all its models itself: leave out --original")
+    is_run = (path / "run.json").exists()
+    if not is_run and not (path / "config.json").exists():
+        raise SubquadError(
+            f"there is no model at {path}: --original takes a run of subquad train mlm, or a folder of Hugging Face"
+        )
+    if is_run and given.data is not None:
+        raise SubquadError("a run is converted on its own text: leave out --data, or --original")
+    return dataclasses.replace(grid, original=str(path))
 
 
 def _list(console: Console) -> None:
@@ -218,7 +256,7 @@ def _ready(waiting: Sequence[Trial], running: Collection[str], folder: Path) -> 
 
 def _start(trial: Trial, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "subquad", "train", *_arguments(trial, folder)],
+        [sys.executable, "-m", "subquad", trial.command, *_arguments(trial, folder)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -228,9 +266,12 @@ def _start(trial: Trial, folder: Path) -> subprocess.Popen[str]:
 
 
 def _arguments(trial: Trial, folder: Path) -> list[str]:
-    """What `subquad train` is given, or how it goes on with what is there."""
+    """What a trial's command is given, or how it goes on with what is there."""
     own = folder / trial.name
     if (own / "run.json").exists():
         return ["--resume", str(own)]
+    if trial.command == "convert":
+        model = (str(folder / trial.start),) if trial.start else ()
+        return [*model, *trial.arguments, "--out", str(own)]
     start = ("--start", str(folder / trial.start)) if trial.start else ()
     return [*trial.arguments, *start, "--no-page", "--out", str(own)]

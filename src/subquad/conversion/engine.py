@@ -247,8 +247,9 @@ class _Conversion:
         maps = [parameter for attend in mechanisms for parameter in attend.parameters()]
         if phase.does == "match":
             return torch.optim.Adam(maps, lr=self.options.match_rate)
-        apart = {id(parameter) for parameter in (*maps, *self.original.embeddings(self._model))}
-        rest = [parameter for parameter in self._model.parameters() if id(parameter) not in apart]
+        apart = {id(parameter) for parameter in maps}
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        rest = [parameter for parameter in trained if id(parameter) not in apart]
         groups = [{"params": rest, "lr": self.options.tune_rate}, {"params": maps, "lr": self.options.map_rate}]
         return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
 
@@ -266,16 +267,16 @@ class _Conversion:
         every = 60.0 * self.options.minutes / len(self.recipes)
         return (MATCHED * every if phase.does == "match" else every) - self.stand.elapsed
 
-    def _batch(self, number: int) -> MaskedBatch:
-        length = length_of(number, self.original.longest)
-        seed = generator(self.seed, BATCH, number).initial_seed()
+    def _batch(self, number: int, stream: int = BATCH) -> MaskedBatch:
+        """An encoder reads texts of any length; a language model is trained, and measured, on full ones."""
+        longest = self.original.longest
+        length = length_of(number, longest) if self.original.kind == "encoder" else longest
+        seed = generator(self.seed, stream, number).initial_seed()
         return self.original.batch(self.options.batch_tokens, length, seed)
 
     def _looked(self) -> list[MaskedBatch]:
         """Texts to learn from, to set or to choose something by."""
-        tokens, longest = self.options.batch_tokens, self.original.longest
-        seeds = [generator(self.seed, LOOKED, number).initial_seed() for number in range(CALIBRATED)]
-        return [self.original.batch(tokens, length_of(number, longest), seed) for number, seed in enumerate(seeds)]
+        return [self._batch(number, LOOKED) for number in range(CALIBRATED)]
 
     def _glance(self, phase: Phase) -> Sequence[Judged]:
         """Quality on few texts, in mid-stage."""
@@ -291,7 +292,11 @@ class _Conversion:
         return [layer for layer, options in enumerate(self._attention(recipe)) if options is not None]
 
     def _fresh(self, recipe: Recipe) -> nn.Module:
-        return self.original.student(self._attention(recipe), self.seed)
+        """The gradients of embeddings, which stay, would be as large as the vocabulary."""
+        model = self.original.student(self._attention(recipe), self.seed)
+        for parameter in self.original.embeddings(model):
+            parameter.requires_grad_(False)
+        return model
 
     @property
     def _model(self) -> nn.Module:

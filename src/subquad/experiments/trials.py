@@ -12,7 +12,7 @@ from subquad.results import Row, Run
 
 
 class Trial(NamedTuple):
-    """One training: what it is called, what tells it from others, and what `subquad train` is given."""
+    """One training: what it is called, what tells it from others, and what `subquad train` or `convert` is given."""
 
     name: str
     variant: str
@@ -20,6 +20,7 @@ class Trial(NamedTuple):
     seed: int
     arguments: tuple[str, ...]
     start: str = ""  # the name of the trial whose model it starts from, which has to be finished before
+    command: str = "train"  # or "convert"
 
 
 class Verdict(NamedTuple):
@@ -31,11 +32,22 @@ class Verdict(NamedTuple):
 
 
 def finished(folder: Path) -> bool:
-    """Whether a training came to its last step."""
+    """Whether a training, or a conversion with its controls, came to its last step."""
     if not (folder / "run.json").exists():
         return False
-    run = Run.open(folder, "train")
-    return any(row["metric"] == "sample" for row in run.rows())
+    run = Run.open(folder)
+    if run.about.get("kind") == "convert":
+        return _is_converted(run)
+    return any(row["metric"] == "sample" for row in Run.open(folder, "train").rows())
+
+
+def _is_converted(run: Run) -> bool:
+    """Softmax is the last of a language model's controls."""
+    from subquad.conversion.recipes import CONVERSION, EXACT
+
+    last = EXACT if run.about["options"]["conversion"]["controls"] else CONVERSION
+    ends = {"recipe": last, "stage": "tuned", "split": "test"}
+    return any(all(row.get(name) == value for name, value in ends.items()) for row in run.rows())
 
 
 def load(folder: Path, trials: Sequence[Trial]) -> dict[str, list[Row]]:
