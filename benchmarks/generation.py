@@ -1,17 +1,20 @@
 """Whether `generate` with a state cache takes as long for its last tokens as for its first. Run by `make bench-generation`.
 
-Models of GPT-2's and of Llama's shape with random weights write 2048 tokens, on one thread. The time of the last 100 is put
-beside that of the first 100 after the prompt, in seconds of the processor, which other programs disturb least; so are the
-bytes of the cache, and the memory of the process. Softmax with the cache that grows is there to compare with.
+Models of GPT-2's and of Llama's shape with random weights write 2048 tokens, on one thread. The last 100 of them are written
+in turns with the first 100 of another text by the same model, token by token, so that whatever else the machine does hits
+both alike; what is compared is the processor's time for a token. Beside it stand the bytes of the cache and what the process
+holds. Softmax with the cache that grows is there to compare with.
 
 That the tokens are those of the model without a cache is seen twice: the first are written once more with and without, in
 float64, as two tokens may be equally likely in float32; and all of them are read in one pass, in which every token has to be
 the likeliest after those before it.
 """
 
+import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from statistics import median
-from time import process_time
+from threading import Semaphore
+from time import thread_time
 from typing import Any
 
 import psutil
@@ -25,6 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from subquad import hub
 from subquad.measure.memory import in_fresh_process
+from subquad.measure.timing import median, ratio
 
 EDGE = 100
 
@@ -34,10 +38,9 @@ class Options:
     """The time of a token, early and late."""
 
     families: tuple[str, ...] = ("gpt2", "llama")
-    attentions: tuple[str, ...] = ("linear", "favor", "infinity", "softmax")
+    attentions: tuple[str, ...] = ("linear", "favor", "hybrid", "softmax")
     tokens: int = 2048
-    again: int = 256  # tokens that are written without a cache as well
-    rounds: int = 3
+    again: int = 64  # tokens that are written without a cache as well
     layers: int = 4
     width: int = 256
     heads: int = 4
@@ -72,48 +75,67 @@ def build(family: str, given: Options) -> Any:
 
 
 class Clock(transformers.LogitsProcessor):
-    """Notes the time and the memory whenever a token has been computed."""
+    """Notes the time of each token and the memory after it. From a token on it takes turns with another one."""
 
-    def __init__(self, cache: Any) -> None:
-        self.cache, self.seconds, self.bytes, self.resident = cache, [], [], []  # type: ignore[var-annotated]
+    def __init__(self, cache: Any, turns_from: float) -> None:
+        self.cache, self.turns_from, self.other = cache, turns_from, self
+        self.seconds, self.bytes, self.resident = [], [], []  # type: ignore[var-annotated]
+        self.turn = Semaphore(0)
+        self.begun = 0.0
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        self.seconds.append(process_time())
+        self.seconds.append(thread_time() - self.begun)
         self.bytes.append(self.cache.nbytes)
         self.resident.append(psutil.Process().memory_info().rss)
+        if len(self.seconds) >= self.turns_from:
+            self.other.turn.release()
+            self.turn.acquire()
+        self.begun = thread_time()
         return scores
 
 
 def measure(family: str, attention: str, given: Options) -> dict[str, float]:
-    """One text."""
+    """One text to its end, and the beginning of another."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     model = hub.swap(build(family, given), attention)
     prompt = torch.randint(0, given.vocabulary, (1, 16))
-    model.generate(
-        prompt, max_new_tokens=8, past_key_values=hub.state_cache(model)
-    )  # nothing is then done for the first time
-    cache = hub.state_cache(model)
-    clock = Clock(cache)
-    asked: dict[str, Any] = {"do_sample": False, "logits_processor": [clock], "past_key_values": cache}
-    written = model.generate(prompt, max_new_tokens=given.tokens, **asked)
+    _write(model, prompt, 8, None)  # nothing is then done for the first time
+    whole, start = Clock(hub.state_cache(model), given.tokens - EDGE), Clock(hub.state_cache(model), 1)
+    whole.other, start.other = start, whole
+    with ThreadPoolExecutor(2) as threads:
+        text = threads.submit(_write, model, prompt, given.tokens, whole)
+        start.turn.acquire()  # it begins when the other one is near its end
+        threads.submit(_write, model, prompt, EDGE + 1, start).result()
+        written = text.result()
     unlike = _unlike(model, written, prompt.shape[1])
     model.double()
     brief: dict[str, Any] = {"do_sample": False, "max_new_tokens": given.again}
-    once, again = (
-        model.generate(prompt, **brief, past_key_values=hub.state_cache(model)),
-        model.generate(prompt, **brief, use_cache=False),
-    )
-    early, late = EDGE, given.tokens - 1
+    once = model.generate(prompt, **brief, past_key_values=hub.state_cache(model))
+    again = model.generate(prompt, **brief, use_cache=False)
+    early, late = start.seconds[1 : EDGE + 1], whole.seconds[-EDGE:]
+    slower = ratio(late, early)
     return {
-        "early": clock.seconds[early] - clock.seconds[0],
-        "late": clock.seconds[late] - clock.seconds[late - EDGE],
-        "bytes early": clock.bytes[early],
-        "bytes late": clock.bytes[late],
-        "more memory": clock.resident[late] - clock.resident[early],
-        "same": float(torch.equal(once, again)),
-        "unlike": unlike,
+        **{"ratio": slower.middle, "low": slower.low, "high": slower.high, "seconds": median(late).middle},
+        **{"bytes early": whole.bytes[EDGE], "bytes late": whole.bytes[-1]},
+        **{"more memory": whole.resident[given.tokens - EDGE - 1] - whole.resident[EDGE]},
+        **{"same": float(torch.equal(once, again)), "unlike": unlike},
     }
+
+
+def _write(model: Any, prompt: Tensor, tokens: int, clock: Clock | None) -> Tensor:
+    cache = hub.state_cache(model) if clock is None else clock.cache
+    asked: dict[str, Any] = {"do_sample": False, "past_key_values": cache, "max_new_tokens": tokens}
+    if clock is not None:
+        clock.begun = thread_time()
+        asked["logits_processor"] = [clock]
+    try:
+        written: Tensor = model.generate(prompt, **asked)
+    finally:
+        if clock is not None:  # the other may go on by itself
+            clock.other.turns_from = math.inf
+            clock.other.turn.release()
+    return written
 
 
 @torch.no_grad()
@@ -125,30 +147,28 @@ def _unlike(model: Any, written: Tensor, start: int) -> float:
 
 
 def main(given: Options) -> None:
-    """Every model and mechanism, each round in a fresh process."""
+    """Every model and mechanism, each in a fresh process."""
+    console = Console(width=160)
     columns = ("last / first 100", "ms a token", "cache at 100, kB", "at the end, kB", "process, MB more", "same", "unlike")
     table = Table("model", "attention", *(Column(name, justify="right") for name in columns))
     for family in given.families:
         for attention in given.attentions:
-            runs = [in_fresh_process(measure, family, attention, given) for _ in range(given.rounds)]
-            ratios = sorted(run["late"] / run["early"] for run in runs)
+            found = in_fresh_process(measure, family, attention, given)
+            console.print(f"{family}, {attention}: last / first 100 {found['ratio']:.2f}", highlight=False)
             table.add_row(
                 family,
                 attention,
-                f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
-                f"{median(run['late'] for run in runs) / EDGE * 1e3:.2f}",
-                f"{runs[0]['bytes early'] / 1e3:.0f}",
-                f"{runs[0]['bytes late'] / 1e3:.0f}",
-                f"{max(run['more memory'] for run in runs) / 1e6:.1f}",
-                "yes" if all(run["same"] for run in runs) else "no",
-                f"{max(run['unlike'] for run in runs):.0f} of {given.tokens}",
+                f"{found['ratio']:.2f} ({found['low']:.2f} to {found['high']:.2f})",
+                f"{found['seconds'] * 1e3:.2f}",
+                f"{found['bytes early'] / 1e3:.0f}",
+                f"{found['bytes late'] / 1e3:.0f}",
+                f"{found['more memory'] / 1e6:.1f}",
+                "yes" if found["same"] else "no",
+                f"{found['unlike']:.0f} of {given.tokens}",
             )
-    console = Console(width=160)
-    about = (
-        f"{given.layers} layers of width {given.width}, {given.heads} heads, {given.tokens} tokens, {given.rounds} rounds"
-    )
     console.print(
-        f"{about}; same: {given.again} as without a cache, in float64; unlike: not the likeliest when read at once"
+        f"{given.layers} layers of width {given.width}, {given.heads} heads, {given.tokens} tokens; same: {given.again} as "
+        "without a cache, in float64; unlike: not the likeliest when read at once"
     )
     console.print(table)
 
