@@ -85,7 +85,7 @@ SCALES: dict[str, Grid] = {
         arguments=SMALL,
         by_source={
             SIMULATED: ("--batch", "32", "--steps", "300", "--learning-rate", "3e-3"),
-            "financial": ("--batch", "4", "--chunk", "512", "--steps", "200", "--learning-rate", "3e-3"),
+            "financial": ("--batch", "4", "--chunk", "512", "--steps", "120", "--learning-rate", "3e-3"),
         },
         others=REAL,
         own={"favor": ("--features", "64"), "infinity": ("--segment", "128", "--basis", "64")},
