@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from subquad import Favor, Hybrid, Learned, Linear, Linformer, Softmax
 from subquad.attention.looking import Call
-from subquad.conversion.matching import Moments, calibrate, divergences, listen, match, match_step, some_places
+from subquad.conversion.matching import Gain, Moments, calibrate, divergences, listen, match, match_step, some_places
 from tests.conversion.models import original
 
 B, H, N, D = 3, 2, 13, 4
@@ -115,7 +115,7 @@ def test_calibration_gives_each_layer_its_own_moments(tmp_path: Path) -> None:
     for layer, attend in enumerate(teacher.mechanisms(student)):
         attend.feature_map.calibrate = lambda *given, layer=layer: told.__setitem__(layer, given)
     batch = teacher.batch(64, 16, 0)
-    calibrate(teacher, student, [batch], [0, 1, 2])
+    calibrate(teacher, student, [batch], [0, 1, 2], seed=0)
     assert [part.shape for part in told[2]] == [(2, 8), (2, 8), (2, 8, 8), (2, 8, 8)]
     heard = listen(teacher, batch, [1])[1]
     assert_close(told[1][1], heard.k.double().mean((0, 2)))
@@ -125,3 +125,30 @@ def test_places_are_few_and_in_order() -> None:
     places = some_places(1000, torch.Generator().manual_seed(0))
     assert len(places) == 128
     assert bool((places.diff() > 0).all())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gain_is_the_one_with_the_least_divergence(causal: bool) -> None:
+    given, attend, places = call(padded(), causal=causal), build(Hybrid(block=3)), torch.arange(N)
+    gain = Gain(attend)
+    with torch.no_grad():
+        gain.add(given, places)
+        best = gain.solve()
+        found = []
+        for away in (-0.1, 0.0, 0.1):
+            attend.log_gain.copy_(best + away)
+            divergence = match(attend, given, places).divergence
+            assert divergence is not None
+            found.append(divergence)
+    assert (found[1] < found[0]).all()
+    assert (found[1] < found[2]).all()
+
+
+def test_a_hybrid_is_given_its_gain(tmp_path: Path) -> None:
+    teacher = original(tmp_path)
+    batch = teacher.batch(64, 16, 0)
+    student = teacher.student([Hybrid(block=2)] * 3, 0)
+    before = divergences(teacher, student, [batch], [0, 1, 2], seed=0)
+    calibrate(teacher, student, [batch], [0, 1, 2], seed=0)
+    after = divergences(teacher, student, [batch], [0, 1, 2], seed=0)
+    assert all(after[layer] < 0.5 * before[layer] for layer in range(3))

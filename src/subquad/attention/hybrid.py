@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
@@ -153,6 +153,14 @@ class HybridAttention(nn.Module):
         some = q if places is None else q[:, :, places]
         gain = self.log_gain.to(q.dtype)
         return reference.hybrid_weights(q, k, phi_q(some), phi_k(k), gain, self.options.block, keep, causal, places)
+
+    def shares(
+        self, weights: Float[Tensor, "b h r n"], keep: Keep | None, places: Int[Tensor, "r"]
+    ) -> tuple[Float[Tensor, "b h r"], Float[Tensor, "b h r"]]:
+        """How much of each row of a matrix lies within the window, and how much beyond it."""
+        kept = torch.ones(1, weights.shape[3], dtype=torch.bool, device=weights.device) if keep is None else keep
+        near = reference.neighbours(kept, self.options.block)[:, :, places]
+        return (weights * near).sum(-1), (weights * ~near).sum(-1)
 
     def _attend(self, packed: Packed, rest: LinearState | None) -> tuple[Tensor, LinearState | None]:
         gain = self.log_gain.to(precise(packed.k.dtype))

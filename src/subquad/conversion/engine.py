@@ -116,7 +116,7 @@ class _Conversion:
         first = original.mechanisms(self._fresh(self.recipes[0]))
         self.phases = phases(
             self.recipes,
-            calibrates=any(matching.calibrations(attend) for attend in first),
+            calibrates=any(map(matching.calibrates, first)),
             matches=any(True for attend in first for _ in attend.parameters()),
             chooses=options.keep_worst > 0,
             costs=bool(options.cost_lengths),
@@ -156,7 +156,7 @@ class _Conversion:
     def calibrate(self, phase: Phase) -> None:
         """All layers at once."""
         self._tell(phase, 0, None, math.nan, ())
-        matching.calibrate(self.original, self._model, self._looked(), self._converted(phase.recipe))
+        matching.calibrate(self.original, self._model, self._looked(), self._converted(phase.recipe), self.seed)
 
     def choose(self, phase: Phase) -> None:
         """The layers that are followed worst get their exact attention back; the others keep what they learned."""

@@ -6,12 +6,13 @@ weights, and the error of what comes out. Weights are compared for some of the q
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from subquad.attention import HybridAttention
 from subquad.attention.looking import Call, watched
 from subquad.conversion.convertible import Convertible
 from subquad.ops import reference
@@ -22,6 +23,8 @@ QUERIES = 128
 """Of each sequence, at most, whose weights are compared in a step."""
 TINY = 1e-10
 """The least weight that a divergence is taken of."""
+GAINS = 30.0
+"""The largest logarithm of a gain, either way."""
 
 
 class Matched(NamedTuple):
@@ -142,18 +145,71 @@ class Moments:
         ]
 
 
-def calibrations(attend: nn.Module) -> list[Callable[..., None]]:
-    """What of a mechanism can be set by the means and covariances of queries and keys."""
-    return [module.calibrate for module in attend.modules() if hasattr(module, "calibrate")]  # type: ignore[misc]
+class Gain:
+    """How much of a hybrid's weight should lie beyond its window, head by head, and how much does."""
+
+    def __init__(self, attend: HybridAttention) -> None:
+        self.attend = attend
+        self.wanted: list[Float[Tensor, "rows h"]] = []
+        self.odds: list[Float[Tensor, "rows h"]] = []
+
+    def add(self, call: Call, places: Int[Tensor, "r"]) -> None:
+        """Real queries at some places. The odds are those of beyond against within, in nats, with a gain of 1."""
+        given: Any = {"keep": call.keep, "causal": call.causal, "places": places}
+        near, far = self.attend.shares(self.attend.weights(call.q, call.k, **given), call.keep, places)
+        exact = reference.softmax_weights(call.q, call.k, call.keep, call.causal, places)
+        real = torch.ones_like(near[:, 0]) if call.keep is None else call.keep[:, places]
+        odds = far.log() - near.log() - self.attend.log_gain[:, None].to(far.dtype)
+        for rows, held in ((self.wanted, self.attend.shares(exact, call.keep, places)[1]), (self.odds, odds)):
+            rows.append(held.movedim(1, -1)[real > 0].double())
+
+    def solve(self) -> Float[Tensor, "h"]:
+        """The one with which the mean shares are the same, which is where KL(exact || own) is least in it; by bisection."""
+        wanted, odds = torch.cat(self.wanted).mean(0), torch.cat(self.odds)
+        low, high = (torch.full_like(wanted, end) for end in (-GAINS, GAINS))
+        for _ in range(60):
+            middle = (low + high) / 2
+            enough = torch.sigmoid(odds + middle).mean(0) >= wanted
+            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        return (low + high) / 2
 
 
-def calibrate(original: Convertible, student: nn.Module, batches: Sequence[MaskedBatch], layers: Sequence[int]) -> None:
-    """Sets all that can be, on the teacher's own queries and keys."""
-    moments = {layer: Moments() for layer in layers}
+def calibrates(attend: nn.Module) -> bool:
+    """Whether something of a mechanism can be set by what it is asked."""
+    return bool(_settings(attend)) or _has_gain(attend)
+
+
+def calibrate(
+    original: Convertible, student: nn.Module, batches: Sequence[MaskedBatch], layers: Sequence[int], seed: int
+) -> None:
+    """Sets all that can be, on the teacher's own queries and keys: feature maps first, then what depends on them."""
+    own, moments = original.mechanisms(student), {layer: Moments() for layer in layers}
     for batch in batches:
         for layer, call in listen(original, batch, layers).items():
             moments[layer].add(call)
-    own = original.mechanisms(student)
     for layer in layers:
-        for setting in calibrations(own[layer]):
+        for setting in _settings(own[layer]):
             setting(*moments[layer].means(), *moments[layer].covariances())
+    gains = {layer: Gain(attend) for layer in layers if _has_gain(attend := own[layer])}
+    if gains:
+        _set_gains(original, gains, batches, seed)
+
+
+@torch.no_grad()
+def _set_gains(original: Convertible, gains: dict[int, Gain], batches: Sequence[MaskedBatch], seed: int) -> None:
+    drawing = torch.Generator().manual_seed(seed)
+    for batch in batches:
+        places = some_places(batch.tokens.shape[1], drawing)
+        for layer, call in listen(original, batch, list(gains)).items():
+            gains[layer].add(call, places.to(call.q.device))
+    for gain in gains.values():
+        gain.attend.log_gain.copy_(gain.solve())
+
+
+def _settings(attend: nn.Module) -> list[Callable[..., None]]:
+    """What is set by the means and covariances of queries and keys."""
+    return [module.calibrate for module in attend.modules() if hasattr(module, "calibrate")]  # type: ignore[misc]
+
+
+def _has_gain(attend: nn.Module) -> TypeGuard[HybridAttention]:
+    return isinstance(attend, HybridAttention) and attend.feature_map.width(attend.width) > 0

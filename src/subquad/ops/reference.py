@@ -88,8 +88,7 @@ def hybrid_weights(
     """
     n, kept = q.shape[2], torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
     seen = visible(n, n, kept, causal, q.device) & kept[:, None, :, None]
-    at = (kept.cumsum(1) - 1) // block
-    near = ((at[:, :, None] - at[:, None]).abs() <= 1)[:, None] & seen
+    near = neighbours(kept, block) & seen
     if places is not None:
         q, seen, near = q[:, :, places], seen[:, :, places], near[:, :, places]
     scores = ((q @ k.mT) / math.sqrt(q.shape[-1])).masked_fill(~near, -math.inf)
@@ -104,6 +103,12 @@ def hybrid_weights(
     weights = torch.exp(scores - top) + features.masked_fill(~far, 0.0) * torch.exp(logs - top)
     total = weights.sum(-1, keepdim=True)
     return torch.where(total == 0, 0.0, weights / torch.where(total == 0, 1.0, total))
+
+
+def neighbours(kept: Bool[Tensor, "b n"], block: int) -> Bool[Tensor, "b 1 n n"]:
+    """Which positions are in the same block of kept ones or in neighbouring ones."""
+    at = (kept.cumsum(1) - 1) // block
+    return ((at[:, :, None] - at[:, None]).abs() <= 1)[:, None]
 
 
 def attend(weights: Float[Tensor, "b h n s"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
