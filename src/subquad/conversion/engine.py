@@ -195,7 +195,10 @@ class _Conversion:
             begun = time.perf_counter()
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * share(stand.step, total)
-            loss = self._step(phase, optimizer)
+            try:
+                loss = self._step(phase, optimizer)
+            except (_NotFiniteError, SubquadError):  # also of a mechanism, which was given what is no number
+                raise self._lost(phase) from None
             seconds = time.perf_counter() - begun
             stand.step, stand.clock, stand.elapsed = stand.step + 1, stand.clock + 1, stand.elapsed + seconds
             self._keep(phase, {"metric": "loss", "value": loss})
@@ -213,20 +216,20 @@ class _Conversion:
     def _step(self, phase: Phase, optimizer: torch.optim.Optimizer) -> float:
         """One update."""
         optimizer.zero_grad(set_to_none=True)
-        try:
-            loss = self._backward(phase)
-        except SubquadError:  # a mechanism that was given what is no number
-            loss = math.nan
+        loss = self._backward(phase)
         if not math.isfinite(loss):
-            raise SubquadError(
-                f"step {self.stand.step + 1} of {phase.recipe.name} came to numbers that are not finite; what was before it "
-                f"is kept in {self.run.folder}: try again with a lower --{phase.does}-rate"
-            )
+            raise _NotFiniteError
         if phase.does == "tune":
             every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             nn.utils.clip_grad_norm_(every, self.options.clip)
         optimizer.step()
         return loss
+
+    def _lost(self, phase: Phase) -> SubquadError:
+        return SubquadError(
+            f"{phase.recipe.name} came to numbers that are not finite by step {self.stand.step + 1}; what it was before is "
+            f"kept in {self.run.folder}: try again with a lower --{phase.does}-rate"
+        )
 
     def _backward(self, phase: Phase) -> float:
         """Adds the gradients of one batch, and gives its loss."""
@@ -280,7 +283,10 @@ class _Conversion:
 
     def _glance(self, phase: Phase) -> Sequence[Judged]:
         """Quality on few texts, in mid-stage."""
-        judged = self.quality.judge(self._model, whole=False)
+        try:
+            judged = self.quality.judge(self._model, whole=False)
+        except SubquadError:
+            raise self._lost(phase) from None
         for each in judged:
             self._keep(phase, {**each.row(), "split": "watched"})
         return judged
@@ -332,6 +338,10 @@ class _Conversion:
                 checkpoints.restore(found, self.model)
         self.run.keep_rows(lambda row: row["at"] <= self.stand.clock)
         return found
+
+
+class _NotFiniteError(Exception):
+    """A loss that is no number."""
 
 
 _DEEDS: dict[str, Callable[[Any, Phase], None]] = {
