@@ -26,6 +26,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "DistilBert": lambda: hf.DistilBertConfig(**DISTIL, max_position_embeddings=32, initializer_range=0.5),
     "Roberta": lambda: hf.RobertaConfig(**{**SIZES, "max_position_embeddings": 33}),  # of which one is for padding
     "GPT2": lambda: hf.GPT2Config(**GPT2),
+    "ModernBert": lambda: hf.ModernBertConfig(**SIZES, local_attention=4, global_attn_every_n_layers=2),
     "Llama": lambda: hf.LlamaConfig(**SIZES, num_key_value_heads=1),
 }
 

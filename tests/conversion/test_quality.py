@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from numpy import ndarray
 from scipy import stats
 
-from subquad import Learned, Linear
+from subquad import Learned, Linear, SubquadError
+from subquad.conversion import ConversionOptions
+from subquad.conversion.engine import check
 from subquad.conversion.quality import Figure, Judged, Quality, common_neighbours, compare_vectors, lengths, rank_correlation
 from tests.conversion.models import original
 
@@ -121,3 +123,12 @@ def test_heads(tmp_path: Path) -> None:
     own = quality.heads(teacher.teacher)
     assert max(row["value"] for row in own if row["metric"] == "attention divergence") < 1e-5
     assert all(1 < row["value"] < 32 for row in own if row["metric"] == "effective rank")
+
+
+def test_layers_with_a_window_of_the_models_own_have_no_heads(tmp_path: Path) -> None:
+    teacher = original(tmp_path, "ModernBertModel")  # whose second layer sees four tokens
+    with pytest.raises(SubquadError, match="hides other keys from one query than from another"):
+        check(teacher, Linear(Learned()), ConversionOptions())
+    check(teacher, Linear(Learned()), ConversionOptions(keep_layers=(1,)))
+    rows = Quality(teacher, 40, 0).heads(teacher.student([Linear(Learned()), None, Linear(Learned())], 0))
+    assert {row["layer"] for row in rows} == {0, 2}

@@ -29,7 +29,8 @@ PAIRS = 500  # of texts, whose likeness is compared
 LONG = 8  # so many times fewer texts of the longest length
 WATCHED = 5  # so many times fewer texts while a stage is under way
 LOOKED = 4  # texts whose attention matrices are compared
-TOKENS = 8192  # that a model reads at a time
+TOKENS = 8192  # that a model reads at a time,
+SPOKEN = 1024  # and where it says something of each of them, of which logits are as many as the vocabulary
 DRAWS = 400  # of the bootstrap
 HELD_OUT, TAKEN = 10_001, 10_002  # what held-out text is drawn by, beside the seed
 
@@ -132,11 +133,11 @@ class Quality:
         """exp of the mean of -log p over the tokens that are to be found; stretches are drawn again for its interval."""
         batch = _some(self._long, slice(None, None, 1 if whole else WATCHED))
         nats, counts = [], batch.chosen.sum(1).numpy()
-        for part in _pieces(batch):
+        for part in _pieces(batch, TOKENS if self.original.kind == "masked" else SPOKEN):
             logits = self.original.outputs(model, part, logits=True).logits
             assert logits is not None
-            nats.append(F.cross_entropy(logits.double(), part.right[part.chosen], reduction="none"))
-        value, low, high = mean_interval(torch.cat(nats).cpu().numpy(), counts)
+            nats.append(F.cross_entropy(logits.float(), part.right[part.chosen], reduction="none"))
+        value, low, high = mean_interval(torch.cat(nats).double().cpu().numpy(), counts)
         return Judged("perplexity", *(math.exp(min(700.0, end)) for end in (value, low, high)))
 
     @torch.no_grad()
@@ -150,8 +151,8 @@ class Quality:
                 own = _some(batch, slice(row, row + 1))
                 own = MaskedBatch(*(part[:, : int(own.keep.sum())] for part in own))
                 exact, found = (self._matrices(one, own) for one in (self.original.teacher, model))
-                for layer, (wanted, matrix) in enumerate(zip(exact, found, strict=True)):
-                    divergence = diverge(wanted, matrix, torch.ones(1, matrix.shape[2], dtype=matrix.dtype))
+                for layer, matrix in found.items():
+                    divergence = diverge(exact[layer], matrix, torch.ones(1, matrix.shape[2], dtype=matrix.dtype))
                     rank = effective_rank(singular_values(matrix[0]))
                     for metric, values in (("attention divergence", divergence), ("effective rank", rank)):
                         for head, value in enumerate(values.tolist()):
@@ -163,10 +164,12 @@ class Quality:
             for (metric, layer, head), value in sorted(sums.items())
         ]
 
-    def _matrices(self, model: nn.Module, batch: MaskedBatch) -> list[Tensor]:
+    def _matrices(self, model: nn.Module, batch: MaskedBatch) -> dict[int, Tensor]:
+        """By layer; of those that have a sliding window of the model's own there is none."""
+        layer_of = {id(attend): layer for layer, attend in enumerate(self.original.mechanisms(model))}
         with watched(self.original.mechanisms(model)) as calls:
             self.original.outputs(model, batch)
-        return [call.matrix() for call in calls]
+        return {layer_of[id(call.attend)]: call.matrix() for call in calls}
 
 
 def lengths(longest: int) -> list[int]:
@@ -230,8 +233,8 @@ def _some(batch: MaskedBatch, rows: slice) -> MaskedBatch:
     return MaskedBatch(*(part[rows] for part in batch))
 
 
-def _pieces(batch: MaskedBatch) -> Iterator[MaskedBatch]:
-    size = max(1, TOKENS // batch.tokens.shape[1])
+def _pieces(batch: MaskedBatch, tokens: int = TOKENS) -> Iterator[MaskedBatch]:
+    size = max(1, tokens // batch.tokens.shape[1])
     for start in range(0, len(batch.tokens), size):
         yield _some(batch, slice(start, start + size))
 
