@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from subquad.cli import main, reproduce
+from subquad.cli import convert, main, reproduce
 from subquad.experiments.conversion_claims import (
     CONTROL,
     Converted,
@@ -208,6 +208,7 @@ def write(folder: Path) -> Path:
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCALES, "quick", TINY)
     monkeypatch.setattr(reproduce, "_start", Done)
+    monkeypatch.setattr(convert, "write_conversion_page", lambda runs, path: None)  # which others test
     monkeypatch.chdir(tmp_path)
     texts = write(tmp_path / "texts")
     assert main(["reproduce", "conversion", "--data", str(texts), "--out", "run"]) == 0
