@@ -1,5 +1,7 @@
 """Longer texts than a model was made for, and what they cost before and after."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +90,15 @@ def test_what_fails_leaves_a_row_that_says_so(tmp_path: Path) -> None:
     (failed,) = [row for row in rows if row["metric"] == "failure"]
     assert (failed["model"], failed["length"], failed["failure"]) == ("after", 200, "error")
     assert "128" in failed["message"]
+
+
+def test_children_leave_nothing_behind(tmp_path: Path) -> None:
+    """Locks of progress bars did, of which Python told at its end."""
+    model(CONFIGS["bert"]()).save_pretrained(tmp_path / "one")
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys\nfrom subquad.hub.costs import costs\n"
+        'if __name__ == "__main__":\n    list(costs(sys.argv[1], sys.argv[1], [16], seconds=0.01))\n'
+    )
+    done = subprocess.run([sys.executable, script, tmp_path / "one"], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 import torch
+from transformers.utils import logging
 
 from subquad.hub.files import load
 from subquad.hub.positions import extend_positions
@@ -66,7 +67,8 @@ def _rows(outcome: workers.Outcome, about: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _work(path: str | Path, length: int) -> workers.Work:
-    """In a child."""
+    """In a child, without transformers' bars: their locks would outlive it."""
+    logging.disable_progress_bar()
     model = extend_positions(load(path), length)
     body: Any = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
     rows = int(torch.as_tensor(model.get_input_embeddings().weight).shape[0])
