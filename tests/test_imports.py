@@ -7,8 +7,8 @@ import subquad
 
 PACKAGE = Path(subquad.__file__).parent
 # From the design: a room, and the rooms it may look into.
-ROOMS = ["errors", "types", "results", "ops", "feature_maps", "attention", "models", "tasks"]
-ROOMS += ["training", "measure", "hub", "conversion", "experiments", "report", "cli"]
+ROOMS = ["errors", "types", "results", "ops", "feature_maps", "attention", "models", "tasks", "hub", "training", "measure"]
+ROOMS += ["conversion", "experiments", "report", "cli"]
 WITHOUT_TORCH = {"errors", "results", "report"}
 CALLABLES_ONLY = {"measure"}  # takes callables, so it knows no mechanism, model or task
 

@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 
 from subquad.attention import Softmax
 from subquad.conversion.convertible import Kind, Outputs, Pairs
+from subquad.conversion.costs import costs
 from subquad.conversion.stretches import draw_stretches
 from subquad.errors import SubquadError
 from subquad.hub.attach import attached, attention_modules, getattr_int, hang, swap, write_down
 from subquad.hub.attach import options_of as mechanism_options
-from subquad.hub.costs import costs
 from subquad.hub.looking import load_with_tokenizer, longest_input
 from subquad.results import Row
 from subquad.tasks.mlm.corpus import split_texts
