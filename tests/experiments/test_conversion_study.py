@@ -40,7 +40,7 @@ from subquad.experiments.conversion_study import (
 from subquad.experiments.trials import Trial, finished
 from subquad.report.recipes import CHARTS, points, recipe_table
 from subquad.results import Row, Run
-from tests.experiments.test_linformer_study import held
+from tests.experiments.test_linformer_study import Done, held
 
 QUICK = SCALES["quick"]
 
@@ -167,21 +167,6 @@ def test_a_conversion_is_finished_with_its_last_control(tmp_path: Path, controls
     assert finished(run.folder) is not controls
     run.append([row("tuned", 1.0, recipe="softmax fine-tuned")])
     assert finished(run.folder)
-
-
-class Done:
-    """A training or a conversion that ran here, without a process of its own."""
-
-    returncode = 0
-
-    def __init__(self, trial: Trial, folder: Path) -> None:
-        assert main([trial.command, *reproduce._arguments(trial, folder)]) == 0
-
-    def poll(self) -> int:
-        return 0
-
-    def communicate(self) -> tuple[str, str]:
-        return "", ""
 
 
 TINY = Grid(

@@ -148,12 +148,12 @@ def test_texts_are_learned_from_and_their_labels_too(tmp_path: Path) -> None:
 
 
 class Done:
-    """A training that ran here, without a process of its own."""
+    """A training or a conversion that ran here, without a process of its own."""
 
     returncode = 0
 
     def __init__(self, trial: Trial, folder: Path) -> None:
-        assert main(["train", *reproduce._arguments(trial, folder)]) == 0
+        assert main([trial.command, *reproduce._arguments(trial, folder)]) == 0
 
     def poll(self) -> int:
         return 0

@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 
 from subquad.attention import MECHANISMS, Linear, options_from
 from subquad.cli import INTERRUPTED
-from subquad.cli.options import registry
+from subquad.cli.options import attention_in, is_resumed, joined, registry
 from subquad.cli.show import show
 from subquad.cli.train import load as load_run
 from subquad.cli.values import choose
@@ -65,7 +65,7 @@ class Resume:
 def main(arguments: Sequence[str]) -> int:
     """Converts a model, keeps rows and checkpoints, and leaves the model and a page."""
     given = list(arguments)
-    if any(argument == "--resume" or argument.startswith("--resume=") for argument in given):
+    if is_resumed(given):
         run = Run.open(tyro.cli(Resume, args=given, prog="subquad convert").resume, "convert")
         original, attention, options = _opened(run.about)
     else:
@@ -74,9 +74,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _create(given: list[str]) -> tuple[Run, Convertible, AttentionOptions, ConversionOptions]:
-    name = choose("attention", _attention(given), ATTENTIONS)
+    name = choose("attention", attention_in(given, Shared.attention), ATTENTIONS)
     parsed: Any = tyro.cli(
-        _options(name),
+        joined("Convert", {"shared": Shared, "mechanism": ATTENTIONS[name], "conversion": ConversionOptions}),
         args=given,
         prog="subquad convert",
         description="Puts another attention into a trained model and trains it back to what it was.",
@@ -148,26 +148,6 @@ def _original(kept: Mapping[str, Any], options: ConversionOptions, seed: int) ->
             _say(complaint)
         original.compare(first, second, scores)
     return original
-
-
-def _attention(given: Sequence[str]) -> str:
-    """The name after --attention, which decides what other options there are."""
-    for at, argument in enumerate(given):
-        if argument == "--attention" and at + 1 < len(given):
-            return given[at + 1]
-        if argument.startswith("--attention="):
-            return argument.split("=", 1)[1]
-    return Shared.attention
-
-
-def _options(attention: str) -> Any:
-    """Everything that can be given with an attention, as one dataclass."""
-    parts: dict[str, Any] = {"mechanism": ATTENTIONS[attention], "conversion": ConversionOptions}
-    fields: list[Any] = [("shared", Annotated[Shared, tyro.conf.OmitArgPrefixes])]
-    fields += [
-        (name, Annotated[kind, tyro.conf.OmitArgPrefixes], field(default_factory=kind)) for name, kind in parts.items()
-    ]
-    return make_dataclass("Convert", fields, frozen=True)
 
 
 def _values(options: ConversionOptions) -> dict[str, Any]:

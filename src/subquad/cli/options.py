@@ -3,9 +3,10 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterable
-from typing import Any, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, get_type_hints
 
+import tyro
 from tyro.constructors import (
     ConstructorRegistry,
     PrimitiveConstructorSpec,
@@ -18,6 +19,31 @@ from tyro.constructors import (
 from subquad.attention.hybrid import Rest
 from subquad.cli.values import choose
 from subquad.feature_maps import FEATURE_MAPS, FeatureMapOptions
+
+
+def is_resumed(given: Sequence[str]) -> bool:
+    """Whether a run is to be gone on with, which takes no other options."""
+    return any(argument == "--resume" or argument.startswith("--resume=") for argument in given)
+
+
+def attention_in(given: Sequence[str], otherwise: str) -> str:
+    """The name after --attention, which decides what other options there are."""
+    for at, argument in enumerate(given):
+        if argument == "--attention" and at + 1 < len(given):
+            return given[at + 1]
+        if argument.startswith("--attention="):
+            return argument.split("=", 1)[1]
+    return otherwise
+
+
+def joined(name: str, parts: Mapping[str, type[Any]]) -> Any:
+    """One dataclass of several, whose options stand side by side. Those with positional arguments come first."""
+    fields = []
+    for part, kind in parts.items():
+        is_needed = any(at.default is at.default_factory is dataclasses.MISSING for at in dataclasses.fields(kind))
+        default = dataclasses.field() if is_needed else dataclasses.field(default_factory=kind)
+        fields.append((part, Annotated[kind, tyro.conf.OmitArgPrefixes], default))
+    return dataclasses.make_dataclass(name, fields, frozen=True)
 
 
 def registry(classes: Iterable[type[Any]]) -> ConstructorRegistry:

@@ -5,10 +5,10 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import tyro
 from rich.console import Console
@@ -18,7 +18,7 @@ from torch import nn
 
 from subquad.attention import MECHANISMS, options_from
 from subquad.cli import INTERRUPTED
-from subquad.cli.options import registry
+from subquad.cli.options import attention_in, is_resumed, joined, registry
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
 from subquad.measure.machine import describe, versions
@@ -63,7 +63,7 @@ class Resume:
 def main(arguments: Sequence[str]) -> int:
     """Trains a model on a task, keeps rows and checkpoints, and leaves a page."""
     given = list(arguments)
-    if any(argument == "--resume" or argument.startswith("--resume=") for argument in given):
+    if is_resumed(given):
         run = Run.open(tyro.cli(Resume, args=given, prog="subquad train").resume, "train")
         built = build(run.about)
         if not any((run.folder / "checkpoint").glob("step-*")):
@@ -87,7 +87,7 @@ def _usage() -> str:
 
 def _create(given: list[str]) -> tuple[Run, Built]:
     name = choose("task", given[0], TASKS)
-    attention = choose("attention", _attention(given), MECHANISMS)
+    attention = choose("attention", attention_in(given, Shared.attention), MECHANISMS)
     parsed: Any = tyro.cli(
         _options(name, attention),
         args=given[1:],
@@ -138,16 +138,6 @@ def _begin(about: Mapping[str, Any], built: Built) -> None:
         built.task.begin(built.model, load(Path(start))[1])
 
 
-def _attention(given: Sequence[str]) -> str:
-    """The name after --attention, which decides what other options there are."""
-    for at, argument in enumerate(given):
-        if argument == "--attention" and at + 1 < len(given):
-            return given[at + 1]
-        if argument.startswith("--attention="):
-            return argument.split("=", 1)[1]
-    return Shared.attention
-
-
 def _options(task: str, attention: str) -> Any:
     """Everything that can be given for a task with an attention, as one dataclass."""
     parts: dict[str, Any] = {
@@ -157,10 +147,7 @@ def _options(task: str, attention: str) -> Any:
         "model": ModelOptions,
         "training": TrainOptions,
     }
-    fields = [
-        (name, Annotated[kind, tyro.conf.OmitArgPrefixes], field(default_factory=kind)) for name, kind in parts.items()
-    ]
-    return make_dataclass("Train", fields, frozen=True)
+    return joined("Train", parts)
 
 
 def build(about: Mapping[str, Any]) -> Built:
