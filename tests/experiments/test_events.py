@@ -7,17 +7,19 @@ import pytest
 
 from subquad.cli import main
 from subquad.experiments import events
-from subquad.experiments.events import SCALES, Grid, Trained, cheaper, difference, judge, over_seeds, trained
+from subquad.experiments.events import SCALES, Grid, Setting, Trained, cheaper, difference, judge, over_seeds, trained
 from subquad.results import Row, Run
 
+TAXI = Setting("taxi")
 
-def run(folder: Path, source: str, attention: str, seed: int, **metrics: float) -> Trained:
+
+def run(folder: Path, setting: Setting, attention: str, seed: int, **metrics: float) -> Trained:
     """A finished training that came to these figures on the test."""
-    made = Run.create(folder / f"events-{source}-{attention}-{seed}", "train", {"options": {}})
+    made = Run.create(folder / f"events-{setting.source}-{setting.times}-{attention}-{seed}", "train", {"options": {}})
     rows: list[Row] = [{"metric": name, "value": value, "split": "test", "step": 9} for name, value in metrics.items()]
     made.append([*rows, {"metric": "nll", "value": 99.0, "split": "held out", "step": 9}])
     made.append([{"metric": "sample", "value": 0.0, "step": 9}])
-    return Trained(source, attention, seed, made, made.rows())
+    return Trained(setting, attention, seed, made, made.rows())
 
 
 def held(folder: Path) -> dict[str, bool | None]:
@@ -25,7 +27,7 @@ def held(folder: Path) -> dict[str, bool | None]:
 
 
 def test_means_are_over_the_seeds_of_the_test_figures(tmp_path: Path) -> None:
-    runs = [run(tmp_path, "taxi", "favor", seed, nll=value) for seed, value in enumerate((1.0, 2.0, 3.0))]
+    runs = [run(tmp_path, TAXI, "favor", seed, nll=value) for seed, value in enumerate((1.0, 2.0, 3.0))]
     found = over_seeds(runs, "nll")
     assert found is not None
     assert found.middle == 2.0
@@ -35,32 +37,32 @@ def test_means_are_over_the_seeds_of_the_test_figures(tmp_path: Path) -> None:
 
 def test_differences_are_between_equal_seeds(tmp_path: Path) -> None:
     """Seeds differ by far more than attentions, and one seed is missing."""
-    runs = [run(tmp_path, "taxi", "softmax", seed, nll=10.0 * seed) for seed in (0, 1, 2)]
-    runs += [run(tmp_path, "taxi", "favor", seed, nll=10.0 * seed + 0.1 + 0.001 * seed) for seed in (2, 1)]
-    found = difference(runs, "taxi", "favor", "softmax")
+    runs = [run(tmp_path, TAXI, "softmax", seed, nll=10.0 * seed) for seed in (0, 1, 2)]
+    runs += [run(tmp_path, TAXI, "favor", seed, nll=10.0 * seed + 0.1 + 0.001 * seed) for seed in (2, 1)]
+    found = difference(runs, TAXI, "favor", "softmax")
     assert found is not None
     assert found.middle == pytest.approx(0.1015)
     assert found.low > 0.09
-    assert difference(runs, "retweet", "favor", "softmax") is None
+    assert difference(runs, Setting("taxi", "rotary"), "favor", "softmax") is None
 
 
 def test_verdicts(tmp_path: Path) -> None:
     for seed in (0, 1):
         always = {"accuracy_of_most_frequent": 0.4}
-        run(tmp_path, "taxi", "softmax", seed, nll=-0.40 + 0.001 * seed, accuracy=0.5 + 0.001 * seed, **always)
-        run(tmp_path, "taxi", "favor", seed, nll=-0.36, accuracy=0.3, **always)
-        run(tmp_path, "simulated", "softmax", seed, nll=1.0, nll_above_truth=0.02)
-        run(tmp_path, "simulated", "favor", seed, nll=1.009, nll_above_truth=0.04)
+        run(tmp_path, TAXI, "softmax", seed, nll=-0.40 + 0.001 * seed, accuracy=0.5 + 0.001 * seed, **always)
+        run(tmp_path, TAXI, "favor", seed, nll=-0.36, accuracy=0.3, **always)
+        run(tmp_path, Setting("simulated"), "softmax", seed, nll=1.0, nll_above_truth=0.02)
+        run(tmp_path, Setting("simulated"), "favor", seed, nll=1.009, nll_above_truth=0.04)
     found = held(tmp_path)
-    assert found["taxi: softmax has a negative log-likelihood no higher than THP's as published"] is True
-    assert found["taxi: softmax has a negative log-likelihood no higher than NHP's as published"] is False
-    assert found["taxi: favor has a negative log-likelihood no higher than THP's as published"] is False
-    assert found["taxi: favor is at least as good as softmax, within 0.01 nats per event"] is False
-    assert found["simulated: favor is at least as good as softmax, within 0.01 nats per event"] is True
-    assert found["simulated: softmax comes within 0.03 nats per event of the true process"] is True
-    assert found["simulated: favor comes within 0.03 nats per event of the true process"] is False
-    assert found["taxi: softmax tells the next type better than always the most frequent one"] is True
-    assert found["taxi: favor tells the next type better than always the most frequent one"] is False
+    assert found["taxi, sinusoidal times: softmax has a negative log-likelihood no higher than THP's as published"] is True
+    assert found["taxi, sinusoidal times: softmax has a negative log-likelihood no higher than NHP's as published"] is False
+    assert found["taxi, sinusoidal times: favor has a negative log-likelihood no higher than THP's as published"] is False
+    assert found["taxi, sinusoidal times: favor is at least as good as softmax, within 0.01 nats per event"] is False
+    assert found["simulated, sinusoidal times: favor is at least as good as softmax, within 0.01 nats per event"] is True
+    assert found["simulated, sinusoidal times: softmax comes within 0.03 nats per event of the true process"] is True
+    assert found["simulated, sinusoidal times: favor comes within 0.03 nats per event of the true process"] is False
+    assert found["taxi, sinusoidal times: softmax tells the next type better than always the most frequent one"] is True
+    assert found["taxi, sinusoidal times: favor tells the next type better than always the most frequent one"] is False
     assert not any("published" in claim for claim in found if claim.startswith("simulated"))
 
 
@@ -77,12 +79,21 @@ def test_sources_are_folders_of_data(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     grid = Grid(seeds=(0,), arguments=(), minutes="", data=str(tmp_path), by_source={"taxi": ("--batch", "4")})
     assert list(grid.sources) == ["simulated", "taxi", "financial"]
-    given = {trial.name: trial.arguments for trial in grid.trials()}
-    assert ("--data", str(tmp_path / "Taxi")) == given["events-taxi-favor-0"][5:7]
-    assert given["events-taxi-favor-0"][-2:] == ("--batch", "4")
-    assert "--data" not in given["events-simulated-softmax-0"]
+    given = {trial.name: " ".join(trial.arguments) for trial in grid.trials()}
+    first = given["events-taxi-sinusoidal-favor-0"]
+    assert f"--positions sinusoidal --data {tmp_path / 'Taxi'}" in first
+    assert first.endswith("--batch 4")
+    assert given["events-taxi-rotary-favor-0"] == first.replace("sinusoidal", "rotary")
+    assert "--data" not in given["events-simulated-sinusoidal-softmax-0"]
+    assert not any("rotary" in name for name in given if "taxi" not in name)
     alone = replace(grid, data=str(tmp_path / "Taxi"))
     assert alone.sources == {"simulated": "", "taxi": str(tmp_path / "Taxi")}
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    setting = Setting("our-own-events", "rotary")
+    run(tmp_path, setting, "favor", 3, nll=1.0)
+    assert [(one.setting, one.attention, one.seed) for one in trained(tmp_path)] == [(setting, "favor", 3)]
 
 
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +111,7 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = trained(Path("run"))
     assert [(one.attention, one.seed) for one in found] == [("linear", 0), ("linear", 1), ("softmax", 0), ("softmax", 1)]
     claims = held(Path("run"))
-    assert claims["simulated: linear comes within 0.03 nats per event of the true process"] is not None
+    assert claims["simulated, sinusoidal times: linear comes within 0.03 nats per event of the true process"] is not None
     page = Path("run/report.html").read_text()
     assert "true process" in page
-    assert "residuals_simulated" in page
+    assert "residuals_simulated_sinusoidal" in page

@@ -1,7 +1,9 @@
 """Event sequences (Zuo et al. 2020; Choromanski et al. 2021 in its place): is FAVOR+ as good as softmax, and for less?
 
 The likelihood of held-out events, on simulated sequences beside that of the true process, on real ones beside what is
-published. Softmax, FAVOR+, linear attention and the infinity-former are trained on the same sequences, seed by seed.
+published. Softmax, FAVOR+, linear attention and the infinity-former are trained on the same sequences, seed by seed. Models
+are told times as in the paper, by sinusoids that are added to the embeddings; where figures are published, also by rotation
+of queries and keys, which the paper does not have and which is not as good for every attention.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +36,19 @@ PUBLISHED: dict[str, dict[str, float]] = {
 }
 
 
+SINUSOIDAL, ROTARY = "sinusoidal", "rotary"
+
+
+class Setting(NamedTuple):
+    """What models are trained on, and how they are told the times."""
+
+    source: str
+    times: str = SINUSOIDAL
+
+    def __str__(self) -> str:
+        return f"{self.source}, {self.times} times"
+
+
 @dataclass(frozen=True)
 class Grid:
     """What a scale runs."""
@@ -47,6 +62,8 @@ class Grid:
     """and what one is given that is not named there."""
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What an attention is given."""
+    also_rotary: tuple[str, ...] = tuple(PUBLISHED)
+    """Sources on which models are told times by rotation, too."""
     data: str = ""
     """A folder of data, or of several such folders."""
 
@@ -62,20 +79,26 @@ class Grid:
 
     def trials(self) -> Iterator[Trial]:
         """In an order in which every attention gets its first results early."""
-        for (source, path), seed, attention in product(self.sources.items(), self.seeds, ATTENTIONS):
-            given = ("--attention", attention, "--seed", str(seed), *(("--data", path) if path else ()))
+        for setting, seed, attention in product(self.settings(), self.seeds, ATTENTIONS):
+            source, times = setting
+            path = self.sources[source]
             arguments = (
-                "events",
-                *given,
+                *("events", "--attention", attention, "--seed", str(seed), "--positions", times),
+                *(("--data", path) if path else ()),
                 *self.arguments,
                 *self.by_source.get(source, self.others),
                 *self.own.get(attention, ()),
             )
-            yield Trial(f"events-{source}-{attention}-{seed}", attention, 0, seed, arguments)
+            yield Trial(f"events-{source}-{times}-{attention}-{seed}", attention, 0, seed, arguments)
+
+    def settings(self) -> Iterator[Setting]:
+        """First as in the paper."""
+        yield from map(Setting, self.sources)
+        yield from (Setting(source, ROTARY) for source in self.sources if source in self.also_rotary)
 
 
 SMALL = (
-    *("--layers", "2", "--heads", "4", "--width", "16", "--positions", "rotary", "--optimizer", "adamw"),
+    *("--layers", "2", "--heads", "4", "--width", "16", "--optimizer", "adamw"),
     *("--schedule", "cosine", "--warm-up", "50", "--evaluate-every", "100", "--checkpoint-every", "100"),
 )
 REAL = ("--batch", "64", "--steps", "500", "--learning-rate", "4e-3", "--dropout", "0.1")
@@ -117,7 +140,7 @@ SCALES: dict[str, Grid] = {
 class Trained(NamedTuple):
     """A finished training: on what, with which attention and seed, and its rows."""
 
-    source: str
+    setting: Setting
     attention: str
     seed: int
     run: Run
@@ -129,10 +152,10 @@ def trained(folder: Path) -> list[Trained]:
     found = []
     for path in sorted(folder.glob("events-*")):
         if finished(path):
-            _, source, attention, seed = path.name.split("-")
+            source, times, attention, seed = path.name.removeprefix("events-").rsplit("-", 3)
             run = Run.open(path, "train")
-            found.append(Trained(source, attention, int(seed), run, run.rows()))
-    return found
+            found.append(Trained(Setting(source, times), attention, int(seed), run, run.rows()))
+    return sorted(found, key=lambda one: (one.setting.times != SINUSOIDAL, one.setting.source))
 
 
 def over_seeds(runs: Sequence[Trained], metric: str) -> Interval | None:
@@ -141,14 +164,14 @@ def over_seeds(runs: Sequence[Trained], metric: str) -> Interval | None:
     return mean_interval(values) if values else None
 
 
-def pick(runs: Sequence[Trained], source: str, attention: str) -> list[Trained]:
-    """The seeds of one attention on one source."""
-    return [one for one in runs if (one.source, one.attention) == (source, attention)]
+def pick(runs: Sequence[Trained], setting: Setting, attention: str) -> list[Trained]:
+    """The seeds of one attention in one setting."""
+    return [one for one in runs if (one.setting, one.attention) == (setting, attention)]
 
 
-def difference(runs: Sequence[Trained], source: str, attention: str, other: str, metric: str = "nll") -> Interval | None:
-    """How much more an attention has of a metric than another, seed by seed: the mean, with Student's interval."""
-    ours, theirs = ({one.seed: at_test(one.rows, metric) for one in pick(runs, source, name)} for name in (attention, other))
+def difference(runs: Sequence[Trained], setting: Setting, attention: str, other: str) -> Interval | None:
+    """How much more -log-likelihood an attention has than another, seed by seed: the mean, with Student's interval."""
+    ours, theirs = ({one.seed: at_test(one.rows, "nll") for one in pick(runs, setting, name)} for name in (attention, other))
     gaps = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]  # type: ignore[operator]
     return mean_interval(gaps) if gaps else None
 
@@ -161,7 +184,7 @@ def measure(folder: Path, scale: str) -> None:
     about = {"versions": versions(), "machine": describe(), "command": f"subquad reproduce events --scale {scale}"}
     run = Run.open(own, "costs") if (own / "run.json").exists() else Run.create(own, "costs", about)
     if not run.rows():
-        first = {one.attention: one.run.about["options"] for one in trained(folder) if one.source == SIMULATED}
+        first = {one.attention: one.run.about["options"] for one in trained(folder) if one.setting.source == SIMULATED}
         run.append(costs(first))
 
 
@@ -169,48 +192,48 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
     """Verdicts on quality, source by source, and on cost."""
     runs = trained(folder)
     found: list[Verdict] = []
-    for source in dict.fromkeys(one.source for one in runs):
-        for attention in [name for name in ATTENTIONS if pick(runs, source, name)]:
-            found += [*against_truth(runs, source, attention), *against_published(runs, source, attention)]
-            found += [*against_frequent(runs, source, attention), *against_softmax(runs, source, attention)]
+    for setting in dict.fromkeys(one.setting for one in runs):
+        for attention in [name for name in ATTENTIONS if pick(runs, setting, name)]:
+            found += [*against_truth(runs, setting, attention), *against_published(runs, setting, attention)]
+            found += [*against_frequent(runs, setting, attention), *against_softmax(runs, setting, attention)]
     own = folder / "costs"
     return [*found, *(cheaper(Run.open(own, "costs").rows()) if (own / "run.json").exists() else [])]
 
 
-def against_truth(runs: Sequence[Trained], source: str, attention: str) -> Iterator[Verdict]:
+def against_truth(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
     """Where the true process is known: how far the likelihood falls short of it on the same events."""
-    short = over_seeds(pick(runs, source, attention), "nll_above_truth")
+    short = over_seeds(pick(runs, setting, attention), "nll_above_truth")
     if short is not None:
-        claim = f"{source}: {attention} comes within {NEAR_TRUTH} nats per event of the true process"
+        claim = f"{setting}: {attention} comes within {NEAR_TRUTH} nats per event of the true process"
         yield Verdict(claim, short.middle <= NEAR_TRUTH, f"{between(short)} nats short of it, mean over seeds")
 
 
-def against_published(runs: Sequence[Trained], source: str, attention: str) -> Iterator[Verdict]:
+def against_published(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
     """Where there are published figures for the same splits."""
-    for model, theirs in PUBLISHED.get(source, {}).items():
-        found = over_seeds(pick(runs, source, attention), "nll")
+    for model, theirs in PUBLISHED.get(setting.source, {}).items():
+        found = over_seeds(pick(runs, setting, attention), "nll")
         if found is not None:
-            claim = f"{source}: {attention} has a negative log-likelihood no higher than {model}'s as published"
+            claim = f"{setting}: {attention} has a negative log-likelihood no higher than {model}'s as published"
             yield Verdict(claim, found.middle <= theirs, f"{between(found)}, published {theirs:g} nats per event")
 
 
-def against_frequent(runs: Sequence[Trained], source: str, attention: str) -> Iterator[Verdict]:
+def against_frequent(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
     """Whether types are told at all."""
-    own = pick(runs, source, attention)
+    own = pick(runs, setting, attention)
     found, always = over_seeds(own, "accuracy"), over_seeds(own, "accuracy_of_most_frequent")
     if found is not None and always is not None:
-        claim = f"{source}: {attention} tells the next type better than always the most frequent one"
+        claim = f"{setting}: {attention} tells the next type better than always the most frequent one"
         held = True if found.low > always.middle else False if found.middle <= always.middle else None
         yield Verdict(
             claim, held, f"accuracy {found.middle:.3f} ({found.low:.3f} to {found.high:.3f}), it {always.middle:.3f}"
         )
 
 
-def against_softmax(runs: Sequence[Trained], source: str, attention: str) -> Iterator[Verdict]:
+def against_softmax(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
     """The claim itself, seed by seed."""
-    gap = None if attention == BASELINE else difference(runs, source, attention, BASELINE)
+    gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
     if gap is not None:
-        claim = f"{source}: {attention} is at least as good as softmax, within {AS_GOOD} nats per event"
+        claim = f"{setting}: {attention} is at least as good as softmax, within {AS_GOOD} nats per event"
         yield Verdict(claim, gap.middle <= AS_GOOD, f"negative log-likelihood {between(gap, sign='+')} against softmax's")
 
 

@@ -15,7 +15,7 @@ time, whose scores stay in its cache.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -105,8 +105,8 @@ def _far(
         for _, at in parts
     ]
     blocks, peaks = (torch.cat(each, dim=2) if len(each) > 1 else each[0] for each in zip(*made, strict=True))
-    if before is None and room is not None and not phi.has_exponent:
-        return _around(blocks), peaks, None
+    if before is None and not phi.has_exponent and not prefers_parallel(k):
+        return _Around.apply(blocks), peaks, None  # type: ignore[no-untyped-call]
     sums, peak = _before(blocks, peaks, before)  # of t + 1 blocks
     if before is not None:
         last = total // block
@@ -115,19 +115,27 @@ def _far(
     return *_add(sums[:, :, :-1], peak[:, :, :-1], later[:, :, :-1].flip(2), later_peak[:, :, :-1].flip(2)), None
 
 
-def _around(blocks: Float[Tensor, "b h t m f"]) -> Float[Tensor, "b h t m f"]:
+class _Around(torch.autograd.Function):
     """For each block the sum of all but itself and its neighbours: what `_before` gives from both ends, where all is of one
-    scale and no gradient is wanted.
+    scale. Its gradient is the same sum, as it is mutual who is near.
     """
-    count = blocks.shape[2]
-    sums = torch.empty_like(blocks)
-    sums[:, :, :2] = 0.0
-    for at in range(2, count):
-        torch.add(sums[:, :, at - 1], blocks[:, :, at - 2], out=sums[:, :, at])
-    behind = torch.zeros_like(blocks[:, :, :1]).squeeze(2)
-    for at in range(count - 3, -1, -1):
-        sums[:, :, at] += behind.add_(blocks[:, :, at + 2])
-    return sums
+
+    @staticmethod
+    def forward(ctx: Any, blocks: Tensor) -> Tensor:
+        count = blocks.shape[2]
+        sums = torch.empty_like(blocks)
+        sums[:, :, :2] = 0.0
+        for at in range(2, count):
+            torch.add(sums[:, :, at - 1], blocks[:, :, at - 2], out=sums[:, :, at])
+        behind = torch.zeros_like(blocks[:, :, :1]).squeeze(2)
+        for at in range(count - 3, -1, -1):
+            sums[:, :, at] += behind.add_(blocks[:, :, at + 2])
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        summed: Tensor = _Around.apply(gradient)  # type: ignore[no-untyped-call]
+        return summed
 
 
 def mix(

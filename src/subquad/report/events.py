@@ -5,7 +5,7 @@ from pathlib import Path
 
 from subquad.experiments import events
 from subquad.experiments.compare.words import amount, duration
-from subquad.experiments.events import ATTENTIONS, BASELINE, Trained, difference, over_seeds, pick
+from subquad.experiments.events import ATTENTIONS, BASELINE, Setting, Trained, difference, over_seeds, pick
 from subquad.experiments.trials import between
 from subquad.report import tables, training
 from subquad.report.curves import curves
@@ -29,31 +29,31 @@ BASELINES = {
 def write_events_page(folder: Path, scale: str, path: Path) -> None:
     """Writes the page."""
     runs = events.trained(folder)
-    sources = list(dict.fromkeys(one.source for one in runs))
+    settings = list(dict.fromkeys(one.setting for one in runs))
     drawn = {}
-    for source in sources:
-        own = [one for one in runs if one.source == source]
+    for setting in settings:
+        own = [one for one in runs if one.setting == setting]
         labelled = [training.Trained(one.run, one.rows, one.attention) for one in own]
-        drawn[f"nll_{source}"] = curves(training.points(labelled, "nll"), "negative log-likelihood per event, nats")
+        drawn[f"nll_{key(setting)}"] = curves(training.points(labelled, "nll"), "negative log-likelihood per event, nats")
         first = [one for one in own if one.seed == min(other.seed for other in own)]
         if found := [point for one in first for point in quantiles(one.rows, one.attention)]:
-            drawn[f"residuals_{source}"] = residual_chart(found)
+            drawn[f"residuals_{key(setting)}"] = residual_chart(found)
     costs = folder / "costs"
     title = "The next event's time and type"
 
     def parts() -> Iterator[str]:
-        yield heading(title, f"scale: {scale}; {', '.join(sources)}")
+        yield heading(title, f"scale: {scale}; {'; '.join(map(str, settings))}")
         yield table(tables.verdicts(events.judge(folder, scale)))
-        for source in sources:
-            yield section(source.capitalize())
+        for setting in settings:
+            yield section(str(setting).capitalize())
             yield paragraph(
                 "Test sequences, events 2 to n of each; means over seeds with their 95% intervals. Times are in the data's "
                 "unit. The weights are those that did best on the development sequences."
             )
-            yield table(qualities(runs, source))
-            yield figure(f"nll_{source}", "Development sequences, by step")
-            if f"residuals_{source}" in drawn:
-                yield figure(f"residuals_{source}", "Residuals of the first seed")
+            yield table(qualities(runs, setting))
+            yield figure(f"nll_{key(setting)}", "Development sequences, by step")
+            if f"residuals_{key(setting)}" in drawn:
+                yield figure(f"residuals_{key(setting)}", "Residuals of the first seed")
         if (costs / "run.json").exists():
             yield section("Cost")
             yield table(cost_table(Run.open(costs, "costs").rows()))
@@ -63,17 +63,22 @@ def write_events_page(folder: Path, scale: str, path: Path) -> None:
     write_whole(path, page(title, list(parts()), drawn))
 
 
-def qualities(runs: Sequence[Trained], source: str) -> Table:
+def key(setting: Setting) -> str:
+    """By which a chart is told from others."""
+    return "_".join(setting)
+
+
+def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
     """Every metric of each attention, then what needs no model, and the truth where it is known."""
     rows = []
     for attention in ATTENTIONS:
-        own = pick(runs, source, attention)
+        own = pick(runs, setting, attention)
         if own:
             cells = [_cell(own, metric) for metric in METRICS]
-            gap = None if attention == BASELINE else difference(runs, source, attention, BASELINE)
+            gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
             gaps = NOTHING if gap is None else Cell(between(gap, sign="+"), gap.middle)
             rows.append([Cell(attention), Cell(str(len(own)), len(own)), *cells, gaps])
-    every = [one for one in runs if one.source == source]
+    every = [one for one in runs if one.setting == setting]
     without = [_cell(every, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
     rows.append([Cell("no history"), NOTHING, *without, NOTHING])
     if over_seeds(every, "nll_of_truth") is not None:
