@@ -46,6 +46,7 @@ def test_a_model_of_hugging_face(given: Path, tmp_path: Path, capsys: pytest.Cap
     assert main([*arguments, *FEW, "--pairs", str(pairs), "--out", str(tmp_path / "run")]) == 0
     typed = capsys.readouterr()
     assert "pairs.csv: 1 line is left out" in typed.err
+    assert "Loading weights" not in typed.err  # transformers' own bars
     assert "Held-out text, with 95% intervals" in typed.out
     assert "plain fine-tuning" in (tmp_path / "run" / "report.html").read_text()
     run = Run.open(tmp_path / "run", "convert")

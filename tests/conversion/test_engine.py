@@ -114,6 +114,16 @@ def test_steps_fit_into_the_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (losses.count("conversion"), losses.count("plain fine-tuning")) == (30, 30)
 
 
+def test_minutes_are_kept_by_a_machine_that_becomes_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of one second, then of three."""
+    seconds = iter([*range(2 * 30), *range(60, 100_000, 3)])
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
+    made = converted(original(tmp_path / "bert"), Linear(Learned()), tmp_path / "run", minutes=2.0, steps=0, tune_steps=None)
+    took = [row["elapsed"] for row in made.rows() if row["metric"] == "loss"]
+    assert 30 + 3 * (len(took) - 30) == took[-1]
+    assert 105 <= took[-1] <= 120
+
+
 def test_the_worst_layers_stay_exact(tmp_path: Path) -> None:
     teacher = original(tmp_path / "bert")
     said: list[str] = []

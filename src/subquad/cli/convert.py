@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 from subquad.attention import MECHANISMS, Linear, options_from
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import attention_in, is_resumed, joined, registry
+from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import show
 from subquad.cli.train import load as load_run
 from subquad.cli.values import choose
@@ -128,12 +129,7 @@ def _original(kept: Mapping[str, Any], options: ConversionOptions, seed: int) ->
             raise SubquadError("a run has one attention in all layers: leave out --keep-layers and --keep-worst")
         task, model, run = load_run(Path(path))
         return Trained(run, task, model)
-    folder = Path(path).expanduser()
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise SubquadError(
-            f"{path} is no model: it has neither a run.json, as runs of subquad train have, nor a config.json, as "
-            "save_pretrained writes it"
-        )
+    check_pretrained(path)
     documents = python_topics() if kept["text"] is None else load_texts(Path(kept["text"]))
     for complaint in documents.complaints:
         _say(complaint)

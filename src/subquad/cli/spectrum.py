@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from subquad.attention import MECHANISMS
 from subquad.attention.looking import rank_bound, watched
+from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import show
 from subquad.cli.train import build, load
 from subquad.errors import SubquadError
@@ -167,12 +168,7 @@ def _text_inputs(task: Any, given: Spectrum, console: Console) -> list[Tensor]:
 
 def _hub(given: Spectrum, console: Console) -> Looked:
     """A model of Hugging Face."""
-    folder = Path(given.model).expanduser()
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise SubquadError(
-            f"{given.model} is no model: it has neither a run.json, as runs of subquad train have, nor a config.json, as "
-            "save_pretrained writes it"
-        )
+    check_pretrained(given.model)
     from subquad.hub.looking import (
         attention_matrices,
         head_width,

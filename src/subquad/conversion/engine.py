@@ -19,7 +19,7 @@ from subquad.conversion.goals import GOALS, find_goal
 from subquad.conversion.options import ConversionOptions
 from subquad.conversion.quality import Judged, Quality
 from subquad.conversion.recipes import CONVERSION, EXACT, Phase, Recipe, phases, recipes
-from subquad.conversion.schedule import TIMED, length_of, planned, share
+from subquad.conversion.schedule import CYCLE, TIMED, length_of, planned, share
 from subquad.errors import SubquadError
 from subquad.results import Row, Run
 from subquad.tasks.mlm.masking import MaskedBatch
@@ -56,7 +56,7 @@ class Stand:
     taken: int = 0  # steps of the recipe, in its phases before
     clock: int = 0  # ticks with every step and phase, so that rows and checkpoints can be put in order
     elapsed: float = 0.0  # seconds of the recipe's training
-    timed: list[float] = field(default_factory=list)  # seconds of the phase's first steps
+    timed: list[float] = field(default_factory=list)  # seconds of the phase's steps, where they are to fit into a time
     steps: dict[str, int] = field(default_factory=dict)  # that phases were found to have
     kept: list[int] = field(default_factory=list)  # layers that stay exact
 
@@ -189,7 +189,8 @@ class _Conversion:
         if checkpoint is not None and stand.step:
             checkpoints.restore(checkpoint, self._model, optimizer)
         rates = [group["lr"] for group in optimizer.param_groups]
-        total = stand.steps.get(key, self._steps(phase))
+        given = self._steps(phase)
+        total = stand.steps.get(key, given)
         judged: Sequence[Judged] = ()
         while total is None or stand.step < total:
             begun = time.perf_counter()
@@ -202,11 +203,10 @@ class _Conversion:
             seconds = time.perf_counter() - begun
             stand.step, stand.clock, stand.elapsed = stand.step + 1, stand.clock + 1, stand.elapsed + seconds
             self._keep(phase, {"metric": "loss", "value": loss})
-            if total is None:
+            if given is None:
                 stand.timed.append(seconds)
-                if len(stand.timed) == TIMED:
-                    left = self._seconds(phase) + sum(stand.timed)
-                    total = stand.steps[key] = planned(stand.timed, left)
+                if stand.step >= TIMED and (stand.step - TIMED) % len(CYCLE) == 0:
+                    total = stand.steps[key] = planned(stand.timed, self._seconds(phase) + sum(stand.timed))
             if total is not None and (stand.step % max(1, total // WATCHED) == 0 or stand.step == total):
                 judged = self._glance(phase)
             self._tell(phase, stand.step, total, loss, judged)

@@ -25,6 +25,10 @@ def share(step: int, total: int | None) -> float:
 
 
 def planned(timed: Sequence[float], seconds: float) -> int:
-    """How many steps fit into a time, those that were timed among them. All of these count, however late it is."""
-    usual = sum(timed[1:]) / max(1, len(timed) - 1)
+    """How many steps fit into a time, those that were timed among them. All of these count, however late it is.
+
+    It is asked again after each cycle, as a machine may become slower, or faster, on the way.
+    """
+    newest = timed[1:][-2 * len(CYCLE) :]
+    usual = sum(newest) / max(1, len(newest))
     return len(timed) + max(0, int((seconds - sum(timed)) / max(usual, 1e-9)))

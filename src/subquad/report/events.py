@@ -58,7 +58,8 @@ def write_events_page(folder: Path, scale: str, path: Path) -> None:
             yield section("Cost")
             yield table(cost_table(Run.open(costs, "costs").rows()))
         yield section("To run it again")
-        yield code(f"subquad reproduce events --scale {scale}")
+        real = " --data FOLDER" if any(setting.source != events.SIMULATED for setting in settings) else ""
+        yield code(f"subquad reproduce events --scale {scale}{real}")
 
     write_whole(path, page(title, list(parts()), drawn))
 
