@@ -85,7 +85,7 @@ def test_sources_are_folders_of_data(tmp_path: Path) -> None:
     assert first.endswith("--batch 4")
     assert given["events-taxi-rotary-favor-0"] == first.replace("sinusoidal", "rotary")
     assert "--data" not in given["events-simulated-sinusoidal-softmax-0"]
-    assert not any("rotary" in name for name in given if "taxi" not in name)
+    assert not any("rotary" in name for name in given if "financial" in name)
     alone = replace(grid, data=str(tmp_path / "Taxi"))
     assert alone.sources == {"simulated": "", "taxi": str(tmp_path / "Taxi")}
 
@@ -101,7 +101,9 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     small = ("--layers", "1", "--heads", "1", "--width", "8", "--batch", "4", "--steps", "3", "--sequences", "20")
     monkeypatch.setitem(
-        SCALES, "quick", replace(SCALES["quick"], seeds=(0, 1), arguments=small, by_source={}, others=(), own={})
+        SCALES,
+        "quick",
+        replace(SCALES["quick"], seeds=(0, 1), arguments=small, by_source={}, others=(), own={}, also_rotary=()),
     )
     monkeypatch.setattr(events, "ATTENTIONS", ("softmax", "linear"))
     monkeypatch.setattr(event_costs, "LONG", 64)

@@ -138,11 +138,11 @@ SCALES: dict[str, Grid] = {
         training=(
             # a split other than the usual one, on whose test texts the block and the rates were chosen
             *("--length", "128", "--batch", "16", "--vocabulary-size", "2048", "--split-seed", "1"),
-            *(*OPTIMIZER, "--warm-up", "40", "--learning-rate", "3e-3", "--steps", "400"),
-            *("--evaluate-every", "80", "--checkpoint-every", "400"),
+            *(*OPTIMIZER, "--warm-up", "40", "--learning-rate", "3e-3", "--steps", "800"),
+            *("--evaluate-every", "160", "--checkpoint-every", "800"),
         ),
         steps=30,
-        tune_steps=50,
+        tune_steps=90,
         conversion=("--match-rate", "5e-2", "--tune-rate", "1e-3", "--map-rate", "2e-3"),
         minutes="under 15 minutes on two cores with Python's own texts; with --data longer: each training reads them",
     ),

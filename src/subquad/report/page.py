@@ -4,11 +4,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 import altair as alt
 
-from subquad.report.tables import Table
+from subquad.report.tables import Cell, Table
 
 HEAD = """<!doctype html>
 <html lang="en">
@@ -90,18 +89,20 @@ def folded(summary: str, parts: Sequence[str]) -> str:
 
 def table(content: Table) -> str:
     """A table that sorts by a click on the head of a column."""
-    words = [bool(content.rows) and content.rows[0][at].value is None for at in range(len(content.columns))]
+    words = [all(row[at].value is None for row in content.rows) for at in range(len(content.columns))]
     heads = "".join(
         f'<th scope="col"{" class=word" if is_word else ""}><button type="button">{escape(name)}</button></th>'
         for name, is_word in zip(content.columns, words, strict=True)
     )
-    rows = "\n".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in content.rows)
+    rows = "\n".join("<tr>" + "".join(map(_cell, row, words)) + "</tr>" for row in content.rows)
     caption = f"<caption>{escape(content.caption)}</caption>"
     return f'<div class="scroll"><table>{caption}<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'
 
 
-def _cell(cell: Any) -> str:
-    if cell.value is None:
+def _cell(cell: Cell, is_word: bool) -> str:
+    if is_word:
         kind = "word text" if len(cell.text) > LONG_TEXT else "word"
         return f'<td class="{kind}">{escape(cell.text)}</td>'
-    return f'<td data-value="{cell.value:.9g}">{escape(cell.text)}</td>'
+    value = "" if cell.value is None else f' data-value="{cell.value:.9g}"'
+    # may be broken before its range only
+    return f"<td{value}>{escape(cell.text).replace(' ', '&nbsp;').replace('&nbsp;(', ' (')}</td>"

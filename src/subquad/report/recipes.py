@@ -19,7 +19,7 @@ from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, write_whole
 
 TITLE = "Another attention in a trained masked language model"
-STAGES = {"swapped": "swapped", "calibrated": "calibrated", "distilled": "matched", "tuned": "fine-tuned"}
+STAGES = {"swapped": "at first", "calibrated": "calibrated", "distilled": "matched", "tuned": "fine-tuned"}
 CHARTS: Mapping[str, tuple[Way, ...]] = {
     "alone": tuple(way for way in WAYS if not way.is_matched and way.attention != WINDOW),
     "matched": tuple(way for way in WAYS if way.is_matched or way.attention == WINDOW or way == CONTROL),
@@ -57,7 +57,7 @@ def write_recipes_page(folder: Path, scale: str, path: Path) -> None:
 def _words(grid: Grid) -> str:
     return (
         "Perplexity of tokens that were taken out of test texts: geometric means over seeds with their 95% intervals. "
-        "Swapped: the attention is put in the place of softmax, nothing is trained. Calibrated: FAVOR+'s directions are set "
+        "At first: the attention is put in the place of softmax, nothing is trained. Calibrated: FAVOR+'s directions are set "
         "by the means and covariances of queries and keys. Matched: each layer's attention has learned, by itself, what "
         f"softmax does, in {grid.steps} steps. Fine-tuned: all but the embeddings has learned the task itself, in "
         f"{grid.tune_steps} steps after matching, in {grid.total_steps} without; softmax, too, on the same batches."
