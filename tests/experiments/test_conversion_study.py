@@ -223,6 +223,27 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [path.stat().st_mtime_ns for path in sorted(folder.glob("*/rows.jsonl"))] == before
 
 
+def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experiment as it was published: DistilBERT. Nothing is pretrained, and nothing is said of a unigram."""
+    pytest.importorskip("transformers", reason="transformers is not installed: the extra `hub`")
+    from tests.conversion import models
+
+    grid = replace(TINY, seeds=(0,))
+    monkeypatch.setitem(SCALES, "quick", grid)
+    monkeypatch.setattr(reproduce, "_start", Done)
+    monkeypatch.setattr(convert, "write_conversion_page", lambda runs, path: None)
+    monkeypatch.chdir(tmp_path)
+    models.save(tmp_path / "distilbert", "DistilBertForMaskedLM")
+    models.write(tmp_path / "texts")
+    assert main(["reproduce", "conversion", "--original", "distilbert", "--data", "texts", "--out", "run"]) == 0
+    found = converted(Path("run"), grid)
+    assert [one.way for one in found] == list(WAYS)
+    assert {one.run.about["options"]["original"]["class"] for one in found} == {"DistilBertForMaskedLM"}
+    assert all(set(nats(found, way)) == {0} for way in WAYS)
+    assert not any("unigram" in verdict.claim for verdict in judge(Path("run"), "quick"))
+    assert (Path("run") / "report.html").exists()
+
+
 def test_what_stopped_is_gone_on_with(tmp_path: Path) -> None:
     trial = Trial("b", "", 0, 0, ("--attention", "elu"), "a", "convert")
     assert reproduce._arguments(trial, Path("run")) == ["run/a", "--attention", "elu", "--out", "run/b"]
