@@ -66,6 +66,13 @@ def test_verdicts(tmp_path: Path) -> None:
     assert not any("published" in claim for claim in found if claim.startswith("simulated"))
 
 
+def test_seeds_that_differ_decide_nothing(tmp_path: Path) -> None:
+    for seed, gap in enumerate((0.0, 0.005, 0.015)):
+        run(tmp_path, TAXI, "softmax", seed, nll=-0.5)
+        run(tmp_path, TAXI, "favor", seed, nll=-0.5 + gap)
+    assert held(tmp_path)["taxi, sinusoidal times: favor is at least as good as softmax, within 0.01 nats per event"] is None
+
+
 def test_cost_is_time_and_memory() -> None:
     rows: list[Row] = []
     for name, times, peak in (("softmax", 1.0, 10e6), ("linear", 2.5, 9e6), ("favor", 1.9, 11e6)):
@@ -113,7 +120,7 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = trained(Path("run"))
     assert [(one.attention, one.seed) for one in found] == [("linear", 0), ("linear", 1), ("softmax", 0), ("softmax", 1)]
     claims = held(Path("run"))
-    assert claims["simulated, sinusoidal times: linear comes within 0.03 nats per event of the true process"] is not None
+    assert "simulated, sinusoidal times: linear comes within 0.03 nats per event of the true process" in claims
     page = Path("run/report.html").read_text()
     assert "true process" in page
     assert "residuals_simulated_sinusoidal" in page

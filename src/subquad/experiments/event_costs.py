@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from subquad.attention import options_from
-from subquad.experiments.events import BASELINE, LONG
+from subquad.experiments.events import BASELINE, BATCH, LONG
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave, median, ratio
 from subquad.models import ModelOptions
@@ -19,8 +19,16 @@ SHORT = 16
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """Seconds of a training step, candidates in turns, and the peak of its memory, each in a process of its own."""
-    taken = interleave({name: work(given, LONG) for name, given in options.items()}, seconds=SECONDS, at_most=30)
+    """Seconds of a training step, candidates in turns, and the peak of its memory, each in a process of its own.
+
+    On one thread, as every training of the experiment is.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        taken = interleave({name: work(given, LONG) for name, given in options.items()}, seconds=SECONDS, at_most=30)
+    finally:
+        torch.set_num_threads(threads)
     for name, times in taken.items():
         for metric, found in (("seconds", median(times)), ("times_as_fast", ratio(taken[BASELINE], times))):
             yield {
@@ -33,17 +41,14 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 
 
 def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
-    """A training step on one simulated sequence of so many events."""
+    """A training step on a batch of simulated sequences of so many events each."""
     given = dict(options["task"], data="", sequences=2)
     given.pop("kind")
     task = Events(**given).prepare()
-    drawn = task.process.draw(length // SHORT, 0)  # type: ignore[union-attr]
-    gaps = np.diff(drawn.times, prepend=0.0)[~drawn.first][:length]
-    assert len(gaps) == length, "too few simulated events"
     model = task.build(
         options_from(options["mechanism"]), ModelOptions(**options["model"]), torch.Generator().manual_seed(0)
     )
-    batch = one_sequence(task, np.cumsum(gaps), drawn.types[~drawn.first][:length])
+    batch = sequences(task, length)
 
     def step() -> None:
         model.train()
@@ -53,14 +58,25 @@ def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
     return step
 
 
-def one_sequence(task: Any, times: Any, types: Any) -> Any:
-    """As a batch."""
+def sequences(task: Any, length: int) -> Any:
+    """As many as a batch has, of the gaps and types of shorter ones."""
     from subquad.tasks.events.scoring import encode
     from subquad.tasks.events.sequences import EventSequences
 
-    ends = {"starts": times[:1], "ends": times[-1:]}
-    whole = EventSequences(["long"], np.array([0, len(times)]), times, types, list(task.scales.type_names), **ends)
-    return encode(task.scales, whole).pad(np.array([0]))
+    drawn = task.process.draw(BATCH * length // SHORT, 0)
+    gaps, types = np.diff(drawn.times, prepend=0.0)[~drawn.first], drawn.types[~drawn.first]
+    assert len(gaps) >= BATCH * length, "too few simulated events"
+    times = np.cumsum(gaps[: BATCH * length].reshape(BATCH, length), axis=1)
+    made = EventSequences(
+        [str(number) for number in range(BATCH)],
+        np.arange(BATCH + 1) * length,
+        times.ravel(),
+        types[: times.size],
+        list(task.scales.type_names),
+        starts=times[:, 0],
+        ends=times[:, -1],
+    )
+    return encode(task.scales, made).pad(np.arange(BATCH))
 
 
 def _peak(options: Mapping[str, Any], length: int) -> int:

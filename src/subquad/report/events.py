@@ -108,4 +108,4 @@ def cost_table(rows: Sequence[Row]) -> Table:
             ]
         )
     columns = ["attention", "training step", "times as fast as softmax", "peak of a step"]
-    return Table(f"In turns on this machine: one sequence of {events.LONG} events", columns, found)
+    return Table(f"In turns on one thread of this machine: {events.BATCH} sequences of {events.LONG} events", columns, found)

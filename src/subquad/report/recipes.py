@@ -57,7 +57,7 @@ def write_recipes_page(folder: Path, scale: str, path: Path) -> None:
 def _words(grid: Grid) -> str:
     return (
         "Perplexity of tokens that were taken out of test texts: geometric means over seeds with their 95% intervals. "
-        "At first: the attention is put in the place of softmax, nothing is trained. Calibrated: FAVOR+'s directions are set "
+        "At first: the attention is put in the place of softmax, nothing trained. Calibrated: FAVOR+'s directions are set "
         "by the means and covariances of queries and keys. Matched: each layer's attention has learned, by itself, what "
         f"softmax does, in {grid.steps} steps. Fine-tuned: all but the embeddings has learned the task itself, in "
         f"{grid.tune_steps} steps after matching, in {grid.total_steps} without; softmax, too, on the same batches."
