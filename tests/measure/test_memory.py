@@ -1,13 +1,14 @@
 """Peak memory in a process of its own."""
 
 import os
+import platform
 import signal
 import sys
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from subquad.measure.memory import in_fresh_process, limit_memory, peak_extra_bytes
+from subquad.measure.memory import give_back_at_once, in_fresh_process, limit_memory, peak_extra_bytes
 
 MEGABYTE = 2**20
 
@@ -22,6 +23,26 @@ def test_the_peak_is_what_was_used(megabytes: int) -> None:
     process, peak = in_fresh_process(peak_of, megabytes)
     assert process != os.getpid()
     assert abs(peak / MEGABYTE - megabytes) < 8
+
+
+def peak_after_others(gives_back: bool) -> int:
+    """Of 40 pieces of a megabyte each, after twice as many were freed in front of one that is held."""
+    if gives_back:
+        give_back_at_once()
+    freed = [bytearray(b"x") * MEGABYTE for _ in range(2)]
+    del freed[0]  # from here on glibc itself would not ask the system for pieces of this size
+    freed += [bytearray(b"x") * MEGABYTE for _ in range(80)]
+    held = bytearray(b"x") * MEGABYTE
+    freed.clear()
+    peak = peak_extra_bytes(lambda: [bytearray(b"x") * MEGABYTE for _ in range(40)])
+    assert len(held) == MEGABYTE
+    return peak
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc")
+def test_memory_that_was_freed_before_is_seen_again() -> None:
+    assert in_fresh_process(peak_after_others, False) < 20 * MEGABYTE
+    assert abs(in_fresh_process(peak_after_others, True) / MEGABYTE - 40) < 4
 
 
 def fails() -> None:

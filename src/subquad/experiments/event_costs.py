@@ -8,7 +8,7 @@ import torch
 
 from subquad.attention import options_from
 from subquad.experiments.events import BASELINE, BATCH, LONG
-from subquad.measure.memory import in_fresh_process, peak_extra_bytes
+from subquad.measure.memory import give_back_at_once, in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave, median, ratio
 from subquad.models import ModelOptions
 from subquad.results import Row
@@ -81,5 +81,6 @@ def sequences(task: Any, length: int) -> Any:
 
 def _peak(options: Mapping[str, Any], length: int) -> int:
     """In a process of its own: after the same on something tiny."""
+    give_back_at_once()
     work(options, SHORT)()
     return peak_extra_bytes(work(options, length))

@@ -1,9 +1,11 @@
 """How much memory work needs, and a limit on it."""
 
+import ctypes
 import multiprocessing
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +14,7 @@ import psutil
 T = TypeVar("T")
 
 _STATUS = Path("/proc/self/status")
+_MMAP_THRESHOLD = -3  # in glibc's malloc.h
 
 
 def in_fresh_process(work: Callable[..., T], *arguments: Any) -> T:
@@ -32,6 +35,14 @@ def peak_extra_bytes(run: Callable[[], object]) -> int:
     before = _forget_peak()
     run()
     return max(0, _peak() - before)
+
+
+def give_back_at_once() -> None:
+    """From here on freed tensors go back to the system, as glibc would not always do: peaks are then of what is held, and
+    repeat. It costs time.
+    """
+    with suppress(OSError, TypeError, AttributeError):  # another libc
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**16)
 
 
 def limit_memory(limit_bytes: int) -> None:
