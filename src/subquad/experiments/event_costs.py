@@ -16,6 +16,9 @@ from subquad.tasks.events import Events
 
 SECONDS = 20.0
 SHORT = 16
+"""Events that a simulated sequence has at least, so that enough of them are drawn."""
+WARM = 512
+"""Events after which the libraries' own buffers are there."""
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
@@ -80,7 +83,7 @@ def sequences(task: Any, length: int) -> Any:
 
 
 def _peak(options: Mapping[str, Any], length: int) -> int:
-    """In a process of its own: after the same on something tiny."""
+    """In a process of its own: after the same on something small."""
     give_back_at_once()
-    work(options, SHORT)()
+    work(options, WARM)()
     return peak_extra_bytes(work(options, length))
