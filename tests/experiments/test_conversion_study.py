@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from subquad.cli import convert, main, reproduce
+from subquad.cli import main, reproduce
 from subquad.experiments.conversion_claims import (
     CONTROL,
     Converted,
@@ -193,7 +193,6 @@ def write(folder: Path) -> Path:
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCALES, "quick", TINY)
     monkeypatch.setattr(reproduce, "_start", Done)
-    monkeypatch.setattr(convert, "write_conversion_page", lambda runs, path: None)  # which others test
     monkeypatch.chdir(tmp_path)
     texts = write(tmp_path / "texts")
     assert main(["reproduce", "conversion", "--data", str(texts), "--out", "run"]) == 0
@@ -218,6 +217,7 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     page = (folder / "report.html").read_text()
     for words in ("FAVOR+ learned, matched and fine-tuned", "the published failure", "hybrid: matching and fine-tuning"):
         assert words in page
+    assert not list(folder.glob("convert-*/report.html"))
     before = [path.stat().st_mtime_ns for path in sorted(folder.glob("*/rows.jsonl"))]
     assert main(["reproduce", "conversion", "--data", str(texts), "--out", "run"]) == 0  # nothing is done again
     assert [path.stat().st_mtime_ns for path in sorted(folder.glob("*/rows.jsonl"))] == before
@@ -231,7 +231,6 @@ def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
     grid = replace(TINY, seeds=(0,))
     monkeypatch.setitem(SCALES, "quick", grid)
     monkeypatch.setattr(reproduce, "_start", Done)
-    monkeypatch.setattr(convert, "write_conversion_page", lambda runs, path: None)
     monkeypatch.chdir(tmp_path)
     models.save(tmp_path / "distilbert", "DistilBertForMaskedLM")
     models.write(tmp_path / "texts")
@@ -246,7 +245,7 @@ def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_stopped_is_gone_on_with(tmp_path: Path) -> None:
     trial = Trial("b", "", 0, 0, ("--attention", "elu"), "a", "convert")
-    assert reproduce._arguments(trial, Path("run")) == ["run/a", "--attention", "elu", "--out", "run/b"]
+    assert reproduce._arguments(trial, Path("run")) == ["run/a", "--attention", "elu", "--no-page", "--out", "run/b"]
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "run.json").write_text(json.dumps({"format": 1, "kind": "convert"}))
     assert reproduce._arguments(trial, tmp_path) == ["--resume", str(tmp_path / "b")]

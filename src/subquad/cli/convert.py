@@ -54,6 +54,8 @@ class Shared:
     seed: int = 0
     out: Path | None = None
     """The folder of the run, in which `model` is the result: runs/convert-ATTENTION-DATE-TIME unless told."""
+    page: bool = True
+    """Whether report.html is left at the end; `subquad report RUN` writes it at any time."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def _create(given: list[str]) -> tuple[Run, Convertible, AttentionOptions, Conve
             "conversion": _values(parsed.conversion),
         },
         "seed": shared.seed,
+        "page": shared.page,
         "versions": versions(),
         "machine": describe(),
         "command": shlex.join(["subquad", "convert", *given]),
@@ -177,9 +180,11 @@ def _results(run: Run, console: Console) -> None:
         show(cost_table(rows), console)
     for sentence in answers(rows):
         console.print(sentence, highlight=False, soft_wrap=True)
-    page = run.folder / "report.html"
-    write_conversion_page([run], page)
-    console.print(f"The model: {run.folder / 'model'}   The page: {page}", highlight=False, soft_wrap=True)
+    console.print(f"The model: {run.folder / 'model'}", highlight=False, soft_wrap=True)
+    if run.about.get("page", True):
+        page = run.folder / "report.html"
+        write_conversion_page([run], page)
+        console.print(f"The page: {page}", highlight=False, soft_wrap=True)
 
 
 DEEDS = {

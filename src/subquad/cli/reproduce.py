@@ -272,6 +272,6 @@ def _arguments(trial: Trial, folder: Path) -> list[str]:
         return ["--resume", str(own)]
     if trial.command == "convert":
         model = (str(folder / trial.start),) if trial.start else ()
-        return [*model, *trial.arguments, "--out", str(own)]
+        return [*model, *trial.arguments, "--no-page", "--out", str(own)]
     start = ("--start", str(folder / trial.start)) if trial.start else ()
     return [*trial.arguments, *start, "--no-page", "--out", str(own)]

@@ -47,7 +47,7 @@ def write_recipes_page(folder: Path, scale: str, path: Path) -> None:
         yield paragraph("Before the first step: the swapped model on all test texts. Later points: on a fifth of them.")
         yield section("To run it again")
         yield paragraph(
-            "Every training and every conversion is a run of its own in the same folder; a conversion has a page of its own."
+            "Every training and every conversion is a run of its own in the same folder; subquad report makes a page of it."
         )
         yield code(f"subquad reproduce conversion --scale {scale}")
 
