@@ -19,7 +19,7 @@ from subquad.results import Row, Run
 
 CLAIM = "FAVOR+ predicts the next event's time and type at least as well as softmax (after Zuo et al. 2020), for less"
 ATTENTIONS = ("softmax", "favor", "linear", "infinity")
-BASELINE = "softmax"
+BASELINE, CLAIMED = "softmax", "favor"
 SIMULATED = "simulated"
 NEAR_TRUTH = 0.03
 """Nats for each event that a model may fall short of the true process."""
@@ -193,15 +193,20 @@ def measure(folder: Path, scale: str) -> None:
 
 
 def judge(folder: Path, scale: str) -> list[Verdict]:
-    """Verdicts on quality, source by source, and on cost."""
+    """The claim itself in each setting, what a step costs, then all others."""
     runs = trained(folder)
-    found: list[Verdict] = []
-    for setting in dict.fromkeys(one.setting for one in runs):
+    settings = list(dict.fromkeys(one.setting for one in runs))
+    found = [verdict for setting in settings for verdict in against_softmax(runs, setting, CLAIMED)]
+    own = folder / "costs"
+    if (own / "run.json").exists():
+        found += cheaper(Run.open(own, "costs").rows())
+    for setting in settings:
         for attention in [name for name in ATTENTIONS if pick(runs, setting, name)]:
             found += [*against_truth(runs, setting, attention), *against_published(runs, setting, attention)]
-            found += [*against_frequent(runs, setting, attention), *against_softmax(runs, setting, attention)]
-    own = folder / "costs"
-    return [*found, *(cheaper(Run.open(own, "costs").rows()) if (own / "run.json").exists() else [])]
+            found += against_frequent(runs, setting, attention)
+            if attention != CLAIMED:
+                found += against_softmax(runs, setting, attention)
+    return found
 
 
 def against_truth(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:

@@ -23,7 +23,7 @@ HEAD = """<!doctype html>
 """
 
 
-LONG_TEXT = 40
+LONG_TEXT = 20
 """Characters from which on a cell breaks its lines."""
 
 
