@@ -77,6 +77,13 @@ def test_answers_in_sentences() -> None:
         "Cosine: tuned 0.955 (0.945 to 0.965), original 1.000, swapped 0.450; controls: plain fine-tuning 0.850.",
         "At 8192 tokens it is 16.4 (13.4 to 20.0) times as fast as before.",
     ]
+    few = [{**row, "value": 0.93} if row["stage"] == "tuned" else row for row in quality(controls=False)]
+    assert answers(few)[1:] == [
+        "It was better before it was tuned (distilled: 0.940): these were too few steps; give more --minutes, or leave the "
+        "second stage out with --tune-steps 0."
+    ]
+    falling = [{**row, "metric": "perplexity", "value": 1 / row["value"]} for row in quality() if row["metric"] == "cosine"]
+    assert len(answers(falling)) == 1  # the less, the better
     failed = {"metric": "failure", "value": 1.0, "failure": "timeout", "message": "too long", "length": 9, "model": "before"}
     assert answers([failed]) == ["At 9 tokens the model before gave no figures: timeout (too long)."]
 

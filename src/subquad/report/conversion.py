@@ -94,6 +94,7 @@ def answers(rows: Sequence[Row]) -> list[str]:
         if after is not None:
             against = f"; controls: {', '.join(others)}" if others else ""
             found.append(f"{metric.capitalize()}: {last[0]} {_spread(after)}, {', '.join(before)}{against}.")
+            found += _too_short(rows, metric, after)
     lengths = {at: own for at, own in by_length(rows).items() if {("seconds", "before"), ("seconds", "after")} <= own.keys()}
     if lengths:
         longest = max(lengths)
@@ -103,6 +104,18 @@ def answers(rows: Sequence[Row]) -> list[str]:
             if metric == "failure":
                 found.append(f"At {length} tokens the model {model} gave no figures: {row['failure']} ({row['message']}).")
     return found
+
+
+def _too_short(rows: Sequence[Row], metric: str, after: Row) -> Iterator[str]:
+    """A model that was better in mid-way was tuned in too few steps for what tuning unsettles at first."""
+    sign = -1.0 if metric == "perplexity" else 1.0
+    past = [row for stage in ("swapped", "distilled") if (row := find(rows, metric, "conversion", stage)) is not None]
+    best = max(past, key=lambda row: sign * row["value"], default=after)
+    if after["stage"] == "tuned" and sign * best["value"] > sign * after["value"]:
+        yield (
+            f"It was better before it was tuned ({best['stage']}: {_number(best)}): these were too few steps; give more "
+            "--minutes, or leave the second stage out with --tune-steps 0."
+        )
 
 
 def stages(rows: Sequence[Row], recipe: str) -> list[str]:
