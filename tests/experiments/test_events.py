@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ TAXI = Setting("taxi")
 
 def run(folder: Path, setting: Setting, attention: str, seed: int, **metrics: float) -> Trained:
     """A finished training that came to these figures on the test."""
-    made = Run.create(folder / f"events-{setting.source}-{setting.times}-{attention}-{seed}", "train", {"options": {}})
+    about = {"options": {"times": setting.times}}
+    made = Run.create(folder / f"events-{setting.source}-{setting.times}-{attention}-{seed}", "train", about)
     rows: list[Row] = [{"metric": name, "value": value, "split": "test", "step": 9} for name, value in metrics.items()]
     made.append([*rows, {"metric": "nll", "value": 99.0, "split": "held out", "step": 9}])
     made.append([{"metric": "sample", "value": 0.0, "step": 9}])
@@ -79,6 +81,18 @@ def test_cost_is_time_and_memory() -> None:
         rows.append({"metric": "times_as_fast", "mechanism": name, "value": times, "low": times, "high": times})
         rows.append({"metric": "peak_bytes", "mechanism": name, "value": peak})
     assert [verdict.held for verdict in cheaper(rows)] == [True, True, False, False]
+
+
+def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from subquad.experiments import event_costs
+
+    for times in ("rotary", "sinusoidal"):
+        for attention in ("softmax", "favor"):
+            run(tmp_path, Setting("simulated", times), attention, 0, nll=1.0)
+    given: list[Any] = []
+    monkeypatch.setattr(event_costs, "costs", lambda options: given.append(options) or [])
+    events.measure(tmp_path, "quick")
+    assert given == [{"softmax": {"times": "sinusoidal"}, "favor": {"times": "sinusoidal"}}]
 
 
 def test_sources_are_folders_of_data(tmp_path: Path) -> None:

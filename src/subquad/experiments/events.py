@@ -188,7 +188,7 @@ def measure(folder: Path, scale: str) -> None:
     about = {"versions": versions(), "machine": describe(), "command": f"subquad reproduce events --scale {scale}"}
     run = Run.open(own, "costs") if (own / "run.json").exists() else Run.create(own, "costs", about)
     if not run.rows():
-        first = {one.attention: one.run.about["options"] for one in trained(folder) if one.setting.source == SIMULATED}
+        first = {one.attention: one.run.about["options"] for one in trained(folder) if one.setting == Setting(SIMULATED)}
         run.append(costs(first))
 
 
