@@ -90,7 +90,12 @@ def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path,
         for attention in ("softmax", "favor"):
             run(tmp_path, Setting("simulated", times), attention, 0, nll=1.0)
     given: list[Any] = []
-    monkeypatch.setattr(event_costs, "costs", lambda options: given.append(options) or [])
+
+    def costs(options: Any) -> list[Row]:
+        given.append(options)
+        return []
+
+    monkeypatch.setattr(event_costs, "costs", costs)
     events.measure(tmp_path, "quick")
     assert given == [{"softmax": {"times": "sinusoidal"}, "favor": {"times": "sinusoidal"}}]
 
