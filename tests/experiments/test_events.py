@@ -79,8 +79,11 @@ def test_cost_is_time_and_memory() -> None:
     rows: list[Row] = []
     for name, times, peak in (("softmax", 1.0, 10e6), ("linear", 2.5, 9e6), ("favor", 1.9, 11e6)):
         rows.append({"metric": "times_as_fast", "mechanism": name, "value": times, "low": times, "high": times})
-        rows.append({"metric": "peak_bytes", "mechanism": name, "value": peak})
+        rows.append({"metric": "peak_bytes", "mechanism": name, "value": peak, "low": peak - 0.1e6, "high": peak + 0.1e6})
     assert [verdict.held for verdict in cheaper(rows)] == [True, True, False, False]
+    near = [{**row, "value": 10.05e6} if row["metric"] == "peak_bytes" else row for row in rows]
+    wide = [{**row, "low": 9.9e6, "high": 10.2e6} if row["metric"] == "peak_bytes" else row for row in near]
+    assert [verdict.held for verdict in cheaper(wide)] == [True, None, False, None]
 
 
 def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
