@@ -22,7 +22,7 @@ WARM = 512
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """Seconds of a training step, candidates in turns, and the peak of its memory, three times, each in a process of its own.
+    """Seconds of a training step, candidates in turns, and the peak of its memory, in three processes of its own each.
 
     On one thread, as every training of the experiment is.
     """
