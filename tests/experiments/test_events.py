@@ -137,6 +137,7 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(events, "ATTENTIONS", ("softmax", "linear"))
     monkeypatch.setattr(event_costs, "LONG", 64)
     monkeypatch.setattr(event_costs, "SECONDS", 0.0)
+    monkeypatch.setattr(event_costs, "PEAKS", 1)
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "events", "--jobs", "2", "--out", "run"]) == 0
     found = trained(Path("run"))

@@ -16,6 +16,7 @@ KERNELS: list[Kernel] = ["positive", "hyperbolic", "trigonometric", "relu"]
 MAPS: dict[str, Any] = {name: options() for name, options in FEATURE_MAPS.items()} | {
     kernel: Random(features=16, kernel=kernel) for kernel in KERNELS
 }
+MAPS["wide"] = Random(features=64)
 every_map = pytest.mark.parametrize("name", MAPS)
 
 
@@ -57,6 +58,43 @@ def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float) 
     wanted = torch.autograd.grad(results[0][0].sum(), of, retain_graph=True)
     for mixed, *_ in results[1:]:
         assert_close(torch.autograd.grad(mixed.sum(), of, retain_graph=True), wanted, rtol=1e-5, atol=1e3 * tight)
+
+
+@pytest.mark.parametrize("name", ["taylor", "wide"])
+@pytest.mark.parametrize("given", [False, True])
+def test_states_between_saved_ones_are_found_again(name: str, given: bool) -> None:
+    """Long enough for several runs of several blocks, with padding, from a state or from none."""
+    phi, (q, k, v) = setup(name, 1700)
+    runs = chunks._runs(q, v, phi.width(5))
+    assert len(runs) > 1
+    assert min(map(len, runs)) > 1
+    keep = torch.rand(2, 1700, generator=torch.Generator().manual_seed(1)) > 0.2
+    start = empty_state(k, v, phi)
+    if given:
+        start = causal.attend_parallel(2 * v, k.flip(2), q, *phi.sides(), start)[1]
+    one, _ = chunks.attend_in_chunks(q, k, v, *phi.sides(), start if given else None, keep)
+    other, _ = causal.attend_parallel(q, k, v, *phi.sides(), start, keep)
+    assert_close(one, other, rtol=1e-9, atol=1e-9)
+    wanted = torch.autograd.grad(other.sin().sum(), (q, k, v), retain_graph=True)
+    assert_close(torch.autograd.grad(one.sin().sum(), (q, k, v)), wanted, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("length", [100, 700, 3000])
+@pytest.mark.parametrize("name", MAPS)
+def test_less_is_saved_than_fused_softmax_saves(name: str, length: int) -> None:
+    """Beside queries, keys, values, weights and the result half a number for each position and head, softmax one."""
+    phi, (q, k, v) = setup(name, length)
+    own = {x.data_ptr() for x in (q, k, v, *phi.parameters())}
+    saved: dict[int, int] = {}
+
+    def note(x: Tensor) -> Tensor:
+        saved[x.data_ptr()] = x.numel()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        mixed, _ = chunks.attend_in_chunks(q, k, v, *phi.sides())
+    others = {where: size for where, size in saved.items() if where not in own | {mixed.data_ptr()}}
+    assert sum(others.values()) <= 2 * 3 * length / 2
 
 
 def test_the_op_picks_by_device_and_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,11 +49,11 @@ def attend(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """The mixed values, and the state after the last position."""
-    before = empty_state(k, v, phi_k) if state is None else state
     with without_autocast(q):
         if prefers_parallel(q):
+            before = empty_state(k, v, phi_k) if state is None else state
             return attend_parallel(q, k, v, phi_q, phi_k, before, keep)
-        return attend_in_chunks(q, k, v, phi_q, phi_k, before, keep)
+        return attend_in_chunks(q, k, v, phi_q, phi_k, state, keep)
 
 
 def step(

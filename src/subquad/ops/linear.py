@@ -20,6 +20,7 @@ from subquad.ops.scratch import Scratch
 from subquad.ops.sums import (
     WeightGradients,
     across,
+    add_block,
     along,
     block_length,
     blocks,
@@ -131,7 +132,8 @@ class _Blocks(torch.autograd.Function):
             x = q[:, :, block].to(dtype)
             features = phi_q(x, room)
             queries = features.values.flatten(0, 1)
-            d_mixed, d_total = quotient(gradient, mixed, inverse, block, room)
+            parts = quotient(gradient[:, :, block], mixed[:, :, block], inverse[:, :, block], room)
+            d_mixed, d_total = (part.flatten(0, 1) for part in parts)
             d_sums.baddbmm_(queries.mT, d_mixed)
             d_norms += across(queries, d_total)
             d_queries = torch.mul(d_total, norms[:, None], out=room.take(*queries.shape)).baddbmm_(d_mixed, sums.mT)
@@ -196,7 +198,7 @@ def sum_keys(
         features = kept_features(phi, kept(k, keep, block), keep, block, room)
         keys, values = features.values.flatten(0, 1), kept(v, keep, block).flatten(0, 1)
         exponent = None if features.exponent is None else features.exponent.flatten(0, 1)
-        state = _sum_block(keys, values, exponent) if state is None else _add_block(*state, keys, values, exponent)
+        state = _sum_block(keys, values, exponent) if state is None else add_block(*state, keys, values, exponent)
     if state is None:
         sums, norms, peak = (part.flatten(0, 1) for part in empty_state(k, v, phi))
         state = sums, norms, peak[:, None, None]
@@ -212,27 +214,9 @@ def _sum_block(keys: Tensor, values: Tensor, exponent: Tensor | None) -> tuple[T
     return torch.bmm(keys.mT, values * share), across(keys, share), peak
 
 
-def _add_block(
-    sums: Tensor, norms: Tensor, peak: Tensor, keys: Tensor, values: Tensor, exponent: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A further block, added in place."""
-    if exponent is None:
-        return sums.baddbmm_(keys.mT, values), norms.add_(keys.sum(1)), peak
-    higher = torch.maximum(peak, exponent.amax(1, keepdim=True))
-    fade, share = torch.exp2(peak - finite(higher)), torch.exp2(exponent - finite(higher))
-    norms = norms.mul_(fade[..., 0]).add_(across(keys, share))
-    return sums.mul_(fade).baddbmm_(keys.mT, values * share), norms, higher
-
-
 def quotient(
-    gradient: Float[Tensor, "b h n e"],
-    mixed: Float[Tensor, "b h n e"],
-    inverse: Float[Tensor, "b h n 1"],
-    block: slice,
-    room: Scratch,
-) -> tuple[Float[Tensor, "bh c e"], Float[Tensor, "bh c 1"]]:
-    """G and e: the gradients of numerator and denominator from that of their quotient, batch and heads in one."""
-    part, factor = gradient[:, :, block].to(inverse.dtype), inverse[:, :, block]
-    d_mixed = torch.mul(part, factor, out=room.take(*part.shape))
-    d_total = torch.linalg.vecdot(d_mixed, mixed[:, :, block].to(inverse.dtype)).neg_()[..., None]
-    return d_mixed.flatten(0, 1), d_total.flatten(0, 1)
+    gradient: Float[Tensor, "*b c e"], mixed: Float[Tensor, "*b c e"], inverse: Float[Tensor, "*b c 1"], room: Scratch
+) -> tuple[Float[Tensor, "*b c e"], Float[Tensor, "*b c 1"]]:
+    """G and e: the gradients of numerator and denominator from that of their quotient."""
+    d_mixed = torch.mul(gradient.to(inverse.dtype), inverse, out=room.take(*gradient.shape))
+    return d_mixed, torch.linalg.vecdot(d_mixed, mixed.to(inverse.dtype)).neg_()[..., None]

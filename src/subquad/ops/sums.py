@@ -117,6 +117,18 @@ def kept_features(
     return Features(values, exponent)
 
 
+def add_block(
+    sums: Tensor, norms: Tensor, peak: Tensor, keys: Tensor, values: Tensor, exponent: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums, norms and their peak with a further block of keys, in place; batch and heads in one dimension."""
+    if exponent is None:
+        return sums.baddbmm_(keys.mT, values), norms.add_(keys.sum(1)), peak
+    higher = torch.maximum(peak, exponent.amax(1, keepdim=True))
+    fade, share = torch.exp2(peak - finite(higher)), torch.exp2(exponent - finite(higher))
+    norms = norms.mul_(fade[..., 0]).add_(across(keys, share))
+    return sums.mul_(fade).baddbmm_(keys.mT, values * share), norms, higher
+
+
 def new_mixed(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
     """Room for the result, laid out as the queries where it can be, so that merging heads that were split is free."""
     if q.shape[-1] == v.shape[-1] and q.dtype == v.dtype:
