@@ -34,20 +34,20 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
         taken = interleave({name: work(given, LONG) for name, given in options.items()}, seconds=SECONDS, at_most=30)
     finally:
         torch.set_num_threads(threads)
-    for name, times in taken.items():
-        for metric, found in (("seconds", median(times)), ("times_as_fast", ratio(taken[BASELINE], times))):
-            yield {
-                **{"mechanism": name, "length": LONG, "metric": metric},
-                **{"value": found.middle, "low": found.low, "high": found.high},
-            }
     peaks: dict[str, list[float]] = {name: [] for name in options}
     for _ in range(PEAKS):
         for name, given in options.items():
             peaks[name].append(in_fresh_process(_peak, given, LONG))
-    for name, values in peaks.items():
-        found = median(values)
-        about = {"mechanism": name, "length": LONG, "metric": "peak_bytes", "unit": "B"}
-        yield {**about, "value": found.middle, "low": found.low, "high": found.high}
+    for name in options:
+        found = {
+            "seconds": median(taken[name]),
+            "times_as_fast": ratio(taken[BASELINE], taken[name]),
+            "peak_bytes": median(peaks[name]),
+            "times_the_peak": ratio(peaks[name], peaks[BASELINE]),
+        }
+        for metric, one in found.items():
+            about = {"mechanism": name, "length": LONG, "metric": metric}
+            yield {**about, "value": one.middle, "low": one.low, "high": one.high}
 
 
 def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
@@ -91,6 +91,7 @@ def sequences(task: Any, length: int) -> Any:
 
 def _peak(options: Mapping[str, Any], length: int) -> int:
     """In a process of its own: after the same on something small."""
+    torch.set_num_threads(1)
     give_back_at_once()
     work(options, WARM)()
     return peak_extra_bytes(work(options, length))

@@ -94,18 +94,21 @@ def _cell(runs: Sequence[Trained], metric: str, *, spread: bool = True) -> Cell:
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
-    """Time of a training step, how many times as fast as softmax, and the peak of its memory."""
+    """Time and peak of a training step, and both beside softmax's."""
     known = {(row["metric"], row["mechanism"]): row for row in rows}
     found = []
     for name in dict.fromkeys(row["mechanism"] for row in rows):
-        seconds, times, peak = (known[metric, name] for metric in ("seconds", "times_as_fast", "peak_bytes"))
+        seconds, times, peak, more = (
+            known[metric, name] for metric in ("seconds", "times_as_fast", "peak_bytes", "times_the_peak")
+        )
         found.append(
             [
                 Cell(name),
                 Cell(duration(seconds["value"]), seconds["value"]),
                 Cell(f"{times['value']:.2f} ({times['low']:.2f} to {times['high']:.2f})", times["value"]),
                 Cell(amount(peak["value"]), peak["value"]),
+                Cell(f"{more['value']:.3f} ({more['low']:.3f} to {more['high']:.3f})", more["value"]),
             ]
         )
-    columns = ["attention", "training step", "times as fast as softmax", "peak of a step"]
+    columns = ["attention", "training step", "times as fast as softmax", "peak of a step", "times softmax's peak"]
     return Table(f"In turns on one thread of this machine: {events.BATCH} sequences of {events.LONG} events", columns, found)
