@@ -109,7 +109,7 @@ SCALES: dict[str, Grid] = {
         seeds=(0, 1, 2),
         arguments=SMALL,
         by_source={
-            SIMULATED: ("--batch", "32", "--steps", "300", "--learning-rate", "3e-3"),
+            SIMULATED: ("--batch", "32", "--steps", "600", "--learning-rate", "3e-3"),
             "financial": ("--batch", str(BATCH), "--chunk", "512", "--steps", "120", "--learning-rate", "3e-3"),
         },
         others=REAL,

@@ -202,6 +202,7 @@ def _gather(x: Float[Tensor, "b h n d"], position: slice, room: Scratch) -> Floa
 
 
 def _product(x: Float[Tensor, "tbh c x"], y: Float[Tensor, "tbh x y"], room: Scratch) -> Float[Tensor, "tbh c y"]:
+    """x y, in scratch memory."""
     return torch.bmm(x, y, out=room.take(*x.shape[:2], y.shape[2]))
 
 
