@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from subquad.measure.workers import ERROR, OUT_OF_MEMORY, TIMEOUT, Candidate, Limits, Work, context, fewest_turns, visit
+from subquad.measure.workers import (
+    ERROR,
+    OUT_OF_MEMORY,
+    TIMEOUT,
+    Candidate,
+    Limits,
+    Work,
+    Worker,
+    context,
+    fewest_turns,
+    visit,
+)
 
 MEGABYTE = 2**20
 LIMITS = Limits(memory_bytes=200 * MEGABYTE, run_seconds=20.0, turn_seconds=0.0)
@@ -103,3 +114,23 @@ def threads() -> Work:
 def test_the_threads_are_those_that_were_asked_for() -> None:
     assert not visit({"it": Candidate(threads, nothing)}, Limits(threads=2))["it"].failure
     assert visit({"it": Candidate(threads, nothing)}, Limits(threads=1))["it"].message == "RuntimeError: 1 threads"
+
+
+def test_ctrl_c_waits_while_a_child_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child whose parent goes away in that moment prints a traceback."""
+    started: list[Worker] = []
+    start = Worker.__init__
+
+    def interrupted(self: Worker, candidate: Candidate, limits: Limits) -> None:
+        signal.raise_signal(signal.SIGINT)
+        start(self, candidate, limits)
+        started.append(self)
+
+    monkeypatch.setattr(Worker, "__init__", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have made it deaf
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            visit({name: Candidate(nothing, nothing) for name in "ab"}, LIMITS)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [worker.process.is_alive() for worker in started] == [False]

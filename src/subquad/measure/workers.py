@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -97,7 +97,8 @@ def visit(
     workers: dict[str, Worker] = {}
     try:
         for name, candidate in candidates.items():
-            workers[name] = Worker(candidate, limits)
+            with _ctrl_c_waits():
+                workers[name] = Worker(candidate, limits)
         for question in (None, "first"):  # without a question: that it is ready
             for name in list(workers):
                 running(name)
@@ -185,6 +186,22 @@ class Worker:
         if code == -signal.SIGKILL:
             return CellFailedError(OUT_OF_MEMORY, "the process was killed, most likely for lack of memory")
         return CellFailedError(ERROR, f"the process ended by itself, with code {code}")
+
+
+@contextlib.contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Until the end of the block: a child whose parent went away while it was starting would complain."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears it
+        yield
+        return
+    came: list[int] = []
+    ours = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, ours)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _start_server(chosen: Any) -> None:
