@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from subquad.measure import workers
 from subquad.measure.workers import (
     ERROR,
     OUT_OF_MEMORY,
@@ -134,3 +135,31 @@ def test_ctrl_c_waits_while_a_child_is_started(monkeypatch: pytest.MonkeyPatch) 
     finally:
         signal.signal(signal.SIGINT, before)
     assert [worker.process.is_alive() for worker in started] == [False]
+
+
+def test_runs_that_wait_for_the_scheduler_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that share a core at first: a few runs of 8 ms, then of a fifth of one."""
+    now, stalled = 0.0, 5
+
+    def run() -> None:
+        nonlocal now, stalled
+        now += 0.008 if stalled > 0 else 0.0002
+        stalled -= 1
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    seconds, known = workers._turn(Work(run), "cpu", known=0.0005)
+    assert seconds == pytest.approx(0.0002)
+    assert known == pytest.approx(0.0002)
+
+
+def test_what_always_takes_long_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first run that was short by luck does not make the others wait for its like for ever."""
+    now = 0.0
+
+    def run() -> None:
+        nonlocal now
+        now += 0.008
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    assert workers._turn(Work(run), "cpu", known=0.0005)[0] == pytest.approx(0.008)
+    assert now < 0.2

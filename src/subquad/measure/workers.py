@@ -27,7 +27,8 @@ OUT_OF_MEMORY, TIMEOUT, ERROR = "out of memory", "timeout", "error"
 
 START_SECONDS = 60.0  # a process that is not ready after so long will not be
 BURST_SECONDS = 0.005  # one turn's measurement lasts at least so long,
-SETTLE_SECONDS = 0.003  # after its caches are warm again
+SETTLE_SECONDS = 0.003  # after its caches are warm again,
+STALL_SECONDS = 0.1  # and after its threads have parted, but no later than this
 BRIEF_SECONDS = 0.02  # a run that takes longer has warmed up after its first moments
 
 
@@ -230,15 +231,16 @@ def _serve(connection: Connection, candidate: Candidate, limits: Limits) -> None
             limit_memory(limits.memory_bytes)
             tiny, work = candidate.warm_up(), candidate.prepare()
             connection.send(("", None))
-            seconds = 0.0
+            known = 0.0  # seconds of the shortest run so far
             while question := connection.recv():
                 if question == "first":
                     torch.set_num_threads(limits.threads)
                     tiny.run()
-                    seconds, peak = _first(work, limits.device)
-                    connection.send(("", (seconds, peak)))
+                    known, peak = _first(work, limits.device)
+                    connection.send(("", (known, peak)))
                 else:
-                    connection.send(("", _turn(work, limits.device, settle=seconds < BRIEF_SECONDS)))
+                    seconds, known = _turn(work, limits.device, known)
+                    connection.send(("", seconds))
         except EOFError:
             raise
         except Exception as error:
@@ -269,12 +271,26 @@ def _first(work: Work, device: str) -> tuple[float, int | None]:
     return time.perf_counter() - before, None if peak is None else peak + work.held_bytes
 
 
-def _turn(work: Work, device: str, *, settle: bool) -> float:
-    """Seconds of a run, from as many as a burst takes, after some that do not count."""
-    count = 1
-    if settle:
-        count = max(1, round(BURST_SECONDS / _run_for(work, device, SETTLE_SECONDS)))
-    return _run_for(work, device, 0.0, count)
+def _turn(work: Work, device: str, known: float) -> tuple[float, float]:
+    """Seconds of a run, from as many as a burst takes, after some that do not count; and the shortest that is known now."""
+    if known >= BRIEF_SECONDS:
+        return _run_for(work, device, 0.0), known
+    known = _settle(work, device, known)
+    return _run_for(work, device, 0.0, max(1, round(BURST_SECONDS / known))), known
+
+
+def _settle(work: Work, device: str, known: float) -> float:
+    """Runs until caches are warm, and until a run takes about as long as it can: the shortest.
+
+    The threads of a process that goes on after a pause may find themselves on one core, where each waits for the other's
+    time slice. It takes the system some slices to part them.
+    """
+    start = time.perf_counter()
+    while True:
+        taken = _run_for(work, device, 0.0)
+        known, passed = min(known, taken), time.perf_counter() - start
+        if passed >= STALL_SECONDS or (passed >= SETTLE_SECONDS and taken < 2 * known):
+            return known
 
 
 def _run_for(work: Work, device: str, seconds: float, count: int = 1) -> float:
