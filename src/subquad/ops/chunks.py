@@ -30,6 +30,7 @@ from subquad.ops.sums import (
     blocks,
     empty_state,
     finite,
+    flat_keys,
     kept,
     kept_features,
     needs_gradient,
@@ -237,11 +238,9 @@ def _states(
     found = [start._replace(sums=start.sums.clone())]
     for position in run[:-1]:
         room.start()
-        features = kept_features(phi_k, kept(k, keep, position), keep, position, room)
-        keys, values = features.values.flatten(0, 1), kept(v, keep, position).flatten(0, 1)
-        exponent = None if features.exponent is None else features.exponent.flatten(0, 1)
         sums, norms, peak = found[-1]
-        found.append(_State(*add_block(sums.clone(), norms.clone(), peak, keys, values, exponent)))
+        read = flat_keys(k, v, phi_k, keep, position, room)
+        found.append(_State(*add_block(sums.clone(), norms.clone(), peak, *read)))
     return found
 
 

@@ -26,6 +26,7 @@ from subquad.ops.sums import (
     blocks,
     empty_state,
     finite,
+    flat_keys,
     kept,
     kept_features,
     land,
@@ -195,10 +196,8 @@ def sum_keys(
     state: tuple[Tensor, Tensor, Tensor] | None = None
     for block in blocks(k.shape[2], block_length(k, phi.width(k.shape[-1]), most)):
         room.start()
-        features = kept_features(phi, kept(k, keep, block), keep, block, room)
-        keys, values = features.values.flatten(0, 1), kept(v, keep, block).flatten(0, 1)
-        exponent = None if features.exponent is None else features.exponent.flatten(0, 1)
-        state = _sum_block(keys, values, exponent) if state is None else add_block(*state, keys, values, exponent)
+        read = flat_keys(k, v, phi, keep, block, room)
+        state = _sum_block(*read) if state is None else add_block(*state, *read)
     if state is None:
         sums, norms, peak = (part.flatten(0, 1) for part in empty_state(k, v, phi))
         state = sums, norms, peak[:, None, None]

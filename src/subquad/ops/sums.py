@@ -117,6 +117,20 @@ def kept_features(
     return Features(values, exponent)
 
 
+def flat_keys(
+    k: Float[Tensor, "b h s d"],
+    v: Float[Tensor, "b h s e"],
+    phi: FeatureFunction,
+    keep: Bool[Tensor, "b s"] | None,
+    block: slice,
+    room: Room,
+) -> tuple[Float[Tensor, "bh c m"], Float[Tensor, "bh c e"], Float[Tensor, "bh c 1"] | None]:
+    """The features of one block of keys, the values at them and the exponents, batch and heads in one dimension."""
+    features = kept_features(phi, kept(k, keep, block), keep, block, room)
+    exponent = None if features.exponent is None else features.exponent.flatten(0, 1)
+    return features.values.flatten(0, 1), kept(v, keep, block).flatten(0, 1), exponent
+
+
 def add_block(
     sums: Tensor, norms: Tensor, peak: Tensor, keys: Tensor, values: Tensor, exponent: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
