@@ -110,6 +110,16 @@ def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path,
     assert given == [{"softmax": {"times": "sinusoidal"}, "favor": {"times": "sinusoidal"}}]
 
 
+def test_costs_that_were_not_measured_to_the_end_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from subquad.experiments import event_costs
+
+    given: list[Row] = [{"mechanism": "softmax", "metric": metric, "value": 1.0} for metric in ("seconds", "times_the_peak")]
+    for wanted, rows in ((1, given[:1]), (3, given), (3, given)):
+        monkeypatch.setattr(event_costs, "costs", lambda options, rows=rows: rows)
+        events.measure(tmp_path, "quick")
+        assert len(Run.open(tmp_path / "costs", "costs").rows()) == wanted
+
+
 def test_sources_are_folders_of_data(tmp_path: Path) -> None:
     for name in ("Taxi", "financial"):
         (tmp_path / name).mkdir()
