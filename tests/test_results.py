@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from subquad.errors import SubquadError
-from subquad.results import Run, append_rows, read_rows, write_whole
+from subquad.files import write_whole
+from subquad.results import Run, append_rows, read_rows
 
 
 def test_rows_come_back_and_are_added_to(tmp_path: Path) -> None:

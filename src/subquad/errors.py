@@ -1,5 +1,13 @@
-"""The one error that is meant for the user."""
+"""The errors that are meant for the user."""
 
 
 class SubquadError(ValueError):
     """A mistake that the user can mend: one sentence that says what happened and what to do."""
+
+
+class OptionError(SubquadError):
+    """A value that an option does not take. The command line shows the option as it is typed there."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name} {problem}")
+        self.name, self.problem = name, problem

@@ -1,23 +1,97 @@
 """A measurement is a flat row; rows are kept as JSON lines, each whole or absent; a run is a folder of them.
 
 ``run.json`` says what was run, with which options, on which machine; ``rows.jsonl`` holds what was measured. Everything that
-is shown to a person is rebuilt from the two.
+is shown to a person is rebuilt from the two, and both are checked when they are read.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
+from filelock import FileLock, Timeout
+from pydantic import ConfigDict
+
+from subquad.checking import Count, Positive, Seed, Whole, excerpt, read_as
 from subquad.errors import SubquadError
+from subquad.files import cannot_write, read_text, write_new, write_whole
+
+FORMAT = 1
+"""The version of the folder's layout. A run of a later one is refused."""
+
+LOCK = ".lock"
+"""The file in a run's folder that is locked while a command writes to it. The system unlocks it when the command ends."""
 
 Row = dict[str, Any]
 """Flat: numbers, strings, booleans and None. `metric`, `value`, `unit`, and what it was measured on."""
 
-FORMAT = 1
-"""The version of the folder's layout. A run of a later one is refused."""
+Scalar = str | float | int | bool | None
+_OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class _Record(dict[str, Any]):
+    """Fields that were read from a file. Asking for one that is not there says which file lacks it."""
+
+    def __init__(self, fields: Mapping[str, Any], place: str) -> None:
+        super().__init__(fields)
+        self.place = place
+
+    def __missing__(self, name: str) -> Any:
+        raise SubquadError(f"{self.place} lacks {excerpt(name)}: the file is damaged")
+
+
+class RowFields(TypedDict, total=False):
+    """Types of the fields that rows have. A field with another name may hold any text, number or truth value."""
+
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+
+    metric: Required[str]
+    value: float | int | None
+    unit: str
+    low: float | None
+    high: float | None
+    step: Whole
+    split: str
+    mechanism: str
+    model: str
+    recipe: str
+    stage: str
+    form: str
+    what: str
+    length: Positive
+    batch: Count
+    heads: Count
+    width: Count
+    threads: Count
+    dtype: str
+    device: str
+    visit: Whole
+    rounds: Count
+    layer: Whole
+    head: Whole
+    failure: str
+    message: str
+
+
+class AboutFields(TypedDict, total=False):
+    """Types of the fields of ``run.json``. Those of the options are checked where they are used."""
+
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+
+    format: Required[int]
+    kind: str
+    options: dict[str, Any]
+    mechanisms: dict[str, dict[str, Any]]
+    learned: dict[str, Any]
+    seed: Seed
+    page: bool
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    command: str
+    started: str
 
 
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -34,7 +108,7 @@ def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
                 file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise _cannot_write(path, error) from None
+        raise cannot_write(path, error) from None
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -43,14 +117,23 @@ def read_rows(path: Path) -> list[Row]:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         raise SubquadError(f"there is no file of rows at {path}") from None
-    rows: list[Row] = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            raise SubquadError(f"line {number} of {path} is not a JSON row: mend it or take it out") from None
-        rows.append(row)
-    return rows
+    except OSError as error:
+        raise SubquadError(f"cannot read {path}: {error.strerror}") from None
+    return [_row(line, f"line {number} of {path}") for number, line in enumerate(lines[:-1], start=1)]
+
+
+def _row(line: bytes, place: str) -> Row:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        raise SubquadError(f"{place} is not a JSON row: mend it or take it out") from None
+    if not isinstance(fields, dict):
+        raise SubquadError(f"{place} is not a row with fields: mend it or take it out")
+    read_as(RowFields, fields, f"{place}:")
+    for name, value in fields.items():
+        if not isinstance(value, Scalar):
+            raise SubquadError(f"{place}: {excerpt(name)} must be a text, a number or nothing, but is {excerpt(value)}")
+    return _Record(fields, place)
 
 
 @dataclass(frozen=True)
@@ -66,7 +149,10 @@ class Run:
         """A new run. A folder that holds one already is refused."""
         refuse_taken(folder)
         run = cls(folder, {"format": FORMAT, "kind": kind, **about})
-        write_whole(folder / "run.json", json.dumps(run.about, indent=2) + "\n")
+        try:
+            write_new(folder / "run.json", json.dumps(run.about, indent=2) + "\n")
+        except FileExistsError:  # made by another command in this very moment
+            refuse_taken(folder)
         append_rows(run.rows_path, [])
         return run
 
@@ -74,26 +160,26 @@ class Run:
     def open(cls, folder: Path, kind: str | None = None) -> "Run":
         """An existing run, of a certain kind if one is named."""
         path = folder / "run.json"
+        if not path.exists():
+            raise SubquadError(f"{folder} is not a run: it has no run.json (runs are folders such as runs/compare-...)")
         try:
-            about = json.loads(path.read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            raise SubquadError(
-                f"{folder} is not a run: it has no run.json (runs are folders such as runs/compare-...)"
-            ) from None
-        except ValueError:
-            raise SubquadError(f"{path} is not JSON: the run cannot be read") from None
+            about = json.loads(read_text(path), object_hook=lambda fields: _Record(fields, str(path)))
+        except (ValueError, RecursionError) as error:
+            raise SubquadError(f"{path} is not JSON: the run cannot be read") from error
         if not isinstance(about, dict) or not isinstance(about.get("format"), int):
             raise SubquadError(f"{path} is not of subquad: it names no format")
         if about["format"] > FORMAT:
-            made = about.get("versions", {}).get("subquad", "a newer version")
-            raise SubquadError(f"{folder} was made by a newer subquad ({made}): update subquad to read it")
+            made_by = about.get("versions")
+            version = made_by.get("subquad") if isinstance(made_by, dict) else None
+            raise SubquadError(f"{folder} was made by a newer subquad ({version or 'unknown'}): update subquad to read it")
+        read_as(AboutFields, about, f"{path}:")
         if kind is not None and about.get("kind") != kind:
             raise SubquadError(f"{folder} is a run of `subquad {about.get('kind')}`, not of `subquad {kind}`")
         return cls(folder, about)
 
     @property
     def rows_path(self) -> Path:
-        """Where its rows are."""
+        """The file with its rows."""
         return self.folder / "rows.jsonl"
 
     def rows(self) -> list[Row]:
@@ -111,6 +197,23 @@ class Run:
         if len(kept) < len(rows):
             write_whole(self.rows_path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in kept))
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Inside the block, this process alone writes to the run. A second one is refused in a sentence."""
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise SubquadError(
+                f"another command is writing to {self.folder} at this moment: wait for it to end, or choose another --out"
+            ) from None
+        except OSError as error:
+            raise cannot_write(self.folder / LOCK, error) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
 
 def refuse_taken(folder: Path) -> None:
     """A folder holds one run."""
@@ -118,26 +221,22 @@ def refuse_taken(folder: Path) -> None:
         raise SubquadError(f"{folder} holds a run already: continue it with --resume {folder}, or choose another --out")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A file that is there whole or not at all: written beside and renamed."""
-    beside = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text)
-        beside.replace(path)
-    except OSError as error:
-        raise _cannot_write(path, error) from None
-
-
 def _drop_half_line(path: Path) -> None:
+    """Cuts the file after its last line break, looking at its end only."""
     if not path.exists():
         return
     with path.open("rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
+        end = size = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            file.truncate(end)
 
 
-def _cannot_write(path: Path, error: OSError) -> SubquadError:
-    return SubquadError(f"cannot write {path}: {error.strerror or error}; make room or choose another folder")
+_BLOCK = 4096  # bytes that are searched for a line break at once

@@ -6,7 +6,6 @@ and ``attend.step(q, k, v, state)``. See `subquad.types` for the shapes.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from subquad.attention.infinity import Infinity, InfinityAttention, InfinityStat
 from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
 from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
+from subquad.checking import read_kind
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
 from subquad.ops.sums import LinearState
@@ -31,22 +31,15 @@ MECHANISMS: dict[str, type[AttentionOptions]] = {
 }
 
 
-def options_from(values: Mapping[str, Any]) -> AttentionOptions:
-    """The options that `dataclasses.asdict` made these values of, as they stand in a file."""
-    given = {name: _load(value, FEATURE_MAPS) if isinstance(value, Mapping) else value for name, value in values.items()}
-    options: AttentionOptions = _load(given, MECHANISMS)
+def options_from(values: object, where: str = "the attention") -> AttentionOptions:
+    """The options that `dataclasses.asdict` made these values of, as they stand in a file; `where` is their place in it."""
+    if isinstance(values, Mapping):
+        values = {
+            name: read_kind(FEATURE_MAPS, value, f"{where}: {name}") if isinstance(value, Mapping) else value
+            for name, value in values.items()
+        }
+    options: AttentionOptions = read_kind(MECHANISMS, values, where)
     return options
-
-
-def _load(values: Mapping[str, Any], registry: Mapping[str, Any]) -> Any:
-    given = dict(values)
-    kind = given.pop("kind", None)
-    if kind not in registry:
-        raise SubquadError(f"kind must be one of {', '.join(registry)}, but is {kind!r}")
-    try:
-        return registry[kind](**given)
-    except TypeError:
-        raise SubquadError(f"{kind} has no options {', '.join(given)}: the file is of another version") from None
 
 
 def layer_builder(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from subquad.attention.linear import LinearAttention
+from subquad.checking import Checked, Count, NonNegative
 from subquad.errors import SubquadError
 from subquad.feature_maps import Kernel, Projections, Random, RandomMap
 from subquad.ops.projections import Norms, Projection
@@ -12,15 +13,15 @@ from subquad.types import Traits
 
 
 @dataclass(frozen=True)
-class Favor:
+class Favor(Checked):
     """An unbiased estimate of softmax attention, in linear time. The error of a weight falls with the number of features."""
 
-    features: int = 256  # the length of phi(x): what is paid for
+    features: Count = 256  # the length of phi(x): what is paid for
     kernel: Kernel = "positive"  # hyperbolic and trigonometric take two features for each direction; relu is no softmax
     projection: Projection = "orthogonal"
     norms: Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(width) long
     per_head: bool = False  # whether every head draws its own directions
-    relu_offset: float = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
+    relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
     projections: Projections = "fixed"  # calibrated: to the data, by `subquad convert`; learned: and trained from there
     kind: str = field(default="favor", init=False)
 

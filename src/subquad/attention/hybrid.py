@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
-from subquad.errors import SubquadError
+from subquad.checking import Checked, Count
 from subquad.feature_maps import FeatureMap, FeatureMapOptions, Learned
 from subquad.ops import hybrid, linear, reference
 from subquad.ops.packing import Packed, pack, pick, put, unpack
@@ -25,10 +25,10 @@ Rest = FeatureMapOptions | Literal["none"]
 
 
 @dataclass(frozen=True)
-class Hybrid:
+class Hybrid(Checked):
     """Exact for neighbours, linear for the rest: in linear time and memory, with a state of constant size."""
 
-    block: int = 64  # positions; each sees its own block and the neighbouring ones exactly
+    block: Count = 64  # positions; each sees its own block and the neighbouring ones exactly
     rest: Rest = field(default_factory=Learned)  # the feature map through which others are seen; none: not at all
     log_gain: float = -5.0  # at the start, of the rest's weights beside exp(q . k / sqrt d), for each head; it is learned
     kind: str = field(default="hybrid", init=False)
@@ -39,13 +39,7 @@ class Hybrid:
         return Traits(False, "L (3 B + m) d", "L (3 B + m d / B)", price)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "HybridAttention":
-        if self.block < 1:
-            raise SubquadError(f"hybrid's block must be positive, but is {self.block}")
         if isinstance(self.rest, str):
-            if self.rest != "none":
-                raise SubquadError(
-                    f"hybrid's rest must be a feature map, such as Learned(), or 'none', but is {self.rest!r}"
-                )
             return HybridAttention(self, NoFeatures(), heads, width)
         return HybridAttention(self, self.rest.build(heads=heads, width=width, generator=generator), heads, width)
 

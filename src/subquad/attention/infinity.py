@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.checking import Checked, Count, InnerShare, NonNegative, Positive, Whole
 from subquad.errors import SubquadError
 from subquad.ops import memory
 from subquad.ops.packing import Packed, Segment, join, pack, pick, put, real, segments, unpack
@@ -27,26 +28,23 @@ WIDEST = 0.5
 
 
 @dataclass(frozen=True)
-class Infinity:
+class Infinity(Checked):
     """Exact attention within a segment and a memory of fixed size of all before it. A stream of any length is a state."""
 
-    segment: int = 512  # positions that see each other exactly
-    basis: int = 256  # functions that the memory is made of (N in the paper); 0 for no memory
-    points: int = 256  # at which the memory is read to be written again (M)
-    tau: float = 0.75  # the share of the memory that the past is pressed into when a segment arrives
-    widths: tuple[float, ...] = (0.01, 0.05)  # of the basis functions, as many of each
-    ridge: float = 1.0  # the penalty of the regression (lambda)
+    segment: Count = 512  # positions that see each other exactly
+    basis: Whole = 256  # functions that the memory is made of (N in the paper); 0 for no memory
+    points: Count = 256  # at which the memory is read to be written again (M)
+    tau: InnerShare = 0.75  # the share of the memory that the past is pressed into when a segment arrives
+    widths: tuple[Positive, ...] = (0.01, 0.05)  # of the basis functions, as many of each
+    ridge: Positive = 1.0  # the penalty of the regression (lambda)
     sticky: bool = False  # whether points are drawn where attention has gone, or evenly spaced
-    bins: int = 128  # of the histogram of that attention
+    bins: Count = 128  # of the histogram of that attention
     previous: bool = False  # whether a position also sees the segment before its own exactly
     both: bool = False  # in bidirectional use, whether there is a memory of what comes after as well
     detached: bool = False  # whether gradients stop at the memory, as in the paper's code
-    divergence: float = 0.0  # weight in the loss of the divergence from a density of `prior_width`; the paper has 1e-6
-    prior_width: float = 0.05  # sigma_0
+    divergence: NonNegative = 0.0  # weight in the loss of the divergence from a density of `prior_width`; the paper has 1e-6
+    prior_width: Positive = 0.05  # sigma_0
     kind: str = field(default="infinity", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "widths", tuple(self.widths))  # a file gives a list
 
     @property
     def traits(self) -> Traits:
@@ -54,19 +52,12 @@ class Infinity:
         return Traits(False, "L (S + N) d", "S d + N d", price)
 
     def check(self) -> None:
-        """Refuses what cannot be built."""
-        for name in ("segment", "points", "bins", "ridge", "prior_width"):
-            if getattr(self, name) <= 0:
-                raise SubquadError(f"infinity's {name} must be positive, but is {getattr(self, name)}")
-        if not 0 < self.tau < 1:
-            raise SubquadError(f"infinity's tau must lie between 0 and 1, but is {self.tau}")
-        if not self.widths or min(self.widths) <= 0:
-            raise SubquadError(f"infinity's widths must be positive, but are {self.widths}")
-        if self.basis < 0 or self.basis % len(self.widths):
+        if not self.widths:
+            raise SubquadError("infinity's widths must name at least one width, such as 0.05")
+        if self.basis % len(self.widths):
             raise SubquadError(f"infinity's basis must be a multiple of its {len(self.widths)} widths, but is {self.basis}")
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "InfinityAttention":
-        self.check()
         return InfinityAttention(self, heads, width, generator)
 
 

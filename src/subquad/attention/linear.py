@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.checking import Checked
 from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
 from subquad.ops import causal, linear, reference
 from subquad.ops.sums import LinearState
@@ -13,7 +14,7 @@ from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Checked):
     """Time and memory grow with the length, a decoder's state not at all. A kernel of its own, not an approximation."""
 
     feature_map: FeatureMapOptions = field(default_factory=Elu)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result
+from subquad.checking import Checked, Count
 from subquad.errors import SubquadError
 from subquad.ops.sums import precise, without_autocast
 from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
@@ -17,11 +18,11 @@ Sharing = Literal["none", "heads", "keys-values", "layerwise"]
 
 
 @dataclass(frozen=True)
-class Linformer:
+class Linformer(Checked):
     """Exact attention over a summary of `k` slots, in linear time. Bidirectional only: a slot mixes positions."""
 
-    k: int = 256  # slots; a layer may have a number of its own
-    max_length: int = 16384  # the longest sequence; learned and convolution have weights for it
+    k: Count = 256  # slots; a layer may have a number of its own
+    max_length: Count = 16384  # the longest sequence; learned and convolution have weights for it
     method: Method = "learned"  # mean has no weights and takes any length; convolution moves by max_length / k positions
     sharing: Sharing = (
         "keys-values"  # none: each head's own; heads: one for k, one for v; keys-values: one; layerwise: of all
@@ -47,9 +48,6 @@ class Linformer:
 
     def build_projection(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "SlotProjection":
         """A projection for one layer, or for several to hold."""
-        for name, value in (("k", self.k), ("max_length", self.max_length)):
-            if value < 1:
-                raise SubquadError(f"linformer's {name} must be at least 1, but is {value}")
         return _METHODS[self.method](self, heads, width, generator)
 
 

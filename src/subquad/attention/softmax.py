@@ -8,13 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.checking import Checked
 from subquad.ops import reference
 from subquad.ops.sums import precise
 from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Checked):
     """Exact attention; time grows with the square of the length, a decoder's state with the length."""
 
     materialised: bool = False  # whether the attention matrix is made as the equation says, to compare with or to look at

@@ -1,13 +1,23 @@
 """The commands. Each is a module with a `main`, imported when it is asked for, so that `subquad --help` answers at once."""
 
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from subquad.errors import SubquadError
+from subquad.cli.explanations import explanation
+from subquad.cli.streams import prepare_streams, say, silence_stdout
 
-USER_MISTAKE, INTERRUPTED = 2, 130
+CHECK_FAILED, USER_MISTAKE, BUG, INTERRUPTED = 1, 2, 70, 130
+EXIT_CODES = {
+    0: "done",
+    CHECK_FAILED: "a check that was asked for did not hold",
+    USER_MISTAKE: "something that the user can mend: a sentence on standard error says what",
+    BUG: "a bug in subquad",
+    INTERRUPTED: "interrupted by Ctrl-C or by the system; what was done is kept",
+}
 
 
 class Command(NamedTuple):
@@ -32,35 +42,57 @@ COMMANDS: dict[str, Command] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. Its exit code: 0, 2 for a mistake that the user can mend, 130 for Ctrl-C."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Runs a command and gives its exit code: see `EXIT_CODES`."""
+    prepare_streams()
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if not given or given[0] in ("-h", "--help"):
-            print(_help())
-            return 0
-        if given[0] == "--version":
-            from importlib.metadata import version
-
-            print(f"subquad {version('subquad')}")
-            return 0
-        return _run(given[0], given[1:])
-    except SubquadError as error:
-        print(f"subquad: {error}", file=sys.stderr)
-        return USER_MISTAKE
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
-        print("subquad: interrupted", file=sys.stderr)
+        say("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        sys.stdout = None
+    except Exception as error:
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """Says what went wrong in one sentence, and gives the exit code."""
+    if os.environ.get("SUBQUAD_DEBUG"):
+        traceback.print_exception(error)
+    if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has gone
+        silence_stdout()
         return 0
+    sentence = explanation(error)
+    if sentence is None:
+        say(
+            f"internal error, {type(error).__name__}: {' '.join(str(error).split())[:200]}; this is a bug: run the command "
+            "again with SUBQUAD_DEBUG=1 and report what it prints"
+        )
+        return BUG
+    say(sentence)
+    if isinstance(error, OSError) and error.filename is None:
+        silence_stdout()  # it may be what could not be written
+    return USER_MISTAKE
 
 
-def _run(name: str, rest: Sequence[str]) -> int:
-    if name not in COMMANDS:
+def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"subquad {version('subquad')}")
+        return 0
+    if words[0] not in COMMANDS:
         from subquad.cli.values import choose
 
-        choose("command", name, COMMANDS)
-    code: int = import_module(COMMANDS[name].module).main(rest)
+        choose("command", words[0], COMMANDS)
+    try:
+        code: int = import_module(COMMANDS[words[0]].module).main(words[1:])
+    except SystemExit as ended:  # the parser has printed help, or what is wrong with the command line
+        return ended.code if isinstance(ended.code, int) else 0
     return code
 
 

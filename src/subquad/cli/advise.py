@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
-from subquad.cli.show import show
+from subquad.checking import Checked, Count
+from subquad.cli.parsing import parse
+from subquad.cli.show import Output, show
 from subquad.cli.values import parse_bytes
 from subquad.errors import SubquadError
 from subquad.experiments.compare.advice import Advice, Wish, advise, has_view
@@ -22,10 +23,10 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
-class Advise:
+class Advise(Checked):
     """Which attention to use for a length, why, and what is given up: from what `subquad compare` measured here."""
 
-    length: int
+    length: Count
     """Tokens in a sequence."""
     causal: Flag = False
     """Position i sees no further than i. Bidirectional unless told."""
@@ -43,9 +44,7 @@ class Advise:
 
 def main(arguments: Sequence[str]) -> int:
     """Answers from rows."""
-    given = tyro.cli(Advise, args=list(arguments), prog="subquad advise")
-    if given.length < 1:
-        raise SubquadError(f"--length must be positive, but is {given.length}")
+    given = parse(Advise, arguments, prog="subquad advise")
     if given.exact and given.approximate:
         raise SubquadError("--exact and --approximate exclude each other: give one of them, or none")
     form = "causal" if given.causal else "bidirectional"
@@ -60,13 +59,11 @@ def main(arguments: Sequence[str]) -> int:
         memory_bytes=None if given.memory is None else parse_bytes("--memory", given.memory),
         wish=wish,
     )
-    console = Console()
+    console = Output()
     for sentence in found.sentences:
-        console.print(sentence, highlight=False)
+        console.print(sentence)
     show(_table(found), console)
-    console.print(
-        f"From {run.folder}, measured {run.about.get('started', 'at an unknown time')}.", highlight=False, soft_wrap=True
-    )
+    console.print(f"From {run.folder}, measured {run.about.get('started', 'at an unknown time')}.", soft_wrap=True)
     return 0
 
 

@@ -14,13 +14,15 @@ import torch
 import tyro
 from rich.console import Console, RenderableType
 from rich.progress import Progress as Bar
-from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
 from subquad.attention import MECHANISMS, Softmax, options_from
+from subquad.checking import Checked, Count, Positive, Seed
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
-from subquad.cli.show import show
+from subquad.cli.parsing import parse
+from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.values import choose, parse_bytes, parse_lengths
 from subquad.errors import SubquadError
 from subquad.experiments import linformer
@@ -49,7 +51,7 @@ ASKED_FOR = ("infinity", "hybrid")
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(Checked):
     """From which length on does each attention pay on this machine, in time and in memory?
 
     Every mechanism is measured against PyTorch's fused attention, in processes that take turns. The answer is printed, and
@@ -67,38 +69,36 @@ class Compare:
     what: tuple[What, ...] = ("forward", "training", "layer", "step")
     """Attention forward; attention forward and backward; a whole transformer layer; one decoding step at that context; one
     update of a whole encoder-decoder of 4 + 4 layers on the copy task."""
-    batch: tuple[int, ...] = (1,)
+    batch: tuple[Count, ...] = (1,)
     """Sequences at a time. Several numbers here and below measure every combination."""
-    heads: tuple[int, ...] = (8,)
-    width: tuple[int, ...] = (64,)
+    heads: tuple[Count, ...] = (8,)
+    width: tuple[Count, ...] = (64,)
     """Of a head."""
-    threads: tuple[int, ...] = ()
+    threads: tuple[Count, ...] = ()
     """Threads that PyTorch uses: all cores unless told."""
     dtype: tuple[Literal["float32", "bfloat16", "float16", "float64"], ...] = ("float32",)
     device: tuple[str, ...] = ("cpu",)
     """cpu, cuda, cuda:1, ..."""
     grid: Literal["linformer"] | None = None
     """linformer: its table of speed-up and memory saved by length and slots, beside the published one."""
-    budget: float = 120.0
+    budget: Positive = 120.0
     """Seconds to measure for. The most informative cells come first; `--resume` goes on."""
     memory_limit: str = "1GiB"
     """What one cell may use. One that needs more becomes a row that says so."""
-    run_limit: float = 30.0
+    run_limit: Positive = 30.0
     """Seconds that one run of a cell may take."""
     tuning: Annotated[Tuning, tyro.conf.OmitArgPrefixes] = field(default_factory=Tuning)
     out: Path | None = None
     """The folder of the run: runs/compare-DATE-TIME unless told."""
     resume: Path | None = None
     """Goes on with a run: measures only what it has not. Its other options stay as they were; --budget may be given."""
-    seed: int = 0
+    seed: Seed = 0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measures, prints the answer and leaves a page."""
-    given: Compare = tyro.cli(Compare, args=list(arguments), prog="subquad compare", registry=registry(MECHANISMS.values()))
-    console = Console()
-    if given.budget <= 0 or given.run_limit <= 0:
-        raise SubquadError("--budget and --run-limit must be positive numbers of seconds")
+    given = parse(Compare, arguments, prog="subquad compare", registry=registry(MECHANISMS.values()))
+    console = Output()
     if given.resume is not None:
         _refuse_other_options(given)
         run = Run.open(given.resume, "compare")
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str]) -> int:
         page = run.folder / "report.html"
         write_page([measured], page)
         _answer(measured, console)
-        console.print(f"\nThe page: {page}   The rows: {run.rows_path}", soft_wrap=True, highlight=False)
+        console.print(f"\nThe page: {page}   The rows: {run.rows_path}", soft_wrap=True)
     return _farewell(run, left, interrupted, console)
 
 
@@ -152,8 +152,8 @@ def _options(given: Compare) -> dict[str, Any]:
     threads = given.threads or (torch.get_num_threads(),)
     counts = {"batch": given.batch, "heads": given.heads, "width": given.width, "threads": threads}
     for name, values in counts.items():
-        if min(values, default=0) < 1:
-            raise SubquadError(f"--{name} takes positive numbers, but was given {' '.join(map(str, values)) or 'none'}")
+        if not values:
+            raise SubquadError(f"--{name} takes one number or several, but was given none")
     axes: dict[str, Sequence[object]] = {**counts, "dtype": given.dtype, "device": given.device}
     forms = [form for form in FORMS if getattr(given, form)] or list(FORMS)
     lengths: Sequence[str] = given.lengths
@@ -207,7 +207,7 @@ class _Watch:
     """Shows what is running, how long is left, and each group's first result."""
 
     def __init__(self, console: Console, budget: float) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), _Left(budget))
+        columns = (SpinnerColumn(), PlainColumn(), _Left(budget))
         self.bar = Bar(*columns, console=console, refresh_per_second=2, transient=True)
         self.task = self.bar.add_task("starting", total=None)
         self.seen: set[Group] = set()
@@ -221,7 +221,7 @@ class _Watch:
             return
         self.seen.add(group)
         words = ", ".join(_result(name, row, seconds.get(BASELINE)) for name, row in seconds.items())
-        self.bar.console.print(f"{_name(group)}: {words}", highlight=False, soft_wrap=True)
+        self.bar.console.print(f"{_name(group)}: {words}", soft_wrap=True)
 
 
 class _Left(ProgressColumn):
@@ -255,9 +255,9 @@ def _answer(measured: Measured, console: Console) -> None:
     if grids:
         return
     for view, sentences in answers(measured):
-        console.print(f"[bold]{view[0].upper()}{view[1:]}[/bold]")
+        console.print(f"{view[0].upper()}{view[1:]}", style="bold")
         for sentence in sentences:
-            console.print(f"  {sentence}", highlight=False)
+            console.print(f"  {sentence}")
 
 
 def _farewell(run: Run, left: Sequence[Group], interrupted: bool, console: Console) -> int:

@@ -11,14 +11,17 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from subquad.attention import MECHANISMS, Linear, options_from
+from subquad.checking import Checked, Count, Seed
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import attention_in, is_resumed, joined, registry
+from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
-from subquad.cli.show import show
+from subquad.cli.show import Output, PlainColumn, show
+from subquad.cli.streams import say
 from subquad.cli.train import load as load_run
 from subquad.cli.values import choose
 from subquad.conversion import ConversionOptions, Convertible, Progress, convert
@@ -40,7 +43,7 @@ ATTENTIONS: dict[str, type[Any]] = {
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(Checked):
     """What is converted, to what, and on which text."""
 
     model: Annotated[str, tyro.conf.Positional]
@@ -49,9 +52,9 @@ class Shared:
     """learned, elu, relu, taylor (linear attention with this feature map), favor, linformer, infinity, hybrid, linear."""
     text: Path | None = None
     """A folder or file: *.txt, *.md, *.jsonl(.gz). Python's help topics unless told; a run keeps to its own text."""
-    length: int | None = None
+    length: Count | None = None
     """Tokens of the longest texts: as many as the model takes, unless told."""
-    seed: int = 0
+    seed: Seed = 0
     out: Path | None = None
     """The folder of the run, in which `model` is the result: runs/convert-ATTENTION-DATE-TIME unless told."""
     page: bool = True
@@ -59,7 +62,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Resume:
+class Resume(Checked):
     """Goes on with a conversion where it stopped. Its options stay as they were."""
 
     resume: Path
@@ -69,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     """Converts a model, keeps rows and checkpoints, and leaves the model and a page."""
     given = list(arguments)
     if is_resumed(given):
-        run = Run.open(tyro.cli(Resume, args=given, prog="subquad convert").resume, "convert")
+        run = Run.open(parse(Resume, given, prog="subquad convert").resume, "convert")
         original, attention, options = _opened(run.about)
     else:
         run, original, attention, options = _create(given)
@@ -78,14 +81,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _create(given: list[str]) -> tuple[Run, Convertible, AttentionOptions, ConversionOptions]:
     name = choose("attention", attention_in(given, Shared.attention), ATTENTIONS)
-    parsed: Any = tyro.cli(
+    parsed: Any = parse(
         joined("Convert", {"shared": Shared, "mechanism": ATTENTIONS[name], "conversion": ConversionOptions}),
-        args=given,
+        given,
         prog="subquad convert",
         description="Puts another attention into a trained model and trains it back to what it was.",
         registry=registry([ATTENTIONS[name], ConversionOptions]),
     )
-    parsed.conversion.check()
     shared = parsed.shared
     mechanism = Linear(parsed.mechanism) if name in FEATURE_MAPS else parsed.mechanism
     about: dict[str, Any] = {
@@ -135,7 +137,7 @@ def _original(kept: Mapping[str, Any], options: ConversionOptions, seed: int) ->
     check_pretrained(path)
     documents = python_topics() if kept["text"] is None else load_texts(Path(kept["text"]))
     for complaint in documents.complaints:
-        _say(complaint)
+        say(complaint)
     from subquad.conversion.pretrained import Pretrained, read_pairs
 
     original = Pretrained(path, documents, seed=seed, length=kept["length"])
@@ -144,7 +146,7 @@ def _original(kept: Mapping[str, Any], options: ConversionOptions, seed: int) ->
             raise SubquadError("--pairs is for models that give vectors, which language models do not: leave it out")
         first, second, scores, complaints = read_pairs(options.pairs)
         for complaint in complaints:
-            _say(complaint)
+            say(complaint)
         original.compare(first, second, scores)
     return original
 
@@ -155,9 +157,9 @@ def _values(options: ConversionOptions) -> dict[str, Any]:
 
 
 def _convert(run: Run, original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> int:
-    console = Console()
-    console.print(f"The run: {run.folder}", highlight=False, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Output()
+    console.print(f"The run: {run.folder}", soft_wrap=True)
+    columns = (PlainColumn(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
         with Bar(*columns, console=console, refresh_per_second=4) as bar:
             task = bar.add_task("", total=None)
@@ -165,7 +167,7 @@ def _convert(run: Run, original: Convertible, attention: AttentionOptions, optio
             def watch(done: Progress) -> None:
                 bar.update(task, completed=done.step, total=done.total, description=_words(done))
 
-            convert(original, attention, options, run, seed=run.about["seed"], watch=watch, say=_say)
+            convert(original, attention, options, run, seed=run.about["seed"], watch=watch, say=say)
     except KeyboardInterrupt:
         print(f"subquad: interrupted; go on with: subquad convert --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
         return INTERRUPTED
@@ -179,12 +181,12 @@ def _results(run: Run, console: Console) -> None:
     if any("length" in row for row in rows):
         show(cost_table(rows), console)
     for sentence in answers(rows):
-        console.print(sentence, highlight=False, soft_wrap=True)
-    console.print(f"The model: {run.folder / 'model'}", highlight=False, soft_wrap=True)
+        console.print(sentence, soft_wrap=True)
+    console.print(f"The model: {run.folder / 'model'}", soft_wrap=True)
     if run.about.get("page", True):
         page = run.folder / "report.html"
         write_conversion_page([run], page)
-        console.print(f"The page: {page}", highlight=False, soft_wrap=True)
+        console.print(f"The page: {page}", soft_wrap=True)
 
 
 DEEDS = {
@@ -202,7 +204,3 @@ def _words(done: Progress) -> str:
     judged = [f"{each.metric} {each.value:.3f}" for each in done.judged[:2]]
     loss = [f"loss {done.loss:.4g}"] if done.step else []
     return f"{done.recipe}: {', '.join([DEEDS[done.does], *loss, *judged])}"
-
-
-def _say(words: str) -> None:
-    print(f"subquad: {words}", file=sys.stderr)

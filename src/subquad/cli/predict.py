@@ -12,14 +12,16 @@ from typing import Annotated, Any
 import tyro
 from torch import nn
 
+from subquad.checking import Checked, Count, Whole
 from subquad.cli.follow import follow
+from subquad.cli.parsing import parse
 from subquad.cli.train import load
 from subquad.errors import SubquadError
-from subquad.results import write_whole
+from subquad.files import write_whole
 
 
 @dataclass(frozen=True)
-class Predict:
+class Predict(Checked):
     """Gives a trained model a sequence and prints its answer: `subquad predict RUN 3 1 4 1 5`.
 
     One of the task mlm fills in what is missing: `subquad predict RUN "the cat [MASK] on the mat"`.
@@ -38,15 +40,15 @@ class Predict:
     follow: bool = False
     """For a run on events: read them from standard input as they come, `time type` or `sequence time type` in a line, with
     spaces or commas, and print what is to be expected after each. A line with a sequence's name only ends it."""
-    every: int = 1
+    every: Whole = 1
     """With --follow: print after each so many events only; 0 for the end, a line for each sequence."""
-    remember: int = 1000
+    remember: Count = 1000
     """With --follow: sequences that are remembered; beyond, the one that was silent for longest begins anew."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Answers each sequence with a line."""
-    given = tyro.cli(Predict, args=list(arguments), prog="subquad predict")
+    given = parse(Predict, arguments, prog="subquad predict")
     if given.sequence and given.file:
         raise SubquadError("give a sequence or --file, not both")
     if given.data and (given.sequence or given.file):
@@ -55,8 +57,6 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError("--output is for the scores of --data: give both")
     if given.follow and (given.data or given.sequence or given.file):
         raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
-    if given.every < 0 or given.remember < 1:
-        raise SubquadError("--every must not be negative, and --remember must be positive")
     task, model, _ = load(given.run)
     if given.data is not None:
         return _score(task, model, given.data, given.output)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from subquad.checking import Checked
+from subquad.cli.parsing import parse
+from subquad.cli.show import Output
 from subquad.errors import SubquadError
 from subquad.report.compare import load, write_figures, write_page
 from subquad.report.conversion import write_conversion_figures, write_conversion_page
@@ -18,7 +20,7 @@ from subquad.results import Run
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Checked):
     """Builds the page of one or several runs again from their rows; several are shown side by side."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -31,7 +33,7 @@ class Report:
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the page, and the figures if asked."""
-    given = tyro.cli(Report, args=list(arguments), prog="subquad report")
+    given = parse(Report, arguments, prog="subquad report")
     if not given.runs:
         raise SubquadError("name at least one run: subquad report runs/compare-...")
     runs = [Run.open(folder) for folder in given.runs]
@@ -43,11 +45,11 @@ def main(arguments: Sequence[str]) -> int:
             raise SubquadError(f"{run.folder} has no measurements yet: go on with subquad {kinds[0]} --resume {run.folder}")
     page = given.out or (given.runs[0] if len(runs) == 1 else Path()) / "report.html"
     figures = PAGES[kinds[0]](runs, page) if kinds[0] in PAGES else _comparison(given.runs, page)
-    console = Console()
-    console.print(f"The page: {page}", highlight=False, soft_wrap=True)
+    console = Output()
+    console.print(f"The page: {page}", soft_wrap=True)
     if given.figures is not None:
         count = sum(1 for _ in figures(given.figures))
-        console.print(f"{count} charts, each as PNG and SVG: {given.figures}", highlight=False, soft_wrap=True)
+        console.print(f"{count} charts, each as PNG and SVG: {given.figures}", soft_wrap=True)
     return 0
 
 

@@ -13,10 +13,12 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
+from subquad.checking import Checked, Count
 from subquad.cli import INTERRUPTED
-from subquad.cli.show import show
+from subquad.cli.parsing import parse
+from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
 from subquad.experiments import (
@@ -99,7 +101,7 @@ def _look(trained: Path, own: Path) -> None:
     there = (own / "run.json").exists()
     if there and Run.open(own, "spectrum").rows():
         return
-    given, console = spectrum.Spectrum(model=str(trained), sequences=SEQUENCES), Console()
+    given, console = spectrum.Spectrum(model=str(trained), sequences=SEQUENCES), Output()
     looked = spectrum.look(given, console)
     rows = spectrum.measured(looked, console, random=True)
     command = ["subquad", "spectrum", str(trained), "--sequences", str(SEQUENCES)]
@@ -127,14 +129,17 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
+CORES = os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
-class Reproduce:
+class Reproduce(Checked):
     """Runs a published experiment again, and gives a verdict on each of its claims."""
 
     experiment: Annotated[str, tyro.conf.Positional]
     scale: str = "quick"
     """quick: small models, in minutes; paper: the settings of the papers. `subquad reproduce` lists them."""
-    jobs: int = max(1, os.cpu_count() or 1)
+    jobs: Count = CORES
     """Trainings at the same time, each on one thread."""
     out: Path | None = None
     """The folder: runs/reproduce-EXPERIMENT-SCALE unless told. One that is there already is gone on with."""
@@ -149,15 +154,13 @@ class Reproduce:
 
 def main(arguments: Sequence[str]) -> int:
     """Trains what is missing, measures the rest, then judges."""
-    console = Console()
+    console = Output()
     if not arguments:
         _list(console)
         return 0
-    given = tyro.cli(Reproduce, args=list(arguments), prog="subquad reproduce")
+    given = parse(Reproduce, arguments, prog="subquad reproduce")
     experiment = EXPERIMENTS[choose("experiment", given.experiment, EXPERIMENTS)]
     scale = choose("scale", given.scale, experiment.scales)
-    if given.jobs < 1:
-        raise SubquadError(f"--jobs must be positive, but is {given.jobs}")
     folder = given.out or Path("runs") / f"reproduce-{given.experiment}-{scale}"
     grid = _with_original(_with_data(experiment.scales[scale], given.experiment, given.data), given)
     try:
@@ -172,7 +175,7 @@ def main(arguments: Sequence[str]) -> int:
     page = folder / "report.html"
     experiment.write_page(folder, scale, page)
     show(verdicts(experiment.judge(folder, scale)), console)
-    console.print(f"The page: {page}", highlight=False, soft_wrap=True)
+    console.print(f"The page: {page}", soft_wrap=True)
     return 0
 
 
@@ -206,10 +209,10 @@ def _with_original(grid: Any, given: Reproduce) -> Scale:
 
 def _list(console: Console) -> None:
     for name, experiment in EXPERIMENTS.items():
-        console.print(f"[bold]{name}[/bold]: {experiment.claim}", highlight=False)
+        console.print(f"{name}: {experiment.claim}", style="bold")
         for scale, grid in experiment.scales.items():
             count = len(list(grid.trials()))
-            console.print(f"  --scale {scale}: {count} trainings and what is timed; {grid.minutes}", highlight=False)
+            console.print(f"  --scale {scale}: {count} trainings and what is timed; {grid.minutes}")
 
 
 def _train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console) -> None:
@@ -217,7 +220,7 @@ def _train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Consol
     waiting = [trial for trial in trials if not finished(folder / trial.name)]
     running: dict[str, subprocess.Popen[str]] = {}
     columns = (
-        TextColumn("{task.description}"),
+        PlainColumn(),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

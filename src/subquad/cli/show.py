@@ -1,18 +1,44 @@
-"""Tables in the terminal."""
+"""What commands print: plain lines and tables, on a terminal or into a pipe."""
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import TextColumn
 from rich.table import Table as RichTable
+from rich.text import Text
 
+from subquad.cli.streams import say, silence_stdout
 from subquad.report.tables import Table
+
+
+class Output(Console):
+    """Standard output for sentences that hold names and paths: brackets and colons in them are not markup.
+
+    Where nobody reads it any more, as behind ``| head -1``, the work goes on without it.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, quiet=quiet)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        silence_stdout()
+        say("nobody reads standard output any more: the work goes on without it")
+
+
+class PlainColumn(TextColumn):
+    """The description of a bar, without markup."""
+
+    def __init__(self) -> None:
+        super().__init__("{task.description}", markup=False)
 
 
 def show(table: Table, console: Console) -> None:
     """Prints a table; numbers to the right."""
-    drawn = RichTable(title=table.caption, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_style="bold")
+    title = Text(table.caption)
+    drawn = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_style="bold")
     for at, name in enumerate(table.columns):
         numeric = any(row[at].value is not None for row in table.rows)
-        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        drawn.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(cell.text for cell in row))
+        drawn.add_row(*(Text(cell.text) for cell in row))
     console.print(drawn)

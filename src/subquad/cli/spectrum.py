@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from subquad.attention import MECHANISMS
 from subquad.attention.looking import rank_bound, watched
+from subquad.checking import Checked, Count, Seed
+from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
-from subquad.cli.show import show
+from subquad.cli.show import Output, show
 from subquad.cli.train import build, load
 from subquad.errors import SubquadError
 from subquad.measure.machine import describe, versions
@@ -33,7 +35,7 @@ USUAL = 512  # tokens of a sequence, as in Linformer's figure 1, where a model t
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Checked):
     """The singular values of a model's attention matrices: how low a rank would do, layer by layer and head by head.
 
     Measured on text, beside the same model with fresh weights, and beside the rank that each mechanism can have. The answer
@@ -44,16 +46,16 @@ class Spectrum:
     """A run of `subquad train`, a folder with a model of Hugging Face, or a model's name on its hub."""
     text: Path | None = None
     """A folder or file: *.txt, *.md, *.jsonl(.gz). A run's held-out text, or Python's help topics, unless told."""
-    length: int | None = None
+    length: Count | None = None
     """Tokens of a sequence: 512, or what the model takes, unless told."""
-    sequences: int = 8
+    sequences: Count = 8
     random: bool = True
     """Whether the same model with fresh weights is measured too."""
     figures: Path | None = None
     """A folder for each chart as PNG and SVG."""
     out: Path | None = None
     """The folder of the run: runs/spectrum-DATE-TIME unless told."""
-    seed: int = 0
+    seed: Seed = 0
 
 
 class Looked(NamedTuple):
@@ -68,8 +70,8 @@ class Looked(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     """Measures, prints the answer and leaves a page."""
-    given = tyro.cli(Spectrum, args=list(arguments), prog="subquad spectrum")
-    console = Console()
+    given = parse(Spectrum, arguments, prog="subquad spectrum")
+    console = Output()
     folder = given.out or Path("runs") / f"spectrum-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     refuse_taken(folder)
     looked = look(given, console)
@@ -80,18 +82,15 @@ def main(arguments: Sequence[str]) -> int:
     write_spectrum_page([run], page)
     for table in (layer_table(rows), rank_table(rows)):
         show(table, console)
-    console.print(f"The page: {page}   The rows: {run.rows_path}", soft_wrap=True, highlight=False)
+    console.print(f"The page: {page}   The rows: {run.rows_path}", soft_wrap=True)
     if given.figures is not None:
         count = sum(1 for _ in write_spectrum_figures([run], given.figures))
-        console.print(f"{count} charts, each as PNG and SVG: {given.figures}", highlight=False, soft_wrap=True)
+        console.print(f"{count} charts, each as PNG and SVG: {given.figures}", soft_wrap=True)
     return 0
 
 
 def look(given: Spectrum, console: Console) -> Looked:
     """The model that is meant, and what it is looked at with."""
-    for name, number in (("length", given.length), ("sequences", given.sequences)):
-        if number is not None and number < 1:
-            raise SubquadError(f"--{name} must be positive, but is {number}")
     return _run(given, console) if (Path(given.model) / "run.json").exists() else _hub(given, console)
 
 
@@ -210,7 +209,7 @@ def _enough(found: Tensor, given: Spectrum, length: int, console: Console) -> Te
         where = "the text" if given.text is None else given.text
         raise SubquadError(f"{where} has no stretch of {length} tokens: give more text or a smaller --length")
     if len(found) < given.sequences:
-        console.print(f"There are {len(found)} stretches of {length} tokens, so not {given.sequences}.", highlight=False)
+        console.print(f"There are {len(found)} stretches of {length} tokens, so not {given.sequences}.")
     return found
 
 

@@ -10,15 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from torch import nn
 
 from subquad.attention import MECHANISMS, options_from
+from subquad.checking import Checked, Seed
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import attention_in, is_resumed, joined, registry
+from subquad.cli.parsing import parse
+from subquad.cli.show import Output, PlainColumn
+from subquad.cli.streams import say
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
 from subquad.measure.machine import describe, versions
@@ -33,12 +36,12 @@ INITIAL = 100
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(Checked):
     """What every task takes."""
 
     attention: str = "linear"
     """softmax, linear, favor, linformer, infinity, hybrid: its own options are listed below."""
-    seed: int = 0
+    seed: Seed = 0
     out: Path | None = None
     """The folder of the run: runs/TASK-ATTENTION-DATE-TIME unless told."""
     page: bool = True
@@ -54,7 +57,7 @@ class Built(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Resume:
+class Resume(Checked):
     """Goes on with a run where it stopped. Its options stay as they were."""
 
     resume: Path
@@ -64,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     """Trains a model on a task, keeps rows and checkpoints, and leaves a page."""
     given = list(arguments)
     if is_resumed(given):
-        run = Run.open(tyro.cli(Resume, args=given, prog="subquad train").resume, "train")
+        run = Run.open(parse(Resume, given, prog="subquad train").resume, "train")
         built = build(run.about)
         if not any((run.folder / "checkpoint").glob("step-*")):
             _begin(run.about, built)
@@ -88,14 +91,13 @@ def _usage() -> str:
 def _create(given: list[str]) -> tuple[Run, Built]:
     name = choose("task", given[0], TASKS)
     attention = choose("attention", attention_in(given, Shared.attention), MECHANISMS)
-    parsed: Any = tyro.cli(
+    parsed: Any = parse(
         _options(name, attention),
-        args=given[1:],
+        given[1:],
         prog=f"subquad train {name}",
         description=TASKS[name].__doc__,
         registry=registry([TASKS[name], MECHANISMS[attention], ModelOptions, TrainOptions]),
     )
-    parsed.training.check()
     options = {part: dataclasses.asdict(getattr(parsed, part)) for part in ("task", "mechanism", "model", "training")}
     if start := options["task"].get("start"):
         options |= _shape(start, options, is_named="--attention" in " ".join(given))
@@ -114,7 +116,7 @@ def _create(given: list[str]) -> tuple[Run, Built]:
     if hasattr(built.task, "learned"):  # what a task has learned of its data, for the model to work without them
         about["learned"] = built.task.learned
         for complaint in built.task.complaints:
-            _say(complaint)
+            say(complaint)
     folder = parsed.shared.out or Path("runs") / f"{name}-{attention}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if int(os.environ.get("RANK", 0)):  # of many processes one makes the folder
         return Run(folder, {"format": 1, "kind": "train", **about}), built
@@ -164,13 +166,13 @@ def build(about: Mapping[str, Any]) -> Built:
 def _train(run: Run, built: Built) -> int:
     task, model, options = built
     main_process = int(os.environ.get("RANK", 0)) == 0
-    console = Console(quiet=not main_process)
-    console.print(f"{parameters(model) / 1e6:.2f} M parameters; the run: {run.folder}", highlight=False, soft_wrap=True)
+    console = Output(quiet=not main_process)
+    console.print(f"{parameters(model) / 1e6:.2f} M parameters; the run: {run.folder}", soft_wrap=True)
     columns = (
         TextColumn("step"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("{task.description}"),
+        PlainColumn(),
         TimeRemainingColumn(),
     )
     try:
@@ -182,7 +184,7 @@ def _train(run: Run, built: Built) -> int:
                 words = ", ".join(filter(None, (f"loss {done.loss:.4g}", metrics, f"{done.tokens_per_second:.0f} tokens/s")))
                 bar.update(task_bar, completed=done.step, description=words)
 
-            train(task, model, options, run, seed=run.about["seed"], watch=watch, say=_say)
+            train(task, model, options, run, seed=run.about["seed"], watch=watch, say=say)
     except KeyboardInterrupt:
         print(f"subquad: interrupted; go on with: subquad train --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
         return INTERRUPTED
@@ -193,12 +195,8 @@ def _train(run: Run, built: Built) -> int:
 
             page = run.folder / "report.html"
             write_training_page([run], page)
-            console.print(f"The page: {page}", highlight=False, soft_wrap=True)
+            console.print(f"The page: {page}", soft_wrap=True)
     return 0
-
-
-def _say(words: str) -> None:
-    print(f"subquad: {words}", file=sys.stderr)
 
 
 def _results(run: Run, console: Console) -> None:
@@ -208,7 +206,7 @@ def _results(run: Run, console: Console) -> None:
         if row["step"] == last and row.get("split") and row["value"] is not None:
             where = "test " if row["split"] == "test" else ""
             spread = f" ({row['low']:.6g} to {row['high']:.6g})" if "low" in row else ""
-            console.print(f"{where}{row['metric'].replace('_', ' ')}: {row['value']:.6g}{spread}", highlight=False)
+            console.print(f"{where}{row['metric'].replace('_', ' ')}: {row['value']:.6g}{spread}")
 
 
 def load(folder: Path) -> tuple[Any, nn.Module, Run]:
@@ -217,6 +215,6 @@ def load(folder: Path) -> tuple[Any, nn.Module, Run]:
 
     run = Run.open(folder, "train")
     task, model, _ = build(run.about)
-    load_model(folder, model, _say)
+    load_model(folder, model, say)
     model.eval()
     return task, model, run

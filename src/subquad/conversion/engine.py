@@ -78,7 +78,6 @@ def convert(
 
 def check(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
     """Refuses what cannot be converted, before there is a run."""
-    options.check()
     find_goal(original, options.goal)
     count = len(original.mechanisms(original.teacher))
     for layer in options.keep_layers:

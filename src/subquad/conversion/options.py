@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from subquad.checking import Checked, Count, Positive, Whole
 from subquad.conversion.convertible import Goal
 from subquad.errors import SubquadError
 
@@ -11,36 +12,27 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True)
-class ConversionOptions:
+class ConversionOptions(Checked):
     """Two stages: each layer's mechanism learns to do what the exact attention does, then the whole model is tuned."""
 
-    minutes: float = 20.0  # of training, shared equally by the conversion and its controls; measuring comes on top
-    steps: int | None = None  # of the first stage, in the place of a share of the minutes
-    tune_steps: int | None = None  # of the second stage
+    minutes: Positive = 20.0  # of training, shared equally by the conversion and its controls; measuring comes on top
+    steps: Whole | None = None  # of the first stage, in the place of a share of the minutes
+    tune_steps: Whole | None = None  # of the second stage
     goal: Goal | None = None  # of the second: hidden states for an encoder, its task for a language model, unless told
-    batch_tokens: int = 2048  # in a step
-    keep_layers: tuple[int, ...] = ()  # that stay exact, counted from 0
-    keep_worst: int = 0  # so many layers stay exact: those that the mechanism follows worst after the first stage
+    batch_tokens: Count = 2048  # in a step
+    keep_layers: tuple[Whole, ...] = ()  # that stay exact, counted from 0
+    keep_worst: Whole = 0  # so many layers stay exact: those that the mechanism follows worst after the first stage
     pairs: Path | None = None  # a table with tabs: a score in column 5, sentences in 6 and 7, as STS-B has them
     controls: bool = True  # train, as long: the swapped model without the first stage; a hybrid's window; softmax
-    match_rate: float = 1e-2  # the learning rate of the first stage
-    tune_rate: float = 3e-4  # of the second
-    map_rate: float = 1e-3  # of the second, for what the mechanisms brought
-    clip: float = 1.0  # the largest norm of the second stage's gradient
+    match_rate: Positive = 1e-2  # the learning rate of the first stage
+    tune_rate: Positive = 3e-4  # of the second
+    map_rate: Positive = 1e-3  # of the second, for what the mechanisms brought
+    clip: Positive = 1.0  # the largest norm of the second stage's gradient
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: by autocast, faster where the processor knows it
-    texts: int = 500  # held-out texts that quality is measured on
-    cost_lengths: tuple[int, ...] = LENGTHS  # tokens, at which time and memory are measured before and after; or none
+    texts: Count = 500  # held-out texts that quality is measured on
+    cost_lengths: tuple[Count, ...] = LENGTHS  # tokens, at which time and memory are measured before and after; or none
 
     def check(self) -> None:
-        """Refuses what cannot be run."""
-        for name in ("minutes", "batch_tokens", "texts", "match_rate", "tune_rate", "map_rate", "clip"):
-            if getattr(self, name) <= 0:
-                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
-        for name in ("steps", "tune_steps", "keep_worst"):
-            if (getattr(self, name) or 0) < 0:
-                raise SubquadError(f"--{name.replace('_', '-')} must not be negative, but is {getattr(self, name)}")
-        if min(self.cost_lengths, default=1) < 1:
-            raise SubquadError(f"--cost-lengths must be positive, but {min(self.cost_lengths)} is not")
         if self.keep_layers and self.keep_worst:
             raise SubquadError(
                 "--keep-layers names the layers that stay exact, --keep-worst finds them: give one of the two"

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from subquad.attention import Softmax, SoftmaxAttention
 from subquad.conversion.convertible import Kind, Outputs, Pairs
 from subquad.errors import SubquadError
+from subquad.files import write_whole
 from subquad.models import MultiheadAttention
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.task import MlmTask, needed

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -52,6 +52,7 @@ class FeatureMap(nn.Module):
             )
 
 
+@runtime_checkable
 class FeatureMapOptions(Protocol):
     """Options of a feature map: a frozen dataclass that builds."""
 

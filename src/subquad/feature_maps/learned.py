@@ -7,15 +7,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from subquad.checking import Checked, Count
 from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
 from subquad.types import FeatureFunction, Features, Room
 
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(Checked):
     """softmax([Wx; -Wx]) with W of each head's own (Hedgehog, Zhang et al. 2024): exp once trained; to convert a model."""
 
-    features: int | None = None  # twice the head's width where it is not given
+    features: Count | None = None  # twice the head's width where it is not given
     kind: str = field(default="learned", init=False)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LearnedMap":

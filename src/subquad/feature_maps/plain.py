@@ -7,12 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from subquad.checking import Checked
 from subquad.feature_maps.base import LOG2_E, FeatureMap
 from subquad.types import Features, Room
 
 
 @dataclass(frozen=True)
-class Elu:
+class Elu(Checked):
     """elu(x) + 1 (Katharopoulos et al. 2020): approximates nothing; cheapest, and never zero: to train from scratch."""
 
     kind: str = field(default="elu", init=False)
@@ -43,7 +44,7 @@ class EluMap(FeatureMap):
 
 
 @dataclass(frozen=True)
-class Relu:
+class Relu(Checked):
     """max(x, 0): approximates nothing; weights may be zero: to train from scratch where sparsity is welcome."""
 
     kind: str = field(default="relu", init=False)
@@ -69,7 +70,7 @@ class ReluMap(FeatureMap):
 
 
 @dataclass(frozen=True)
-class Taylor:
+class Taylor(Checked):
     """1 + x + x^2/2 for exp, x = q . k / sqrt d: close where |x| < 1; to follow small dot products, at d^2/2 features."""
 
     kind: str = field(default="taylor", init=False)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from subquad.checking import Checked, Count, NonNegative
 from subquad.errors import SubquadError
 from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
 from subquad.ops import calibration, projections
@@ -19,17 +20,17 @@ Projections = Literal["fixed", "calibrated", "learned"]
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Checked):
     """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; to stand in for a trained softmax as it is."""
 
-    features: int = (
+    features: Count = (
         256  # the length of phi(x), which is what is paid for; hyperbolic and trigonometric take two for each direction
     )
     kernel: Kernel = "positive"
     projection: projections.Projection = "orthogonal"
     norms: projections.Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(width) long
     per_head: bool = False  # whether every head draws its own directions
-    relu_offset: float = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
+    relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
     projections: Projections = "fixed"  # calibrated: to the data's means and covariances; learned: and trained from there
     kind: str = field(default="random", init=False)
 
@@ -52,8 +53,6 @@ class RandomMap(FeatureMap):
 
     def __init__(self, options: Random, heads: int, width: int, generator: torch.Generator | None) -> None:
         super().__init__()
-        if options.features < 1:
-            raise SubquadError(f"features must be at least 1, but is {options.features}")
         self.options, self.heads = options, heads
         self.directions = even(options.kernel, options.features) // 2 if self.paired else options.features
         self.register_buffer("omega", torch.empty(*([heads] if options.per_head else []), width, self.directions))

@@ -7,17 +7,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from subquad.checking import Checked, Count, NonNegative, PositiveShare
 from subquad.errors import SubquadError
 from subquad.models.stacks import Context, Decoder
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Checked):
     """How the next token is chosen. As it stands: the likeliest one."""
 
-    temperature: float = 0.0  # 0 takes the likeliest; 1 samples as the model predicts; higher is wilder
-    top_k: int | None = None  # only from so many of the likeliest
-    top_p: float | None = None  # only from the fewest that hold this share of the probability
+    temperature: NonNegative = 0.0  # 0 takes the likeliest; 1 samples as the model predicts; higher is wilder
+    top_k: Count | None = None  # only from so many of the likeliest
+    top_p: PositiveShare | None = None  # only from the fewest that hold this share of the probability
 
     def choose(self, logits: Float[Tensor, "b v"], generator: torch.Generator | None = None) -> Int[Tensor, "b 1"]:
         """A token for each sequence."""
@@ -37,15 +38,6 @@ class Sampling:
             logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, places, beyond), -torch.inf)
         return logits
 
-    def check(self) -> None:
-        """Refuses what means nothing."""
-        if self.temperature < 0:
-            raise SubquadError(f"temperature must not be negative, but is {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise SubquadError(f"top_k must be at least 1, but is {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise SubquadError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
-
 
 @torch.no_grad()
 def generate(
@@ -61,7 +53,6 @@ def generate(
 ) -> Int[Tensor, "b m"]:
     """Up to `length` tokens after the prompt; a sequence that has come to the token `stop` goes on with it."""
     sampling = sampling or Sampling()
-    sampling.check()
     if prompt.shape[1] < 1:
         raise SubquadError("the prompt must have at least one token to go on from")
     if isinstance(context, Tensor):

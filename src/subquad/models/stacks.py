@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from subquad.attention import layer_builder, require_causal
+from subquad.checking import BelowOne, Checked, Count
 from subquad.errors import SubquadError
 from subquad.models.block import Block, Norm
 from subquad.models.embeddings import TokenEmbedding
@@ -21,17 +22,17 @@ PositionKind = Literal["sinusoidal", "learned", "rotary"]
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(Checked):
     """The size and the make of a stack. The defaults are those of the papers' small models."""
 
-    layers: int = 4
-    heads: int = 8
-    width: int = 64  # of a head
-    feed_width: int | None = None  # of the inner layer; four times the model's width unless told
+    layers: Count = 4
+    heads: Count = 8
+    width: Count = 64  # of a head
+    feed_width: Count | None = None  # of the inner layer; four times the model's width unless told
     positions: PositionKind = "sinusoidal"
-    longest: int = 4096  # positions, where they are learned
+    longest: Count = 4096  # positions, where they are learned
     norm: Norm = "pre"  # before each part, which trains well when deep, or after it, as in 2017
-    dropout: float = 0.0
+    dropout: BelowOne = 0.0
     tied: bool = True  # whether the last layer is the embedding's transpose
 
     @property
@@ -40,12 +41,6 @@ class ModelOptions:
         return self.heads * self.width
 
     def check(self) -> None:
-        """Refuses what cannot be built."""
-        for name in ("layers", "heads", "width", "longest"):
-            if getattr(self, name) < 1:
-                raise SubquadError(f"the model's {name} must be positive, but is {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise SubquadError(f"the model's dropout must be at least 0 and below 1, but is {self.dropout}")
         if self.positions == "rotary" and self.width % 2:
             raise SubquadError(f"rotary positions turn pairs of coordinates: width must be even, but is {self.width}")
 
@@ -61,7 +56,6 @@ class Stack(nn.Module):
         generator: torch.Generator | None,
     ) -> None:
         super().__init__()
-        options.check()
         self.options, self.recompute = options, False
         width = options.model_width
         self.add_positions: nn.Module | None = None

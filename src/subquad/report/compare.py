@@ -8,9 +8,10 @@ from typing import NamedTuple
 from subquad.experiments.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.experiments.compare.words import amount, sentence
 from subquad.experiments.replication import LENGTHS, PUBLISHED, extrapolations
+from subquad.files import write_whole
 from subquad.report import charts, tables
 from subquad.report.page import bullets, chooser, code, figure, folded, heading, page, paragraph, section, table
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 METHOD = (
     "Each cell ran in a process of its own; the processes of a comparison took turns, so that drift of the machine hit all "

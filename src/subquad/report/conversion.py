@@ -6,11 +6,12 @@ from typing import Any
 
 from subquad.experiments.compare.words import amount, duration
 from subquad.experiments.compare.words import figure as digits
+from subquad.files import write_whole
 from subquad.report.charts import save
 from subquad.report.conversion_charts import RECIPES, STAGES, by_length, conversion_charts, end_of, qualities
 from subquad.report.page import bullets, code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 TITLE = "A trained model with another attention"
 CAPTIONS = {

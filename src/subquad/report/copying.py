@@ -9,13 +9,14 @@ import numpy as np
 from subquad.experiments import copying, replication
 from subquad.experiments.compare.views import AXES, BASELINE, Comparison, View
 from subquad.experiments.trials import Trial, finished
+from subquad.files import write_whole
 from subquad.report import charts, tables
 from subquad.report.compare import all_points, load
 from subquad.report.curves import curves
 from subquad.report.page import bullets, chooser, code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, final_table, points, sample_table, training_charts
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 STEPS = 3000
 """What the replication timed."""

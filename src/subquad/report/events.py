@@ -7,12 +7,13 @@ from subquad.experiments import events
 from subquad.experiments.compare.words import amount, duration
 from subquad.experiments.events import ATTENTIONS, BASELINE, Setting, Trained, difference, over_seeds, pick
 from subquad.experiments.trials import between
+from subquad.files import write_whole
 from subquad.report import tables, training
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 METRICS = {
     **{"nll": "-log-likelihood", "nll_time": "of the time", "nll_type": "of the type"},

@@ -10,13 +10,14 @@ from subquad.experiments.compare.views import Comparison
 from subquad.experiments.linformer_claims import WORDS, Pretrained, above_unigram, nats, times
 from subquad.experiments.linformer_study import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, Grid, Variant
 from subquad.experiments.trials import at_test, between, mean_interval
+from subquad.files import write_whole
 from subquad.measure.timing import Interval
 from subquad.report import tables, training
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.spectrum import spectrum_charts
 from subquad.report.tables import Cell, Table
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 TITLE = "Linformer: slots, sharing and length"
 MISSING = tables.NOTHING

@@ -6,12 +6,13 @@ from pathlib import Path
 from subquad.experiments import memory
 from subquad.experiments.compare.words import amount, duration
 from subquad.experiments.trials import Trial, finished, last, load, mean_interval
+from subquad.files import write_whole
 from subquad.report import tables
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, points
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 
 def write_memory_page(folder: Path, scale: str, path: Path) -> None:

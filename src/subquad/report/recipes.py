@@ -11,12 +11,13 @@ from subquad.experiments.conversion_claims import CONTROL, Converted, nats
 from subquad.experiments.conversion_study import SCALES, WAYS, WINDOW, Grid, Way
 from subquad.experiments.linformer_claims import times
 from subquad.experiments.trials import between
+from subquad.files import write_whole
 from subquad.measure.timing import Interval
 from subquad.report import tables
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.results import Row, write_whole
+from subquad.results import Row
 
 TITLE = "Another attention in a trained masked language model"
 STAGES = {"swapped": "at first", "calibrated": "calibrated", "distilled": "matched", "tuned": "fine-tuned"}

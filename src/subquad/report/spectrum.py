@@ -9,10 +9,11 @@ from typing import Any
 import altair as alt
 
 from subquad.experiments.compare.words import figure as digits
+from subquad.files import write_whole
 from subquad.report.charts import HEIGHT, PALETTE, save
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 TITLE = "How low the rank of attention is"
 MODELS = {"trained": "trained", "random": "fresh weights"}

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from subquad.experiments.compare.words import amount, figure
+from subquad.files import write_whole
 from subquad.report.charts import save
 from subquad.report.curves import curves, thin
 from subquad.report.page import code, heading, page, paragraph, section, table
 from subquad.report.page import figure as chart_place
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 
 class Trained(NamedTuple):

@@ -7,13 +7,14 @@ from subquad.experiments import transactions
 from subquad.experiments.compare.words import amount, duration
 from subquad.experiments.transactions import BASELINE, BOOSTING, Scores, difference, gather, quality
 from subquad.experiments.trials import finished
+from subquad.files import write_whole
 from subquad.measure.timing import Interval
 from subquad.report import tables
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, points
-from subquad.results import Row, Run, write_whole
+from subquad.results import Row, Run
 
 
 def write_transactions_page(folder: Path, scale: str, path: Path) -> None:

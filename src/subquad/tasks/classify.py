@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
+from subquad.checking import Checked, Count, Seed, Whole
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row, Run
@@ -36,30 +37,24 @@ LEAST = 10  # labelled texts that can be split
 
 
 @dataclass(frozen=True)
-class Classify:
+class Classify(Checked):
     """A text's class, from nothing or from a run of the task mlm: which package a docstring is of, or your labels."""
 
     text: str = ""  # *.jsonl(.gz) or a folder, lines with "text" and "label"; docstrings of Python's library unless told
     test_text: str = ""  # more of them for the test; a tenth of the others unless told
     start: str = ""  # a run of the task mlm, whose attention, shape, weights and vocabulary are taken
     frozen: bool = False  # with --start, whether its encoder stays as it is and only the head learns
-    examples: int = 0  # texts to learn from, at most; 0 for all
+    examples: Whole = 0  # texts to learn from, at most; 0 for all
     vocabulary: VocabularyKind = "wordpiece"  # without --start
-    vocabulary_size: int = 4096  # tokens at most, for characters and wordpiece, without --start
+    vocabulary_size: Count = 4096  # tokens at most, for characters and wordpiece, without --start
     lowercase: bool = True  # for wordpiece, without --start
-    length: int = 256  # tokens of a text that are read: the first ones
-    split_seed: int = 0  # for the splits
-    held_out: int = 1000  # texts in an evaluation, at most
-    evaluation_tokens: int = 16_384  # at a time
+    length: Count = 256  # tokens of a text that are read: the first ones
+    split_seed: Seed = 0  # for the splits
+    held_out: Count = 1000  # texts in an evaluation, at most
+    evaluation_tokens: Count = 16_384  # at a time
     kind: str = field(default="classify", init=False)
 
     def check(self) -> None:
-        """Refuses what cannot be run."""
-        for name in ("length", "held_out", "evaluation_tokens"):
-            if getattr(self, name) < 1:
-                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
-        if self.examples < 0:
-            raise SubquadError(f"--examples must not be negative, but is {self.examples}")
         if self.frozen and not self.start:
             raise SubquadError("--frozen is for an encoder that has learned something: give --start RUN too")
 
@@ -70,7 +65,6 @@ class Classify:
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "ClassifyTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
-        self.check()
         return ClassifyTask(self, learned)
 
 

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from subquad.errors import SubquadError
+from subquad.checking import Checked, Count
+from subquad.errors import OptionError, SubquadError
 from subquad.models import Decoder, EncoderDecoder, ModelOptions, generate
 from subquad.types import AttentionOptions, Counted
 
@@ -24,14 +25,14 @@ class CopyBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(Checked):
     """Sequences of symbols, a separator, the copy."""
 
-    length: int = 32  # of all that a decoder reads and writes, as in the paper; of the source for an encoder-decoder
-    symbols: int = 10
+    length: Count = 32  # of all that a decoder reads and writes, as in the paper; of the source for an encoder-decoder
+    symbols: Count = 10
     form: Literal["decoder", "encoder-decoder"] = "decoder"  # the paper's, or that of the replication in Julia
     moving: bool = False  # whether the copy starts right after the symbols, as in the paper, or always at the same place
-    held_out: int = 256  # fresh sequences in an evaluation
+    held_out: Count = 256  # fresh sequences in an evaluation
     kind: str = field(default="copy", init=False)
 
     @property
@@ -39,14 +40,13 @@ class Copy:
         """How many symbols can be copied: a decoder has two separators and the symbols twice."""
         return (self.length - 2) // 2 if self.form == "decoder" else self.length
 
+    def check(self) -> None:
+        if self.capacity < 1:
+            raise OptionError("length", f"must be at least 4, for a symbol, its copy and a separator, but is {self.length}")
+
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> Decoder | EncoderDecoder:
-        if self.capacity < 1 or self.symbols < 1:
-            least = 4 if self.form == "decoder" else 1
-            raise SubquadError(
-                f"copy needs a length of at least {least} and a symbol, but has {self.length} and {self.symbols}"
-            )
         kind = Decoder if self.form == "decoder" else EncoderDecoder
         return kind(self.symbols + FIRST, attention, model, generator=generator)
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from subquad.checking import AtLeastTwo, Checked, Count, Positive
 from subquad.errors import SubquadError
 from subquad.models import Decoder, ModelOptions
 from subquad.types import AttentionOptions, Counted
@@ -27,22 +28,17 @@ class SortingBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sorting:
+class Sorting(Checked):
     """A long sequence of symbols, and the symbols by their frequency in it."""
 
-    length: int = 4096  # of the sequence and the token at its end that asks
-    symbols: int = 20
-    concentration: float = 1.0  # of the Dirichlet distribution that a sequence's probabilities are drawn from
-    held_out: int = 64  # fresh sequences in an evaluation
-    evaluation_batch: int = 8  # of them at a time
+    length: AtLeastTwo = 4096  # of the sequence and the token at its end that asks
+    symbols: AtLeastTwo = 20
+    concentration: Positive = 1.0  # of the Dirichlet distribution that a sequence's probabilities are drawn from
+    held_out: Count = 64  # fresh sequences in an evaluation
+    evaluation_batch: Count = 8  # of them at a time
     kind: str = field(default="sorting", init=False)
 
     def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> Decoder:
-        if self.symbols < 2 or self.length < 2 or self.concentration <= 0:
-            raise SubquadError(
-                "sorting needs at least 2 symbols, a length of at least 2 and a positive concentration, but has "
-                f"{self.symbols}, {self.length} and {self.concentration}"
-            )
         return Decoder(self.symbols + 1, attention, model, generator=generator)
 
     def batch(self, size: int, generator: torch.Generator) -> SortingBatch:

@@ -52,7 +52,6 @@ def train(
     """Trains from where the run stands, keeps rows and checkpoints, and gives the trained model."""
     from accelerate import Accelerator  # takes a second to import, and only training needs it
 
-    options.check()
     accelerator = Accelerator(mixed_precision="no")  # autocast is done here, where it can differ between runs
     if options.batch % (options.accumulate * accelerator.num_processes):
         shares = options.accumulate * accelerator.num_processes

@@ -8,37 +8,32 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from subquad.checking import Checked, Count, NonNegative, Positive, Whole
 from subquad.errors import SubquadError
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(Checked):
     """The loop."""
 
-    steps: int = 3000
-    batch: int = 32  # sequences in a step, over all processes
+    steps: Count = 3000
+    batch: Count = 32  # sequences in a step, over all processes
     optimizer: Literal["radam", "adamw"] = "radam"
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
+    learning_rate: Positive = 1e-3
+    weight_decay: NonNegative = 0.0
     schedule: Literal["constant", "drop", "cosine"] = "constant"  # drop: a tenth after `drop_at` steps, as in the paper
-    drop_at: int = 3000
-    warm_up: int = 0  # steps in which the rate grows from zero
-    clip: float = 1.0  # the largest norm of the gradient; 0 for none
-    accumulate: int = 1  # parts that a batch is cut into, one after the other, to save memory
+    drop_at: Whole = 3000
+    warm_up: Whole = 0  # steps in which the rate grows from zero
+    clip: NonNegative = 1.0  # the largest norm of the gradient; 0 for none
+    accumulate: Count = 1  # parts that a batch is cut into, one after the other, to save memory
     recompute: bool = False  # compute inner results again in the backward instead of keeping them, to save memory
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: by autocast
-    redraw: int = 0  # steps after which random features are drawn anew; 0 for never
-    evaluate_every: int = 200
-    checkpoint_every: int = 200
+    redraw: Whole = 0  # steps after which random features are drawn anew; 0 for never
+    evaluate_every: Count = 200
+    checkpoint_every: Count = 200
     keep_best: bool = True  # end with the weights that were best when evaluated, for tasks that say which metric tells
 
     def check(self) -> None:
-        """Refuses what cannot be run."""
-        for name in ("steps", "batch", "accumulate", "evaluate_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
-        if self.learning_rate <= 0:
-            raise SubquadError(f"--learning-rate must be positive, but is {self.learning_rate}")
         if self.batch % self.accumulate:
             raise SubquadError(f"--batch must be a multiple of --accumulate, but is {self.batch} for {self.accumulate}")
 

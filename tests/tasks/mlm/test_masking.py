@@ -67,13 +67,14 @@ def test_one_word_at_least() -> None:
 
 
 @pytest.mark.parametrize(
-    ("masking", "said"),
+    ("shares", "message"),
     [
-        (Masking(0.0, 0.8, 0.1, whole_words=False), "--mask-share must be between 0 and 1, but is 0.0"),
-        (Masking(0.15, 0.8, 0.3, whole_words=False), "must be shares that add up to at most 1, but are 0.8 and 0.3"),
-        (Masking(0.15, -0.1, 0.3, whole_words=False), "must be shares"),
+        ({"mask_share": 0.0}, "mask_share must be positive, but is 0.0"),
+        ({"mask_share": 1.0}, "mask_share must be below 1, but is 1.0"),
+        ({"blank_share": 0.8, "random_share": 0.3}, "must add up to at most 1, but are 0.8 and 0.3"),
+        ({"blank_share": -0.1}, "blank_share must be 0 or more, but is -0.1"),
     ],
 )
-def test_shares_that_are_none(masking: Masking, said: str) -> None:
-    with pytest.raises(SubquadError, match=said):
-        masking.check()
+def test_shares_out_of_range_are_refused(shares: dict[str, float], message: str) -> None:
+    with pytest.raises(SubquadError, match=message):
+        Mlm(**shares)  # type: ignore[arg-type]

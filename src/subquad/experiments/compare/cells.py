@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
+from subquad.checking import Checked, Count
 from subquad.experiments.compare.views import BASELINE, Form, What
 from subquad.measure.workers import Candidate, Work
 from subquad.models import Block, ModelOptions
@@ -22,13 +23,13 @@ TINY_LENGTH = 64
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Checked):
     """What all mechanisms of one comparison share."""
 
-    batch: int = 1
-    heads: int = 8
-    width: int = 64  # of a head
-    threads: int = 1
+    batch: Count = 1
+    heads: Count = 8
+    width: Count = 64  # of a head
+    threads: Count = 1
     dtype: str = "float32"
     device: str = "cpu"
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from subquad.attention import require_causal
+from subquad.checking import AtLeastTwo, Checked, Count, NonNegative, Seed, Whole
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, detached
 from subquad.results import Row
@@ -37,7 +38,7 @@ SHARE = 5
 
 
 @dataclass(frozen=True)
-class Events:
+class Events(Checked):
     """When the next event comes and of which type: on simulated sequences, or on your own."""
 
     data: str = ""  # a folder, a file, or a name such as easytpp/taxi; simulated sequences unless told
@@ -47,21 +48,21 @@ class Events:
     ties: Ties = "keep"  # events at the time of the one before: keep, refuse, spread over half of the smallest gap, or drop
     backwards: Backwards = "refuse"  # events before the one before: refuse or sort
     broken: Broken = "refuse"  # events without a time or of no type: refuse or drop
-    fold: int = 1  # of data that come in several
-    split_seed: int = 0  # for data that come without splits
+    fold: Count = 1  # of data that come in several
+    split_seed: Seed = 0  # for data that come without splits
     process: Literal["hawkes", "self-correcting", "renewal"] = "hawkes"  # that simulated sequences come from
-    sequences: int = 1500  # simulated ones to train on; a fifth as many for development, and as many for the test
-    data_seed: int = 0  # for simulated sequences
+    sequences: Count = 1500  # simulated ones to train on; a fifth as many for development, and as many for the test
+    data_seed: Seed = 0  # for simulated sequences
     head: HeadName = "mixture"  # of log-normal gaps, in closed form; or hawkes, an intensity for each type
-    inner: int = 64  # units of the head
+    inner: Count = 64  # units of the head
     integral: Integral = "monte-carlo"  # of the intensity in training; elsewhere by the trapezoid rule
-    integral_points: int = 16  # of the integral over a gap; twice as many outside of training
-    components: int = 16  # of the mixture
+    integral_points: AtLeastTwo = 16  # of the integral over a gap; twice as many outside of training
+    components: Count = 16  # of the mixture
     types_see_gap: bool = True  # of the mixture: whether the type depends on the gap, too
-    type_weight: float = 0.0  # in the loss, of a head that is trained to predict the type; 0 for none
-    time_weight: float = 0.0  # in the loss, of a head that is trained to predict the gap; 0 for none
-    chunk: int = 0  # events after which training goes on from a state without a gradient, to save memory; 0 for never
-    evaluation_tokens: int = 16_384  # events at a time, with padding, outside of training
+    type_weight: NonNegative = 0.0  # in the loss, of a head that is trained to predict the type; 0 for none
+    time_weight: NonNegative = 0.0  # in the loss, of a head that is trained to predict the gap; 0 for none
+    chunk: Whole = 0  # events after which training goes on from a state without a gradient, to save memory; 0 for never
+    evaluation_tokens: Count = 16_384  # events at a time, with padding, outside of training
     kind: str = field(default="events", init=False)
 
     @property
@@ -80,20 +81,8 @@ class Events:
         given = (self.head, self.inner, self.integral, self.integral_points, self.components, self.types_see_gap)
         return HeadOptions(*given, self.type_weight, self.time_weight)
 
-    def check(self) -> None:
-        """Refuses what cannot be run."""
-        for name in ("sequences", "inner", "components", "evaluation_tokens"):
-            if getattr(self, name) < 1:
-                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
-        for name in ("chunk", "type_weight", "time_weight"):
-            if getattr(self, name) < 0:
-                raise SubquadError(f"--{name.replace('_', '-')} must not be negative, but is {getattr(self, name)}")
-        if self.integral_points < 2:
-            raise SubquadError(f"--integral-points must be at least 2, but is {self.integral_points}")
-
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
         """The task itself. With what was learned before, the data are read only when they are needed."""
-        self.check()
         return EventsTask(self, None if learned is None else Scales.from_json(learned))
 
 

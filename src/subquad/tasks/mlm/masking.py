@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from subquad.errors import SubquadError
 from subquad.tasks.mlm.corpus import Windows
 from subquad.tasks.mlm.vocabulary import FIRST, MASK
 
@@ -29,16 +28,6 @@ class Masking:
     blank: float
     random: float
     whole_words: bool
-
-    def check(self) -> None:
-        """Refuses shares that are none."""
-        if not 0 < self.share < 1:
-            raise SubquadError(f"--mask-share must be between 0 and 1, but is {self.share}")
-        if min(self.blank, self.random) < 0 or self.blank + self.random > 1:
-            raise SubquadError(
-                f"--blank-share and --random-share must be shares that add up to at most 1, but are {self.blank} and "
-                f"{self.random}"
-            )
 
     def mask(self, windows: Windows, size: int, generator: torch.Generator) -> MaskedBatch:
         """Draws what is to be found. `size` is that of the vocabulary."""

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
+from subquad.checking import AtLeastTwo, Checked, Count, InnerShare, Seed, Share
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
@@ -40,22 +41,22 @@ GUESSES = 3  # that an answer names for each [MASK]
 
 
 @dataclass(frozen=True)
-class Mlm:
+class Mlm(Checked):
     """Words that were taken out of a text, from those around them: Python's own help, or your texts."""
 
     text: str = ""  # a folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; Python's help topics unless told
     vocabulary: VocabularyKind = "wordpiece"  # pieces of words are learned by the package tokenizers
-    vocabulary_size: int = 4096  # tokens at most, for characters and wordpiece
+    vocabulary_size: Count = 4096  # tokens at most, for characters and wordpiece
     lowercase: bool = True  # for wordpiece
-    length: int = 256  # tokens of a sequence
-    mask_share: float = 0.15  # of the tokens that are to be found
-    blank_share: float = 0.8  # of these, that become [MASK]
-    random_share: float = 0.1  # of these, that become any token; the rest stays as it is
+    length: AtLeastTwo = 256  # tokens of a sequence
+    mask_share: InnerShare = 0.15  # of the tokens that are to be found
+    blank_share: Share = 0.8  # of these, that become [MASK]
+    random_share: Share = 0.1  # of these, that become any token; the rest stays as it is
     whole_words: bool = False  # all pieces of a word are taken out together
-    split_seed: int = 0  # for the splits, and for what is taken out of held-out text
-    held_out: int = 128  # stretches of the development split in an evaluation
-    tested: int = 512  # stretches of the test split at the end
-    evaluation_tokens: int = 16_384  # at a time
+    split_seed: Seed = 0  # for the splits, and for what is taken out of held-out text
+    held_out: Count = 128  # stretches of the development split in an evaluation
+    tested: Count = 512  # stretches of the test split at the end
+    evaluation_tokens: Count = 16_384  # at a time
     kind: str = field(default="mlm", init=False)
 
     @property
@@ -64,17 +65,14 @@ class Mlm:
         return Masking(self.mask_share, self.blank_share, self.random_share, self.whole_words)
 
     def check(self) -> None:
-        """Refuses what cannot be run."""
-        for name in ("held_out", "tested", "evaluation_tokens"):
-            if getattr(self, name) < 1:
-                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
-        if self.length < 2:
-            raise SubquadError(f"--length must be at least 2, so that a token has another beside it, but is {self.length}")
-        self.masking.check()
+        if self.blank_share + self.random_share > 1:
+            raise SubquadError(
+                f"--blank-share and --random-share must add up to at most 1, but are {self.blank_share} and "
+                f"{self.random_share}"
+            )
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "MlmTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
-        self.check()
         return MlmTask(self, learned)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from subquad.errors import SubquadError
+from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, Seed
+from subquad.errors import OptionError, SubquadError
 from subquad.tasks.transactions.histories import Histories, first_events, offsets_of
 from subquad.tasks.transactions.metrics import auroc
 from subquad.tasks.transactions.times import DAY
@@ -29,23 +30,21 @@ LABELS = ("from B to A", "from A to B")
 
 
 @dataclass(frozen=True)
-class Simulator:
+class Simulator(Checked):
     """How many clients, how long their histories are, and how strong the habit is."""
 
-    clients: int = 6000
-    shortest: int = 60  # events
-    longest: int = 400
-    codes: int = 20  # a third of them in group A, as many in group B
-    drift: float = 0.25
-    seed: int = 0
+    clients: AtLeastTwo = 6000
+    shortest: Count = 60  # events
+    longest: Count = 400
+    codes: AtLeastTwo = 20  # a third of them in group A, as many in group B
+    drift: BelowOne = 0.25
+    seed: Seed = 0
 
     def check(self) -> None:
-        """Refuses what cannot be drawn."""
-        if self.clients < 2 or self.codes < 3 or not 1 <= self.shortest <= self.longest or not 0 <= self.drift < 1:
-            raise SubquadError(
-                "the simulator needs 2 clients, 3 codes, histories of at least 1 event and a drift from 0 to below 1, "
-                f"but has {self.clients}, {self.codes}, {self.shortest} to {self.longest} and {self.drift}"
-            )
+        if self.codes < 3:
+            raise OptionError("codes", f"must be at least 3, one for each group, but is {self.codes}")
+        if self.shortest > self.longest:
+            raise SubquadError(f"histories cannot be at least {self.shortest} and at most {self.longest} events long")
 
     def code_names(self) -> list[str]:
         """A and B stand beside each other, with the same base."""
@@ -55,7 +54,6 @@ class Simulator:
 
     def draw(self) -> Histories:
         """Everybody's events."""
-        self.check()
         rng = np.random.default_rng(self.seed)
         lengths = np.exp(rng.uniform(np.log(self.shortest), np.log(self.longest + 1), self.clients)).astype(np.int64)
         lengths = lengths.clip(self.shortest, self.longest)

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from subquad.errors import SubquadError
+from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, Seed, Whole, check
+from subquad.errors import OptionError, SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
 from subquad.tasks.buckets import Buckets, bounded
@@ -29,7 +30,7 @@ from subquad.types import AttentionOptions, Counted
 
 
 @dataclass(frozen=True)
-class Transactions:
+class Transactions(Checked):
     """A client's class from the history of card transactions: simulated ones, or your own."""
 
     data: str = ""  # Sberbank's or Berka's folder, or a table in CSV or Parquet; simulated clients unless told
@@ -41,17 +42,17 @@ class Transactions:
     amount_column: str = ""  # "amount", if there is one, unless told
     amounts: Amounts = "quantile"  # amounts as bins with as many events in each, or as scaled logarithms
     pooling: Pooling = "mean"  # how the positions of a history become one vector
-    latest: int = 100_000  # events of a client that are kept: the last ones
-    folds: int = 5  # parts that clients are cut into, one of which is for the test
-    fold: int = 0  # which one
-    split_seed: int = 0  # for the cutting
-    clients: int = 6000  # simulated
-    shortest_history: int = 60  # of simulated clients
-    longest_history: int = 400  # of simulated clients
-    codes: int = 20  # that simulated clients use
-    drift: float = 0.25  # how strong the habits of simulated clients are, below 1
-    data_seed: int = 0  # for simulated clients
-    evaluation_tokens: int = 32_768  # events at a time, with padding, when scores are computed
+    latest: Count = 100_000  # events of a client that are kept: the last ones
+    folds: AtLeastTwo = 5  # parts that clients are cut into, one of which is for the test
+    fold: Whole = 0  # which one
+    split_seed: Seed = 0  # for the cutting
+    clients: Count = 6000  # simulated
+    shortest_history: Count = 60  # of simulated clients
+    longest_history: Count = 400  # of simulated clients
+    codes: Count = 20  # that simulated clients use
+    drift: BelowOne = 0.25  # how strong the habits of simulated clients are, below 1
+    data_seed: Seed = 0  # for simulated clients
+    evaluation_tokens: Count = 32_768  # events at a time, with padding, when scores are computed
     kind: str = field(default="transactions", init=False)
 
     @property
@@ -66,14 +67,13 @@ class Transactions:
         return Simulator(self.clients, self.shortest_history, self.longest_history, self.codes, self.drift, self.data_seed)
 
     def check(self) -> None:
-        """Refuses what cannot be run."""
-        for name in ("latest", "evaluation_tokens"):
-            if getattr(self, name) < 1:
-                raise SubquadError(f"--{name.replace('_', '-')} must be positive, but is {getattr(self, name)}")
+        if self.fold >= self.folds:
+            raise OptionError("fold", f"must be below the number of folds, {self.folds}, but is {self.fold}")
+        if not self.data:
+            check(self.simulator)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "TransactionsTask":
         """The task itself. With what was learned before, the data are read only when they are needed."""
-        self.check()
         return TransactionsTask(self, None if learned is None else Features.from_json(learned))
 
 
