@@ -7,6 +7,7 @@ import torch
 from subquad.errors import SubquadError
 from subquad.tasks.mlm.corpus import Windows
 from subquad.tasks.mlm.masking import MaskedBatch, Masking, choose
+from subquad.tasks.mlm.task import Mlm
 from subquad.tasks.mlm.vocabulary import FIRST, MASK
 
 SIZE = 50
