@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
+from typing_extensions import is_typeddict
 
 from subquad.errors import OptionError, SubquadError
 

@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import (
+    Any,
+    Required,  # which pydantic needs below Python 3.12
+)
 
 from filelock import FileLock, Timeout
 from pydantic import ConfigDict
+from typing_extensions import TypedDict
 
 from subquad.checking import Count, Positive, Seed, Whole, excerpt, read_as
 from subquad.errors import SubquadError
