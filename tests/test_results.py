@@ -20,15 +20,15 @@ def test_rows_come_back_and_are_added_to(tmp_path: Path) -> None:
 
 def test_a_half_written_last_row_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    append_rows(path, [{"value": 1}, {"value": 2}])
+    append_rows(path, [{"metric": "loss", "value": 1}, {"metric": "loss", "value": 2}])
     path.write_bytes(path.read_bytes()[:-4])
-    assert read_rows(path) == [{"value": 1}]
+    assert read_rows(path) == [{"metric": "loss", "value": 1}]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(SubquadError, match="there is no file of rows at"):
         read_rows(tmp_path / "none.jsonl")
-    (tmp_path / "bad.jsonl").write_text('{"value": 1}\nnonsense\n')
+    (tmp_path / "bad.jsonl").write_text('{"metric": "loss", "value": 1}\nnonsense\n')
     with pytest.raises(SubquadError, match=r"line 2 of .*bad.jsonl is not a JSON row"):
         read_rows(tmp_path / "bad.jsonl")
 
@@ -80,15 +80,15 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was there stays."""
     path = tmp_path / "rows.jsonl"
-    append_rows(path, [{"value": 1}])
+    append_rows(path, [{"metric": "loss", "value": 1}])
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SubquadError, match=r"cannot write .*: No space left on device; make room"):
-        append_rows(path, [{"value": 2}])
-    assert read_rows(path)[0] == {"value": 1}
+        append_rows(path, [{"metric": "loss", "value": 2}])
+    assert read_rows(path)[0] == {"metric": "loss", "value": 1}
 
 
 def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ Whole = Annotated[int, Ge(0), Le(LARGEST)]
 """How many there are, or none."""
 AtLeastTwo = Annotated[int, Ge(2), Le(LARGEST)]
 """How many there are, at least two."""
+Place = Annotated[int, Ge(-LARGEST), Le(LARGEST)]
+"""Position in a list, counted from 0, or from the end if negative."""
 Seed = Annotated[int, Ge(0), Lt(2**63)]
 """Seed of a random number generator."""
 Positive = Annotated[float, Gt(0)]

@@ -197,8 +197,8 @@ def test_numbers_that_are_not_finite_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"minutes": 0}, "--minutes must be positive"),
-        ({"steps": -1}, "--steps must not be negative"),
+        ({"minutes": 0}, "minutes must be positive, but is 0"),
+        ({"steps": -1}, "steps must be 0 or more, but is -1"),
         ({"keep_layers": (1,), "keep_worst": 1}, "give one of the two"),
         ({"keep_layers": (3,)}, "there is no layer 3: the model has 3, 0 to 2"),
         ({"keep_layers": (0, 1, -1)}, "all 3 layers would stay exact"),

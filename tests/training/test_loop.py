@@ -1,6 +1,7 @@
 """Training: the same whatever happens on the way."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -204,16 +205,17 @@ def test_the_cosine_falls_to_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("values", "words"),
     [
-        (TrainOptions(steps=0), "--steps must be positive, but is 0"),
-        (TrainOptions(learning_rate=0.0), "--learning-rate must be positive"),
-        (TrainOptions(batch=10, accumulate=4), "--batch must be a multiple of --accumulate"),
+        ({"steps": 0}, "steps must be positive, but is 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, but is 0.0"),
+        ({"learning_rate": math.nan}, "learning_rate must be a finite number, but is nan"),
+        ({"batch": 10, "accumulate": 4}, "--batch must be a multiple of --accumulate"),
     ],
 )
-def test_options_that_cannot_be_run(options: TrainOptions, words: str) -> None:
+def test_options_that_cannot_be_run(values: dict[str, Any], words: str) -> None:
     with pytest.raises(SubquadError, match=words):
-        options.check()
+        TrainOptions(**values)
 
 
 def test_checkpoints_are_readable_by_others(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from subquad.checking import Checked, Count, Positive, Whole
+from subquad.checking import Checked, Count, Place, Positive, Whole
 from subquad.conversion.convertible import Goal
 from subquad.errors import SubquadError
 
@@ -20,7 +20,7 @@ class ConversionOptions(Checked):
     tune_steps: Whole | None = None  # of the second stage
     goal: Goal | None = None  # of the second: hidden states for an encoder, its task for a language model, unless told
     batch_tokens: Count = 2048  # in a step
-    keep_layers: tuple[Whole, ...] = ()  # that stay exact, counted from 0
+    keep_layers: tuple[Place, ...] = ()  # that stay exact, counted from 0, or from the end if negative
     keep_worst: Whole = 0  # so many layers stay exact: those that the mechanism follows worst after the first stage
     pairs: Path | None = None  # a table with tabs: a score in column 5, sentences in 6 and 7, as STS-B has them
     controls: bool = True  # train, as long: the swapped model without the first stage; a hybrid's window; softmax
