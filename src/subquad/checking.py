@@ -189,13 +189,13 @@ def _rule(error: ErrorDetails) -> str:
         case "dict_type":
             return "an object with fields"
         case "greater_than":
-            return "positive" if limits["gt"] == 0 else f"above {limits['gt']}"
+            return "positive" if limits["gt"] == 0 else f"above {limits['gt']:g}"
         case "greater_than_equal":
-            return {0: "0 or more", 1: "positive"}.get(limits["ge"], f"at least {limits['ge']}")
+            return {0: "0 or more", 1: "positive"}.get(limits["ge"], f"at least {limits['ge']:g}")
         case "less_than":
-            return f"below {limits['lt']}"
+            return f"below {limits['lt']:g}"
         case "less_than_equal":
-            return f"at most {limits['le']}"
+            return f"at most {limits['le']:g}"
         case "literal_error":
             return str(limits["expected"]).replace("'", "")
         case "is_instance_of":

@@ -122,8 +122,8 @@ def test_an_encoder_is_taken_over_and_can_stay_as_it_is(options: Classify) -> No
     ("change", "said"),
     [
         ({"frozen": True}, "--frozen is for an encoder that has learned something: give --start RUN too"),
-        ({"examples": -1}, "--examples must not be negative"),
-        ({"length": 0}, "--length must be positive"),
+        ({"examples": -1}, "examples must be 0 or more, but is -1"),
+        ({"length": 0}, "length must be positive, but is 0"),
         ({"start": "nowhere"}, "nowhere is not a run"),
     ],
 )

@@ -101,5 +101,5 @@ def test_what_is_no_sequence_is_refused(words: list[str], said: str) -> None:
 def test_a_decoder_holds_everything_twice() -> None:
     assert Copy(length=128).capacity == 63  # the paper's
     assert Copy(length=64, form="encoder-decoder").capacity == 64
-    with pytest.raises(SubquadError, match="copy needs a length of at least 4 and a symbol, but has 3 and 10"):
-        Copy(length=3).build(Linear(), SMALL)
+    with pytest.raises(SubquadError, match="length must be at least 4, for a symbol, its copy and a separator, but is 3"):
+        Copy(length=3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from subquad import Infinity, ModelOptions, SubquadError
+from subquad import SubquadError
 from subquad.tasks import Sorting
 
 TASK = Sorting(length=400, symbols=5)
@@ -80,5 +80,5 @@ def test_a_user_can_ask() -> None:
 
 
 def test_impossible_options_are_refused() -> None:
-    with pytest.raises(SubquadError, match="sorting needs"):
-        Sorting(symbols=1).build(Infinity(), ModelOptions())
+    with pytest.raises(SubquadError, match="symbols must be at least 2, but is 1"):
+        Sorting(symbols=1)

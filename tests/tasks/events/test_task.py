@@ -46,8 +46,8 @@ def test_options_come_back_from_json() -> None:
 
 @pytest.mark.parametrize("changed", [{"integral_points": 1}, {"chunk": -1}, {"sequences": 0}, {"time_weight": -0.1}])
 def test_options_that_cannot_be_run(changed: dict[str, Any]) -> None:
-    with pytest.raises(SubquadError, match=f"--{next(iter(changed)).replace('_', '-')} must"):
-        replace(FEW, **changed).prepare()
+    with pytest.raises(SubquadError, match=f"^{next(iter(changed))} must be"):
+        replace(FEW, **changed)
 
 
 def test_a_mechanism_without_a_causal_form_is_refused_before_data_are_read() -> None:

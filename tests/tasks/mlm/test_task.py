@@ -189,9 +189,9 @@ def test_whole_stretches_of_new_texts(options: Mlm) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"length": 1}, "--length must be at least 2"),
-        ({"held_out": 0}, "--held-out must be positive, but is 0"),
-        ({"mask_share": 1.5}, "--mask-share must be between 0 and 1"),
+        ({"length": 1}, "length must be at least 2, but is 1"),
+        ({"held_out": 0}, "held_out must be positive, but is 0"),
+        ({"mask_share": 1.5}, "mask_share must be below 1, but is 1.5"),
         ({"text": "nowhere"}, "there is no file or folder nowhere"),
     ],
 )

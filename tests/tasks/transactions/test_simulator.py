@@ -2,6 +2,7 @@
 
 from itertools import product
 from math import exp
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,15 @@ def test_the_best_possible() -> None:
     assert blind.best_auroc(blind.draw()) == 0.5
 
 
-def test_what_cannot_be_drawn_is_refused() -> None:
-    for wrong in (Simulator(clients=1), Simulator(codes=2), Simulator(shortest=9, longest=8), Simulator(drift=1.0)):
-        with pytest.raises(SubquadError, match="the simulator needs 2 clients, 3 codes"):
-            wrong.draw()
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"clients": 1}, "clients must be at least 2, but is 1"),
+        ({"codes": 2}, "codes must be at least 3, one for each group, but is 2"),
+        ({"shortest": 9, "longest": 8}, "histories cannot be at least 9 and at most 8 events long"),
+        ({"drift": 1.0}, "drift must be below 1, but is 1.0"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SubquadError, match=message):
+        Simulator(**values)

@@ -152,7 +152,7 @@ def test_data_that_have_changed_are_refused(tmp_path: Path) -> None:
 def test_the_latest_events_are_read() -> None:
     task = replace(FEW, latest=7).prepare()
     assert task.data.histories.lengths.max() == 7
-    with pytest.raises(SubquadError, match="--latest must be positive, but is 0"):
+    with pytest.raises(SubquadError, match="latest must be positive, but is 0"):
         Transactions(latest=0).prepare()
 
 
