@@ -152,7 +152,7 @@ def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.Captur
         (["--data", str(tmp_path / "other.csv")], "zzz"),
         (["3", "1"], "a model of events forecasts events: give sequences by --data, or events line by line with --follow"),
         (["--follow", "--data", "x"], "--follow reads standard input"),
-        (["--follow", "--every", "-1"], "--every must not be negative"),
+        (["--follow", "--every", "-1"], "--every must be 0 or more, but is -1"),
     ):
         assert predict(run, *arguments) == 2
         printed = capsys.readouterr().err

@@ -78,7 +78,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(trained: Path, tmp_path: Path) -
     [
         (["--text", "nowhere"], "there is no file or folder nowhere"),
         (["--attention", "linformer", "--max-length", "16"], "--length is 24, which linformer does not take"),
-        (["--mask-share", "0"], "--mask-share must be between 0 and 1"),
+        (["--mask-share", "0"], "--mask-share must be positive, but is 0.0"),
     ],
 )
 def test_mistakes_leave_no_run(options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

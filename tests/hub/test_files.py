@@ -143,7 +143,7 @@ SPOILT: dict[str, tuple[Any, str]] = {
     ),
     "an unknown mechanism": (
         lambda at: _configured(at, subquad={"mechanisms": [{"kind": "grue"}], "layers": [0, 0]}),
-        "kind must be one of softmax, .*, but is 'grue'",
+        "must have a kind out of softmax, .*, but is {'kind': 'grue'}",
     ),
     "another model's config": (
         lambda at: _configured(at, subquad={"mechanisms": [LEARNED], "layers": [0, 0, 0]}),

@@ -96,7 +96,6 @@ def test_an_encoders_mechanism_may_lack_a_causal_form() -> None:
         ("favour", None, "there is no mechanism 'favour': choose from softmax, linear, favor, linformer, infinity, hybrid"),
         ("linear", [2], "there is no layer 2: the model has 2 attention modules, 0 to 1"),
         ("linear", [-3], "there is no layer -3"),
-        (Favor(features=0), None, "features must be at least 1"),
     ],
 )
 def test_what_cannot_be_swapped_in(attention: Any, layers: Any, says: str) -> None:

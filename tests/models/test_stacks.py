@@ -173,13 +173,22 @@ def test_embeddings() -> None:
     [
         (lambda: decoder()(torch.tensor([[1, 7]])), "the symbol 7 is outside the vocabulary, which goes from 0 to 6"),
         (lambda: decoder(positions="learned")(tokens(length=41)), "has 41 positions, but the model has learned 40"),
-        (lambda: decoder(layers=0), "the model's layers must be positive, but is 0"),
-        (lambda: decoder(dropout=1.0), "dropout must be at least 0 and below 1, but is 1.0"),
+        (lambda: decoder(layers=0), "layers must be positive, but is 0"),
+        (lambda: decoder(dropout=1.0), "dropout must be below 1, but is 1.0"),
         (lambda: decoder(width=7, positions="rotary"), "width must be even, but is 7"),
         (lambda: generate(decoder(), tokens(length=0), length=3), "the prompt must have at least one token"),
-        (lambda: generate(decoder(), tokens(), length=3, sampling=Sampling(-1.0)), "temperature must not be negative"),
-        (lambda: generate(decoder(), tokens(), length=3, sampling=Sampling(1.0, top_k=0)), "top_k must be at least 1"),
-        (lambda: generate(decoder(), tokens(), length=3, sampling=Sampling(1.0, top_p=0.0)), "top_p must be above 0"),
+        (
+            lambda: generate(decoder(), tokens(), length=3, sampling=Sampling(-1.0)),
+            "temperature must be 0 or more, but is -1.0",
+        ),
+        (
+            lambda: generate(decoder(), tokens(), length=3, sampling=Sampling(1.0, top_k=0)),
+            "top_k must be positive, but is 0",
+        ),
+        (
+            lambda: generate(decoder(), tokens(), length=3, sampling=Sampling(1.0, top_p=0.0)),
+            "top_p must be positive, but is 0.0",
+        ),
     ],
 )
 def test_bad_input(wrong: object, words: str) -> None:
