@@ -73,7 +73,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SubquadError, match=r"cannot write .*: Not a directory; make room or choose another folder"):
+    with pytest.raises(SubquadError, match=r"cannot write .*: Not a directory; check the path: a part of it is a file"):
         Run.create(tmp_path / "file" / "run", "compare", {})
 
 

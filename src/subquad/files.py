@@ -1,42 +1,152 @@
 """Reading and writing files, with a sentence that names the file where that fails.
 
-A file is written beside and renamed, so that it is there whole or not at all. What is no plain file is never replaced: links
-are followed, devices and pipes are written to, folders are refused.
+A file is written beside its place and renamed, so that it is there whole or not at all. What is no plain file is never
+replaced: links are followed, devices and pipes are written to, folders and sockets are refused. What is read whole is a
+plain file of bounded size.
 """
 
+import errno
+import gzip
 import os
+import re
+import secrets
 import stat
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Literal
+
+import psutil
 
 from subquad.errors import SubquadError
 
+LARGEST = 2**32
+"""Bytes of the largest file that is read whole."""
+MEMORY_PART = 4
+"""A file that is read whole may fill this part of the free memory: its text and what is made of it need room too."""
+BLOCK = 2**20
+"""Bytes that are unpacked at a time."""
+LINKS = 40
+"""Links that are followed one after the other, as many as Linux follows."""
+NAME_LENGTH = 80
+"""Characters of a file name that is made from a name."""
+ADVICE = {
+    errno.ENOSPC: "make room, or choose another place",
+    errno.EDQUOT: "make room, or choose another place",
+    errno.EACCES: "change its permissions, or choose another place",
+    errno.EPERM: "change its permissions, or choose another place",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "check the path: its links lead in a circle",
+    errno.EMFILE: "close other programs, or raise the limit of open files",
+}
+
+Kind = Literal["nothing", "file", "folder", "pipe", "device", "disk", "socket"]
+_KINDS: dict[int, Kind] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "disk",
+    stat.S_IFSOCK: "socket",
+}
+
+
+def because(error: OSError) -> str:
+    """What the system says, and what to do about it."""
+    advice = ADVICE.get(error.errno or 0)
+    return f"{error.strerror or error}" + (f"; {advice}" if advice else "")
+
+
+def cannot_read(path: Path, error: OSError) -> SubquadError:
+    """The sentence for a file that could not be read."""
+    return SubquadError(f"cannot read {path}: {because(error)}")
+
+
+def cannot_write(path: Path, error: OSError) -> SubquadError:
+    """The sentence for a file that could not be written."""
+    return SubquadError(f"cannot write {path}: {because(error)}")
+
+
+def kind_of(path: Path) -> Kind:
+    """What is at a path, links followed. A path that cannot be looked at, for want of permission say, is refused."""
+    try:
+        return _KINDS[stat.S_IFMT(path.stat().st_mode)]
+    except (FileNotFoundError, NotADirectoryError):
+        return "nothing"
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    except ValueError:  # a zero byte
+        raise SubquadError(f"{str(path)!r:.100} is not a path") from None
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Opens a plain file to be read. Folders, devices and pipes, which could be endless, are refused."""
+    kind = kind_of(path)
+    if kind not in ("file", "nothing"):
+        raise SubquadError(f"cannot read {path}: it is a {kind}, not a file")
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise cannot_read(path, error) from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, unpacked where its name ends in ``.gz``. One that is too large for the memory is refused."""
+    most = min(LARGEST, psutil.virtual_memory().available // MEMORY_PART)
+    try:
+        with open_plain(path) as file:
+            if path.name.endswith(".gz"):
+                content = _unpacked(file, most)
+            else:
+                content = file.read() if os.fstat(file.fileno()).st_size <= most else None
+    except (gzip.BadGzipFile, zlib.error, EOFError):
+        raise SubquadError(f"{path} is not a whole gzip file: fetch it again, or unpack it") from None
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    if content is None:
+        raise SubquadError(f"{path} holds more than {most / 1e9:.3g} GB, which is too much to be read at once: split it")
+    return content
+
+
+def _unpacked(packed: BinaryIO, most: int) -> bytes | None:
+    """What a gzip file holds; None where that is more than so many bytes."""
+    pieces, total = [], 0
+    with gzip.open(packed) as file:
+        while piece := file.read(BLOCK):
+            total += len(piece)
+            if total > most:
+                return None
+            pieces.append(piece)
+    return b"".join(pieces)
+
 
 def read_text(path: Path) -> str:
-    """The text of a file in UTF-8."""
+    """The text of a file in UTF-8, with or without a byte order mark, unpacked where its name ends in ``.gz``."""
     try:
-        if not path.is_file():
-            raise SubquadError(f"cannot read {path}: it is not a file")
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SubquadError(f"cannot read {path}: byte {error.start} is not UTF-8") from None
-    except OSError as error:
-        raise SubquadError(f"cannot read {path}: {error.strerror or error}") from None
+        raise SubquadError(f"cannot read {path} as text: byte {error.start} is not UTF-8; save it as UTF-8") from None
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file that is there whole or not at all. Links are followed; devices and pipes are written to directly."""
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode(errors="replace") if isinstance(content, str) else content
     try:
-        if path.is_dir():
-            raise SubquadError(f"cannot write {path}: it is a folder; name a file")
-        if _is_direct(path):
-            with path.open("wb") as device:
-                device.write(data)
-        else:
-            target = Path(os.path.realpath(path))
+        target = _followed(path)
+        kind = kind_of(target)
+        if (descriptor := _own_descriptor(target)) is not None:
+            _write_to(os.dup(descriptor), data)
+        elif kind in ("pipe", "device"):
+            _write_to(os.open(target, os.O_WRONLY), data)
+        elif kind in ("file", "nothing"):
             _write_beside(target, data, lambda part: part.replace(target))
+        else:
+            raise SubquadError(f"cannot write {path}: it is a {kind}; name a file")
     except OSError as error:
         raise cannot_write(path, error) from None
 
@@ -51,6 +161,7 @@ def write_new(path: Path, content: str) -> None:
         except FileExistsError:
             raise
         except OSError:  # a file system without hard links
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             part.replace(path)
 
     try:
@@ -61,24 +172,63 @@ def write_new(path: Path, content: str) -> None:
         raise cannot_write(path, error) from None
 
 
-def _is_direct(path: Path) -> bool:
-    """Whether a path leads to something that must not be renamed over: a device, a pipe, a file that is open."""
-    if str(path.absolute()).startswith(("/dev/", "/proc/")):
-        return path.exists()
-    return path.exists() and not path.is_file()
+def file_names(names: Iterable[str]) -> dict[str, str]:
+    """A file name without a suffix for each of several names: small letters, digits and hyphens, no two the same."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in dict.fromkeys(names):
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:NAME_LENGTH] or "unnamed"
+        candidate, number = plain, 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{plain}-{number}"
+        taken.add(candidate)
+        found[name] = candidate
+    return found
+
+
+def _followed(path: Path) -> Path:
+    """The place that a path leads to, which need not exist. The descriptors of this process are not followed further."""
+    for _ in range(LINKS):
+        place = Path(os.path.realpath(path.parent)) / path.name
+        if _own_descriptor(place) is not None or not place.is_symlink():
+            return place
+        path = place.parent / place.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _own_descriptor(place: Path) -> int | None:
+    """The number of an open file of this process, such as 1 for ``/dev/stdout``, which must not be opened again.
+
+    What was written to it before would be written over.
+    """
+    is_own = place.parent == Path(f"/proc/{os.getpid()}/fd") and place.name.isdecimal()
+    return int(place.name) if is_own and place.exists() else None
+
+
+def _write_to(descriptor: int, data: bytes) -> None:
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
 
 
 def _write_beside(target: Path, data: bytes, place: Callable[[Path], object]) -> None:
     """Writes the data into a new file in the same folder, then puts it in its place. Where either fails, nothing is left."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
+    _make_folder(target.parent)
+    replaced = target.stat() if target.exists() else None
+    if replaced is not None and not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+    part = target.with_name(f".{target.name[: NAME_LENGTH // 2]}.{secrets.token_hex(6)}.part")
     try:
-        with part.open("wb") as file:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if replaced is None else 0o600)
+    except OSError as error:
+        raise SubquadError(f"cannot write {target}: no file can be made in {target.parent}: {because(error)}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
-            part.chmod(stat.S_IMODE(target.stat().st_mode))
+            if replaced is not None:
+                _keep_owner_and_mode(file.fileno(), replaced)
         place(part)
     except BaseException:
         with suppress(OSError):
@@ -86,6 +236,15 @@ def _write_beside(target: Path, data: bytes, place: Callable[[Path], object]) ->
         raise
 
 
-def cannot_write(path: Path, error: OSError) -> SubquadError:
-    """The sentence for a file that could not be written."""
-    return SubquadError(f"cannot write {path}: {error.strerror or error}; make room or choose another folder")
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # it is a file
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+
+
+def _keep_owner_and_mode(descriptor: int, replaced: os.stat_result) -> None:
+    """Gives a new file the owner and the permissions of the one that it replaces, the owner only where that is allowed."""
+    with suppress(PermissionError):
+        os.fchown(descriptor, replaced.st_uid, replaced.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(replaced.st_mode))

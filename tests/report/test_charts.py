@@ -33,7 +33,8 @@ def test_points_are_the_figures(shown: list[Row]) -> None:
 def test_a_chart_is_drawn_as_svg_and_png(metric: str, shown: list[Row], tmp_path: Path) -> None:
     view = shown[0]["view"]
     drawn = chart(metric, [row for row in shown if row["view"] == view], interactive=False)
-    png = save(drawn, tmp_path / "charts" / metric)
+    (png,) = save({metric: drawn}, tmp_path / "charts")
+    assert png == tmp_path / "charts" / f"{metric}.png"
     assert png.read_bytes().startswith(b"\x89PNG")
     picture = png.with_suffix(".svg").read_text()
     for words in ("linear", "favor", METRICS[metric], "length, tokens"):
@@ -43,6 +44,7 @@ def test_a_chart_is_drawn_as_svg_and_png(metric: str, shown: list[Row], tmp_path
 
 def test_runs_are_told_apart(shown: list[Row], tmp_path: Path) -> None:
     other = [{**row, "run": "other"} for row in shown]
-    picture = save(chart("time", [*shown, *other], interactive=False), tmp_path / "both").with_suffix(".svg").read_text()
+    (png,) = save({"both": chart("time", [*shown, *other], interactive=False)}, tmp_path)
+    picture = png.with_suffix(".svg").read_text()
     assert "other" in picture
     assert "stroke-dasharray" in picture

@@ -4,11 +4,13 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NamedTuple
 
 from subquad.cli.explanations import explanation
-from subquad.cli.streams import prepare_streams, say, silence_stdout
+from subquad.cli.streams import prepare_streams, say, silence, stdout_problem
+from subquad.files import because
 
 CHECK_FAILED, USER_MISTAKE, BUG, INTERRUPTED = 1, 2, 70, 130
 EXIT_CODES = {
@@ -47,33 +49,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _run(words)
-        sys.stdout.flush()
-        return code
     except KeyboardInterrupt:
         say("interrupted")
-        return INTERRUPTED
+        code = INTERRUPTED
     except Exception as error:
-        return _explain(error)
+        code = _explain(error)
+    return _finish(code)
 
 
 def _explain(error: Exception) -> int:
     """Says what went wrong in one sentence, and gives the exit code."""
     if os.environ.get("SUBQUAD_DEBUG"):
-        traceback.print_exception(error)
-    if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has gone
-        silence_stdout()
-        return 0
+        with suppress(OSError):
+            traceback.print_exception(error)
+    problem = stdout_problem() if isinstance(error, OSError) else None
+    if problem is not None and isinstance(error, OSError) and problem.errno == error.errno:
+        return 0  # whether that is a mistake, `_finish` decides
     sentence = explanation(error)
     if sentence is None:
         say(
-            f"internal error, {type(error).__name__}: {' '.join(str(error).split())[:200]}; this is a bug: run the command "
-            "again with SUBQUAD_DEBUG=1 and report what it prints"
+            f"internal error, {type(error).__name__}: {str(error)[:200]}; this is a bug: run the command again with "
+            "SUBQUAD_DEBUG=1 and report what it prints"
         )
         return BUG
     say(sentence)
-    if isinstance(error, OSError) and error.filename is None:
-        silence_stdout()  # it may be what could not be written
     return USER_MISTAKE
+
+
+def _finish(code: int) -> int:
+    """The exit code, in view of standard output: one that is full is a mistake, one that is read no further is none."""
+    problem = stdout_problem()
+    if problem is None:
+        return code
+    silence(sys.stdout)
+    if isinstance(problem, BrokenPipeError):
+        return code
+    say(f"cannot write standard output: {because(problem)}")
+    return code or USER_MISTAKE
 
 
 def _run(words: Sequence[str]) -> int:

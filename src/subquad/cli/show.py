@@ -6,23 +6,15 @@ from rich.progress import TextColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from subquad.cli.streams import say, silence_stdout
+from subquad.cli.streams import TolerantStdout
 from subquad.report.tables import Table
 
 
 class Output(Console):
-    """Standard output for sentences that hold names and paths: brackets and colons in them are not markup.
-
-    Where nobody reads it any more, as behind ``| head -1``, the work goes on without it.
-    """
+    """Standard output for sentences that hold names and paths: brackets and colons in them are not markup."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False, quiet=quiet)
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        silence_stdout()
-        say("nobody reads standard output any more: the work goes on without it")
+        super().__init__(file=TolerantStdout(), markup=False, emoji=False, highlight=False, quiet=quiet)
 
 
 class PlainColumn(TextColumn):

@@ -3,6 +3,7 @@
 On the page a chart holds every view; the signal `view` chooses the one that is drawn. In a figure there is one view only.
 """
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import altair as alt
 import numpy as np
 
 from subquad.experiments.compare.views import AXES, BASELINE, Comparison, View, name_view
+from subquad.files import file_names, write_whole
 from subquad.results import Row
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart and which shows on white and on black.
@@ -121,9 +123,13 @@ def _mechanism(names: Sequence[str]) -> alt.Color:
     return alt.Color("mechanism:N").scale(domain=list(names), range=colours).legend(legend)
 
 
-def save(drawn: alt.TopLevelMixin, stem: Path) -> Path:
-    """Writes a chart as SVG and PNG beside each other, and gives the PNG's path."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    drawn.save(str(stem.with_suffix(".svg")))
-    drawn.save(str(stem.with_suffix(".png")), ppi=144)
-    return stem.with_suffix(".png")
+def save(drawn: Mapping[str, alt.TopLevelMixin], folder: Path) -> Iterator[Path]:
+    """Writes charts as SVG and PNG beside each other into a folder, each under its name, and gives the PNGs' paths."""
+    stems = file_names(drawn)
+    for name, chart in drawn.items():
+        vector, pixels = io.StringIO(), io.BytesIO()
+        chart.save(vector, format="svg")
+        chart.save(pixels, format="png", ppi=144)
+        write_whole(folder / f"{stems[name]}.svg", vector.getvalue())
+        write_whole(path := folder / f"{stems[name]}.png", pixels.getvalue())
+        yield path

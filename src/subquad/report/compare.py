@@ -1,6 +1,5 @@
 """The page of a comparison, or of several side by side."""
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -67,12 +66,13 @@ def write_page(runs: Sequence[Measured], path: Path) -> None:
 def write_figures(runs: Sequence[Measured], folder: Path) -> Iterator[Path]:
     """Each chart of each view as PNG and SVG."""
     rows = all_points(runs)
+    drawn = {}
     for view in dict.fromkeys(row["view"] for row in rows):
         shown = [row for row in rows if row["view"] == view]
         for metric in charts.METRICS:
             if _drawable(metric, shown):
-                name = re.sub(r"[^a-z0-9]+", "-", f"{metric} {view}".lower()).strip("-")
-                yield charts.save(charts.chart(metric, shown, interactive=False).properties(title=view), folder / name)
+                drawn[f"{metric} {view}"] = charts.chart(metric, shown, interactive=False).properties(title=view)
+    return charts.save(drawn, folder)
 
 
 def all_points(runs: Sequence[Measured]) -> list[Row]:

@@ -44,9 +44,12 @@ def write_conversion_page(runs: Sequence[Run], path: Path) -> None:
 
 def write_conversion_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
     """Each chart as PNG and SVG."""
-    for number, run in enumerate(runs, start=1):
-        for name, drawn in conversion_charts(run.rows(), interactive=False).items():
-            yield save(drawn, folder / (name if len(runs) == 1 else f"{name}-{number}"))
+    drawn = {
+        name if len(runs) == 1 else f"{name}-{number}": chart
+        for number, run in enumerate(runs, start=1)
+        for name, chart in conversion_charts(run.rows(), interactive=False).items()
+    }
+    return save(drawn, folder)
 
 
 def _parts(run: Run, number: int, charts: Sequence[str]) -> Iterator[str]:

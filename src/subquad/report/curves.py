@@ -17,7 +17,7 @@ def thin(steps: Sequence[int], values: Sequence[float]) -> list[tuple[int, float
     """At most so many points: the last step and the mean value of each stretch. The first step stays as it is."""
     width = max(1, -(-len(steps) // POINTS))
     stretches = [(steps[at : at + width], values[at : at + width]) for at in range(0, len(steps), width)]
-    return [(at[-1], float(np.mean(found))) for at, found in stretches]
+    return [(at[-1], _mean(found)) for at, found in stretches]
 
 
 def across(rows: Sequence[Row]) -> list[Row]:
@@ -27,10 +27,16 @@ def across(rows: Sequence[Row]) -> list[Row]:
         found[row["label"], row["step"]].append(row["value"])
     runs = {label: len({row["run"] for row in rows if row["label"] == label}) for label in {row["label"] for row in rows}}
     return [
-        {"label": label, "step": step, "value": float(np.mean(values)), "low": min(values), "high": max(values)}
+        {"label": label, "step": step, "value": _mean(values), "low": min(values), "high": max(values)}
         for (label, step), values in found.items()
         if len(values) == runs[label]
     ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean; infinite, without a warning, where the values are too large to be added up."""
+    with np.errstate(over="ignore"):
+        return float(np.mean(values))
 
 
 def curves(rows: Sequence[Row], title: str, *, log: bool = False, interactive: bool = True) -> alt.LayerChart:

@@ -2,7 +2,7 @@
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const views = [];
 const embedded = Object.entries(charts).map(([name, spec]) =>
-  vegaEmbed("#chart-" + name, spec, { actions: false, renderer: "svg" }).then((result) => {
+  vegaEmbed(document.getElementById("chart-" + name), spec, { actions: false, renderer: "svg" }).then((result) => {
     if ((spec.params ?? []).some((param) => param.name === "view")) views.push(result.view); // others have one view only
   }));
 

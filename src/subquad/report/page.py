@@ -1,9 +1,11 @@
 """A page that needs nothing but itself: tables, charts and the code that draws them, in one file."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 import altair as alt
 
@@ -29,7 +31,7 @@ LONG_TEXT = 20
 
 def page(title: str, parts: Sequence[str], charts: Mapping[str, alt.TopLevelMixin]) -> str:
     """The whole file. `parts` are made by the functions below; a chart is drawn where its figure stands."""
-    style, script = (files("subquad.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
+    style, script = (files("subquad.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return "\n".join(
         [HEAD.format(title=escape(title), style=style), *parts, *_scripts(charts, script), "</body>\n</html>\n"]
     )
@@ -39,11 +41,21 @@ def _scripts(charts: Mapping[str, alt.TopLevelMixin], script: str) -> Iterator[s
     import vl_convert
 
     specs = {name: drawn.to_dict() for name, drawn in charts.items()}
-    data = json.dumps(specs).replace("<", "\\u003c")  # so that nothing in it ends the script that it stands in
+    data = json.dumps(_finite(specs), allow_nan=False)
+    data = data.replace("<", "\\u003c")  # so that nothing in it ends the script that it stands in
     yield f'<script type="application/json" id="charts">{data}</script>'
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", "_".join(alt.SCHEMA_VERSION.split(".")[:2]))
     yield f"<script>{library.replace('</script', '<' + chr(92) + '/script')}</script>"
     yield f'<script type="module">\n{script}</script>'
+
+
+def _finite(part: Any) -> Any:
+    """A part of a chart without infinities and NaN, which are no JSON: a browser would not draw any chart."""
+    if isinstance(part, Mapping):
+        return {name: _finite(value) for name, value in part.items()}
+    if isinstance(part, list | tuple):
+        return [_finite(value) for value in part]
+    return None if isinstance(part, float) and not math.isfinite(part) else part
 
 
 def heading(text: str, about: str = "") -> str:

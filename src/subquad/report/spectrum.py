@@ -204,6 +204,9 @@ def _name(options: Mapping[str, Any]) -> str:
 
 def write_spectrum_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
     """Each chart as PNG and SVG."""
-    for number, run in enumerate(runs, start=1):
-        for name, drawn in spectrum_charts(run.rows(), interactive=False).items():
-            yield save(drawn, folder / (name if len(runs) == 1 else f"{name}-{number}"))
+    drawn = {
+        name if len(runs) == 1 else f"{name}-{number}": chart
+        for number, run in enumerate(runs, start=1)
+        for name, chart in spectrum_charts(run.rows(), interactive=False).items()
+    }
+    return save(drawn, folder)

@@ -93,8 +93,7 @@ def write_training_page(runs: Sequence[Run], path: Path) -> None:
 
 def write_training_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
     """Each chart as PNG and SVG."""
-    for name, drawn in training_charts(label_runs(runs), interactive=False).items():
-        yield save(drawn, folder / name.replace("_", "-"))
+    return save(training_charts(label_runs(runs), interactive=False), folder)
 
 
 def _parts(title: str, trained: Sequence[Trained], charts: Sequence[str]) -> Iterator[str]:
