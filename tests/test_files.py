@@ -251,7 +251,7 @@ def test_a_folder_that_takes_no_files_is_named() -> None:
 def test_two_that_write_at_once_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second begins while the first has written but not renamed."""
     path, fsync = tmp_path / "page.html", os.fsync
-    begun = []
+    begun: list[bool] = []
 
     def second_writer(descriptor: int) -> None:
         if not begun:
@@ -307,7 +307,7 @@ def test_text_is_read_with_and_without_a_mark(tmp_path: Path) -> None:
     assert read_text(tmp_path / "a.txt") == "words\r\n"
     assert read_text(tmp_path / "b.jsonl.gz") == "packed"
     (tmp_path / "c.txt").write_bytes("ab\xe9".encode("latin-1"))
-    with pytest.raises(SubquadError, match=r"cannot read .*c.txt as text: byte 2 is not UTF-8; save it as UTF-8"):
+    with pytest.raises(SubquadError, match=r"c.txt is not text in UTF-8: save it as such \(byte 2 is wrong\)"):
         read_text(tmp_path / "c.txt")
 
 

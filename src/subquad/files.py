@@ -58,8 +58,9 @@ _KINDS: dict[int, Kind] = {
 
 def because(error: OSError) -> str:
     """What the system says, and what to do about it."""
+    said = error.strerror or f"{error}".partition("\n")[0][:200] or type(error).__name__
     advice = ADVICE.get(error.errno or 0)
-    return f"{error.strerror or error}" + (f"; {advice}" if advice else "")
+    return f"{said}; {advice}" if advice else said
 
 
 def cannot_read(path: Path, error: OSError) -> SubquadError:
@@ -130,7 +131,7 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SubquadError(f"cannot read {path} as text: byte {error.start} is not UTF-8; save it as UTF-8") from None
+        raise SubquadError(f"{path} is not text in UTF-8: save it as such (byte {error.start} is wrong)") from None
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

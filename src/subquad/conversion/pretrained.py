@@ -18,6 +18,7 @@ from subquad.conversion.convertible import Kind, Outputs, Pairs
 from subquad.conversion.costs import costs
 from subquad.conversion.stretches import draw_stretches
 from subquad.errors import SubquadError
+from subquad.files import read_text
 from subquad.hub.attach import attached, attention_modules, getattr_int, hang, swap, write_down
 from subquad.hub.attach import options_of as mechanism_options
 from subquad.hub.looking import load_with_tokenizer, longest_input
@@ -216,10 +217,7 @@ def _parts(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 def read_pairs(path: Path) -> tuple[list[str], list[str], list[float], list[str]]:
     """Sentences and scores of a table with tabs, and what is to be said of lines that have none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise SubquadError(f"--pairs: {path} cannot be read as text") from None
+    lines = read_text(path).splitlines()
     first, second, scores, bad = [], [], [], []
     for number, line in enumerate(lines, start=1):
         cells = line.split("\t")

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
-from subquad.checking import Checked, Count, Seed, Whole
+from subquad.checking import Checked, Count, Seed, Whole, excerpt
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row, Run
@@ -163,7 +163,9 @@ class ClassifyTask:
             return list(self.kept["labels"])
         found = sorted({self.documents.labels[at] for at in self._places["train"]})
         if len(found) < 2:
-            raise SubquadError(f"all texts in {self.options.source} have the label {found[0]!r}: there is nothing to learn")
+            raise SubquadError(
+                f"all texts in {self.options.source} have the label {excerpt(found[0])}: there is nothing to learn"
+            )
         return found
 
     @cached_property
@@ -289,7 +291,9 @@ class ClassifyTask:
         texts = [documents.texts[at] for at in places]
         labels = [documents.labels[at] for at in places]
         if unknown := sorted(set(labels) - set(numbers)):
-            raise SubquadError(f"a held-out text has the label {unknown[0]!r}, which no text to learn from has: give more")
+            raise SubquadError(
+                f"a held-out text has the label {excerpt(unknown[0])}, which no text to learn from has: give more"
+            )
         return _Split(texts, self._encode(texts), np.array([numbers[label] for label in labels], dtype=np.int64))
 
     def _encode(self, texts: Sequence[str]) -> list[Int[ndarray, "n"]]:

@@ -1,15 +1,14 @@
 """Texts from files and folders: a document for each file, or for each line of JSON lines."""
 
 import ast
-import gzip
 import json
 import sysconfig
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from subquad.errors import SubquadError
+from subquad.files import kind_of, read_bytes
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".jsonl.gz")
 PACKAGES = (
@@ -61,7 +60,7 @@ def python_docstrings() -> Documents:
 
 def _docstrings(file: Path) -> Iterator[tuple[int, str]]:
     """Each with the line where the module, class or function begins."""
-    for node in ast.walk(ast.parse(_content(file))):
+    for node in ast.walk(ast.parse(read_bytes(file))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
             if len(text) >= SAYS_SOMETHING:
@@ -88,15 +87,10 @@ def load_texts(path: Path, *, labelled: bool = False) -> Documents:
 
 def has_labels(path: Path) -> bool:
     """Whether some JSON lines there begin with one that names a label."""
-    files = [path] if path.is_file() else sorted(path.rglob("*"))
-    for file in files:
-        if file.name.endswith(SUFFIXES[2:]) and file.is_file():
-            first = _content(file).split(b"\n", 1)[0]
-            try:
-                row = json.loads(first)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and "label" in row:
+    for file, _ in _files(path, SUFFIXES):
+        if file.name.endswith(SUFFIXES[2:]):
+            row = _object(read_bytes(file).split(b"\n", 1)[0])
+            if row is not None and "label" in row:
                 return True
     return False
 
@@ -144,10 +138,11 @@ class _Found:
 
 def _files(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     """Files in the order of their names below the folder. Those that are hidden are not looked at."""
-    if not path.exists():
+    kind = kind_of(path)
+    if kind == "nothing":
         raise SubquadError(f"there is no file or folder {path}")
     wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
-    if path.is_file():
+    if kind != "folder":
         if path.name.endswith(SUFFIXES[2:]) or suffixes == SUFFIXES:
             yield path, path.name
             return
@@ -162,7 +157,7 @@ def _files(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
 
 def _text(file: Path, left_out: _LeftOut, *, alone: bool, name: str) -> str | None:
     """A file's text. One that is none is refused where it was named itself, and counted where its folder was."""
-    content = _content(file)
+    content = read_bytes(file)
     try:
         if b"\0" not in content:
             return content.decode("utf-8-sig")
@@ -179,11 +174,8 @@ def _read_lines(text: str, name: str, found: _Found, left_out: _LeftOut, *, labe
         if not line.strip():
             continue
         where = f"{name}:{number}"
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
+        row = _object(line)
+        if row is None:
             left_out.add("line", "no JSON object", where)
         elif not isinstance(row.get("text"), str):
             left_out.add("line", 'without a "text" in words', where)
@@ -194,10 +186,10 @@ def _read_lines(text: str, name: str, found: _Found, left_out: _LeftOut, *, labe
             found.add(where, whole, str(row.get("label", "")), left_out)
 
 
-def _content(file: Path) -> bytes:
+def _object(line: str | bytes) -> dict[str, Any] | None:
+    """The object in a line of JSON; None where there is none, or one that is nested too deep."""
     try:
-        return gzip.decompress(file.read_bytes()) if file.name.endswith(".gz") else file.read_bytes()
-    except (gzip.BadGzipFile, zlib.error, EOFError):
-        raise SubquadError(f"{file} is not a whole gzip file: fetch it again, or unpack it and give the *.jsonl") from None
-    except OSError as error:
-        raise SubquadError(f"cannot read {file}: {error.strerror or error}") from None
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -3,8 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from subquad import SubquadError
 from subquad.tasks.events import Columns, EventSequences, Repairs, load_sequences, load_splits
 from subquad.tasks.transactions import tables
+from subquad.tasks.transactions.histories import Names
 
 
 def write(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
@@ -294,7 +295,7 @@ def test_backwards_can_be_sorted(tmp_path: Path) -> None:
         (lambda text: text[: len(text) // 2], r"train.json is not whole: .* at line 1, column \d+; it may have been cut"),
         (lambda text: "", r"train.json is empty"),
         (lambda text: '"hello"', r"train.json is not in EasyTPP's form: it should be a list of records"),
-        (lambda text: "[3]", r"train.json: record 1 is no record but '3'"),
+        (lambda text: "[3]", r"train.json: record 1 is no record but 3"),
         (lambda text: "[]", r"train.json has no event that can be used: there are none"),
         (lambda text: text.replace("type_event", "types"), r"train.json: record 1 has no list 'type_event'"),
         (lambda text: text.replace("time_since", "since"), r"train.json: record 1 has no list 'time_since_start'"),
@@ -444,6 +445,71 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
     with pytest.raises(SubquadError, match=r"to look for a dataset of that name, pip install 'subquad\[hub\]'"):
         load_splits("easytpp/taxi")
+
+
+class CountingDict(dict[str, int]):
+    """Counts the entries that were gone through."""
+
+    entries = 0
+
+    def __iter__(self) -> Iterator[str]:
+        CountingDict.entries += len(self)
+        return super().__iter__()
+
+
+def operations(read: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Calls of functions while something is read, and entries of names that were gone through."""
+
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    def init(names: Names) -> None:
+        names.numbers, names.written = CountingDict(), CountingDict()
+
+    monkeypatch.setattr(Names, "__init__", init)
+    CountingDict.entries = 0
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        read()
+    finally:
+        sys.setprofile(before)
+    return calls + CountingDict.entries
+
+
+def many(tmp_path: Path, kind: str, sequences: int) -> Path:
+    """As many sequences of three events."""
+    folder = tmp_path / f"{kind}-{sequences}"
+    folder.mkdir()
+    names = range(sequences)
+    if kind == "json":
+        for split in ("train", "test"):
+            write(folder, json.dumps([record([0.0, 1.0, 2.0], [0, 1, 2], name) for name in names]), f"{split}.json")
+    elif kind == "text":
+        for split, (what, line) in product(("train", "test"), (("time", "0 1 2\n"), ("event", "1 2 1\n"))):
+            write(folder, line * sequences, f"{what}-1-{split}.txt")
+    else:
+        rows = [(f"s{name}", float(time), "ab"[time % 2]) for name in names for time in range(3)]
+        write(folder, "id,time,type\n" + "".join(f"{name},{time},{kind}\n" for name, time, kind in rows), "t.csv")
+        if kind == "parquet":
+            pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+            columns = dict(zip(("id", "time", "type"), map(list, zip(*rows, strict=True)), strict=True))
+            parquet.write_table(pyarrow.table(columns), folder / "t.parquet")
+        return folder / f"t.{kind}"
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["json", "text", "csv", "parquet"])
+def test_reading_takes_work_in_proportion(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the sequences are at most about ten times the work: once it was a hundred times."""
+    paths = {count: str(many(tmp_path, kind, count)) for count in (100, 1000)}
+    load_splits(paths[100])  # imports
+    few, more = (operations(lambda path=path: load_splits(path), monkeypatch) for path in paths.values())  # type: ignore[misc]
+    assert few > 300
+    assert more < 12 * few
 
 
 @pytest.mark.parametrize(

@@ -239,8 +239,8 @@ def test_a_follower_forgets_and_refuses() -> None:
     for words, said in (
         (["a", "1.5", "0"], "sequence 'a' goes back in time, from 2 to 1.5"),
         (["a", "noon", "0"], "'noon' is no time"),
-        (["a", "nan", "0"], "'nan' is no time: it must be finite"),
-        (["a", "3", "9"], "the model knows no type '9': it was trained on 0, 1"),
+        (["a", "nan", "0"], "'nan' is no time: write a finite number"),
+        (["a", "3", "9"], "the model knows no type '9': it was trained on '0', '1'"),
         (["a", "3", "0", "1"], "but there are 4 words"),
         (["z"], "there is no sequence 'z' to end"),
     ):

@@ -9,6 +9,7 @@ import pytest
 
 from subquad import SubquadError
 from subquad.tasks.transactions import Columns, Histories, load_histories, tables
+from tests.tasks.events.test_loading import operations
 
 
 def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
@@ -99,9 +100,9 @@ def test_berkas_folder(label: str, names: tuple[str, str], classes: list[int], t
     assert found.label_names == names
     assert found.labels.tolist() == classes
     assert found.complaints == (
-        "trans.asc: 1 row is left out, cut in the middle by the end of the file: at line 6",
         "trans.asc: 1 row is left out, of an account without an owner: at line 4",
         "trans.asc: 1 row is left out, with a time that cannot be read: at line 5",
+        "trans.asc: 1 row is left out, cut in the middle by the end of the file: at line 6",
         "client.asc: 1 client is with a label but without events: '11'",
     )
 
@@ -121,7 +122,7 @@ def test_the_real_berka() -> None:
     found = load_histories(folder)
     assert len(found.times) == 49_102
     assert len(found.clients) == 1_229
-    assert found.complaints[0] == "trans.asc: 1 row is left out, cut in the middle by the end of the file: at line 49104"
+    assert "trans.asc: 1 row is left out, cut in the middle by the end of the file: at line 49104" in found.complaints
     assert (np.diff(found.times)[np.diff(np.repeat(np.arange(1229), found.lengths)) == 0] >= 0).all()
     assert 0.3 < found.labels.mean() < 0.5
     assert np.bincount(load_histories(folder, Columns(label="gender")).labels).min() > 500
@@ -257,3 +258,15 @@ def test_parquet_without_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
     with pytest.raises(SubquadError, match=r"is a Parquet file: to read it, pip install 'subquad\[data\]'"):
         load_histories(table(tmp_path, "", "t.parquet"))
+
+
+def test_reading_takes_work_in_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the clients are at most about ten times the work."""
+    found = []
+    for clients in (100, 1000):
+        rows = "".join(f"c{n},{time},{n % 7},{time},{n % 2}\n" for n in range(clients) for time in range(3))
+        (tmp_path / f"{clients}.csv").write_text("client,time,code,amount,label\n" + rows)
+        path = tmp_path / f"{clients}.csv"
+        found.append(operations(lambda path=path: load_histories(path), monkeypatch))  # type: ignore[misc]
+    assert found[0] > 300
+    assert found[1] < 12 * found[0]

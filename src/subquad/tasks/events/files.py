@@ -4,17 +4,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
 
+from subquad.checking import excerpt
 from subquad.errors import SubquadError
+from subquad.files import read_text
 from subquad.tasks.events.repairs import Rows
-from subquad.tasks.transactions.histories import Names
-from subquad.tasks.transactions.tables import Tally, cannot_read, read_table
+from subquad.tasks.transactions.histories import Names, offsets_of
+from subquad.tasks.transactions.tables import PARQUET, Tally, listed, read_table
 from subquad.tasks.transactions.times import attempt, detect, iso, numbers
 
-PARQUET = (".parquet", ".pq")
 KNOWN = {"sequence": ("sequence", "id"), "time": ("time",), "type": ("type",)}  # names of columns unless told
 
 
@@ -34,7 +37,7 @@ class Columns:
             found = next((name for name in ((told,) if told else known) if name in names), None)
             if found is None:
                 raise SubquadError(
-                    f"{path} has no column {told or known[0]!r} but {', '.join(map(repr, names[:12]))}: "
+                    f"{path} has no column {told or known[0]!r} but {listed(names)}: "
                     f"name the one with the {role} by --{role}-column"
                 )
             chosen[role] = found
@@ -60,9 +63,10 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         raise SubquadError(f"{path} has no event that can be used: {said[0] if said else 'there are none'}")
     numbered, times, kinds, lines = (np.concatenate(column) for column in zip(*parts, strict=True))
     present, numbered = np.unique(numbered, return_inverse=True)
+    ordered = names.ordered()
     return Rows(
         path.name,
-        [names.ordered()[at] for at in present],
+        [ordered[at] for at in present],
         numbered,
         times,
         kinds,
@@ -76,11 +80,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
 
 def read_records(path: Path) -> tuple[Rows, int]:
     """EasyTPP's JSON, a list or a record a line; and how many types it says there are, 0 where it does not."""
-    text = _text(path)
-    try:
-        found, place = json.loads(text), "record"
-    except json.JSONDecodeError as error:
-        found, place = _json_lines(path, text, error), "line"
+    found, place = _parse(path, read_text(path))
     if isinstance(found, dict) and "type_event" in found:
         found = [found]
     if not isinstance(found, list):
@@ -92,20 +92,30 @@ def read_records(path: Path) -> tuple[Rows, int]:
 
 def rows_of_records(file: str, records: Iterable[Any], place: str = "record") -> tuple[Rows, int]:
     """The same of records that are read already."""
-    names, times, types, lengths, kinds = [], [], [], [], 0
+    names: list[str] = []
+    times: list[Any] = []
+    types: list[str] = []
+    lengths: list[int] = []
+    since_last: list[int] = []  # numbers of the records whose times are gaps
+    kinds = 0
     for number, record in enumerate(records, 1):
-        when, what = _events(file, record, f"{place} {number}")
-        names.append(str(record.get("seq_idx", number)))
-        times.append(when)
-        types += what
-        lengths.append(len(what))
-        kinds = max(kinds, whole_number(str(record.get("dim_process"))) or 0)
-    return _one_a_line(file, names, times, types, lengths, place), kinds
+        events = _events(file, record, f"{place} {number}")
+        if events.are_gaps:
+            since_last.append(len(names))
+        names.append(_word(record.get("seq_idx", number)))
+        times += events.times
+        types += map(_word, events.types)
+        lengths.append(len(events.types))
+        kinds = max(kinds, whole_number(_word(record.get("dim_process"))) or 0)
+    joined, offsets = numbers(times), offsets_of(np.array(lengths, np.int64))
+    for at in since_last:
+        joined[offsets[at] : offsets[at + 1]] = joined[offsets[at] : offsets[at + 1]].cumsum()
+    return _one_a_line(file, names, joined, types, lengths, place), kinds
 
 
 def read_lines(times_path: Path, types_path: Path) -> Rows:
     """Two texts with one sequence a line: times in the one, types in the other."""
-    when, what = (_text(path).splitlines() for path in (times_path, types_path))
+    when, what = (read_text(path).splitlines() for path in (times_path, types_path))
     for lines in (when, what):
         while lines and not lines[-1].strip():
             lines.pop()
@@ -114,7 +124,9 @@ def read_lines(times_path: Path, types_path: Path) -> Rows:
             f"{times_path} has {len(when):,} sequences but {types_path.name} {len(what):,}: "
             "both must have the same, one a line"
         )
-    times, types, lengths = [], [], []
+    times: list[str] = []
+    types: list[str] = []
+    lengths: list[int] = []
     for number, (left, right) in enumerate(zip(when, what, strict=True), 1):
         texts, kinds = left.replace(",", " ").split(), right.replace(",", " ").split()
         if len(texts) != len(kinds):
@@ -122,11 +134,11 @@ def read_lines(times_path: Path, types_path: Path) -> Rows:
                 f"line {number} of {times_path} has {len(texts):,} times but that of {types_path.name} {len(kinds):,} "
                 "types: each event must have both"
             )
-        times.append(numbers(texts))
+        times += texts
         types += kinds
         lengths.append(len(kinds))
-    names = [str(number) for number in range(1, len(times) + 1)]
-    return _one_a_line(times_path.name, names, times, types, lengths, "line")
+    names = [str(number) for number in range(1, len(lengths) + 1)]
+    return _one_a_line(times_path.name, names, numbers(times), types, lengths, "line")
 
 
 def whole_number(text: str) -> int | None:
@@ -136,28 +148,32 @@ def whole_number(text: str) -> int | None:
 
 
 def _one_a_line(
-    file: str, names: list[str], times: list[np.ndarray], types: Sequence[str], lengths: list[int], place: str
+    file: str, names: list[str], times: Float[ndarray, "events"], types: Sequence[str], lengths: list[int], place: str
 ) -> Rows:
     numbered = np.repeat(np.arange(len(names)), lengths)
     kinds = Names()
     number = kinds.number(types)
     # 3.0 and 3 are the same type
     written = [text if (value := whole_number(text)) is None else str(value) for text in kinds.ordered()]
-    joined = np.concatenate(times) if times else np.zeros(0)
-    return Rows(file, names, numbered, joined, number, written, 1 + numbered, place, shared=True)
+    return Rows(file, names, numbered, times, number, written, 1 + numbered, place, shared=True)
 
 
-def _events(file: str, record: Any, where: str) -> tuple[np.ndarray, list[str]]:
-    """Times and types of a record."""
+class _Events(NamedTuple):
+    """Times and types of a record, as it has them."""
+
+    times: list[Any]
+    types: list[Any]
+    are_gaps: bool  # whether the times are counted from the event before
+
+
+def _events(file: str, record: Any, where: str) -> _Events:
     if not isinstance(record, Mapping):
         raise SubquadError(
-            f"{file}: {where} is no record but {str(record)[:40]!r}: EasyTPP's have time_since_start and type_event"
+            f"{file}: {where} is no record but {excerpt(record)}: EasyTPP's have time_since_start and type_event"
         )
-    lists = {name: record.get(name) for name in ("time_since_start", "time_since_last_event", "type_event")}
-    what = lists["type_event"]
-    when = lists["time_since_start"]
-    since = when is None and lists["time_since_last_event"] is not None
-    when = lists["time_since_last_event"] if since else when
+    when, gaps, what = (record.get(name) for name in ("time_since_start", "time_since_last_event", "type_event"))
+    are_gaps = when is None and gaps is not None
+    when = gaps if are_gaps else when
     if not isinstance(when, list) or not isinstance(what, list):
         missing = "type_event" if isinstance(when, list) else "time_since_start"
         raise SubquadError(
@@ -166,10 +182,27 @@ def _events(file: str, record: Any, where: str) -> tuple[np.ndarray, list[str]]:
     length = record.get("seq_len", len(what))
     if not len(when) == len(what) == length:
         raise SubquadError(
-            f"{file}: {where} has {len(when):,} times, {len(what):,} types and a seq_len of {length}, which must be the same"
+            f"{file}: {where} has {len(when):,} times, {len(what):,} types and a seq_len of {excerpt(length)}, "
+            "which must be the same"
         )
-    times = numbers(["" if time is None else str(time) for time in when])
-    return np.cumsum(times) if since else times, ["" if kind is None else str(kind) for kind in what]
+    return _Events(when, what, are_gaps)
+
+
+def _word(value: Any) -> str:
+    """A name or a number as it is written; "" for none, and an excerpt of what is neither."""
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, str | int | float) else excerpt(value)
+
+
+def _parse(path: Path, text: str) -> tuple[Any, str]:
+    """What JSON holds, and what its parts are called. What is not JSON as a whole is read line by line."""
+    try:
+        return json.loads(text), "record"
+    except json.JSONDecodeError as error:
+        return _json_lines(path, text, error), "line"
+    except (RecursionError, ValueError) as error:
+        raise SubquadError(f"{path} cannot be read: {_json_problem(error)}") from None
 
 
 def _json_lines(path: Path, text: str, error: json.JSONDecodeError) -> list[Any]:
@@ -184,15 +217,13 @@ def _json_lines(path: Path, text: str, error: json.JSONDecodeError) -> list[Any]
             raise SubquadError(
                 f"{path} is not whole: {at.msg} at line {line_number}, column {at.colno}; it may have been cut, get it again"
             ) from None
+        except (RecursionError, ValueError) as wrong:
+            raise SubquadError(f"{path} cannot be read: line {number}: {_json_problem(wrong)}") from None
     if not found:
         raise SubquadError(f"{path} is empty")
     return found
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise cannot_read(path, error) from None
-    except UnicodeDecodeError:
-        raise SubquadError(f"{path} is not text in UTF-8: save it as such") from None
+def _json_problem(error: Exception) -> str:
+    """Why JSON that is well-formed so far is not read."""
+    return "it is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"

@@ -4,12 +4,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from subquad.checking import excerpt
 from subquad.errors import SubquadError
 from subquad.models import DecoderState
 from subquad.tasks.events.batches import EventBatch
@@ -18,6 +18,8 @@ from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.scales import Scales
 from subquad.tasks.events.scoring import encode, foresee, states
 from subquad.tasks.events.sequences import EventSequences
+from subquad.tasks.transactions.tables import LARGEST_NUMBER, listed
+from subquad.tasks.transactions.times import attempt, iso
 
 TOGETHER = 256
 """Events that wait at most to be read together."""
@@ -103,14 +105,14 @@ class Follower:
         if len(words) == 1:
             if self.known.pop(words[0], None) is None:
                 raise SubquadError(
-                    f"there is no sequence {words[0]!r} to end: an event is `time type` or `sequence time type`"
+                    f"there is no sequence {excerpt(words[0])} to end: an event is `time type` or `sequence time type`"
                 )
             return None
         if len(words) > 3:
-            raise SubquadError(f"an event is `time type` or `name time type`, but there are {len(words)} words")
+            raise SubquadError(f"an event is `time type` or `name time type`, but there are {len(words):,} words")
         name, written, kind = (ONLY, *words) if len(words) == 2 else words
         if kind not in self.types:
-            raise SubquadError(f"the model knows no type {kind!r}: it was trained on {', '.join(list(self.types)[:12])}")
+            raise SubquadError(f"the model knows no type {excerpt(kind)}: it was trained on {listed(self.types, 12)}")
         self._add(name, _time(written), self.types[kind])
         return name
 
@@ -126,9 +128,13 @@ class Follower:
         known = self.known.get(name) or Known(time, time)
         if time < known.last:
             raise SubquadError(
-                f"sequence {name!r} goes back in time, from {known.last:.15g} to {time:.15g}: sort its events"
+                f"sequence {excerpt(name)} goes back in time, from {known.last:.15g} to {time:.15g}: sort its events"
             )
         unit = self.scales.mean_gap
+        if not (time - known.first) / unit <= LARGEST_NUMBER:
+            raise SubquadError(
+                f"the time {time:.15g} is too far from {known.first:.15g}, at which sequence {excerpt(name)} began"
+            )
         known.waiting.append(((time - known.first) / unit, (time - known.last) / unit if known.events else -1.0, kind))
         known.last, known.events = time, known.events + 1
         self.known[name] = known
@@ -159,14 +165,7 @@ class Follower:
 
 def _time(written: str) -> float:
     """A number, or an ISO date in seconds since 1970."""
-    try:
-        time = float(written)
-    except ValueError:
-        try:
-            date = datetime.fromisoformat(written)
-        except ValueError:
-            raise SubquadError(f"{written!r} is no time: write a number or an ISO date such as 2024-05-01T12:00") from None
-        time = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(time):
-        raise SubquadError(f"{written!r} is no time: it must be finite")
-    return time
+    for read in (float, iso):
+        if math.isfinite(time := attempt(read, written)):
+            return time
+    raise SubquadError(f"{excerpt(written)} is no time: write a finite number or an ISO date such as 2024-05-01T12:00")

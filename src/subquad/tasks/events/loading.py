@@ -10,8 +10,8 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from subquad.errors import SubquadError
+from subquad.files import kind_of
 from subquad.tasks.events.files import (
-    PARQUET,
     Columns,
     read_lines,
     read_records,
@@ -21,6 +21,7 @@ from subquad.tasks.events.files import (
 )
 from subquad.tasks.events.repairs import Repairs, Rows, assemble
 from subquad.tasks.events.sequences import EventSequences
+from subquad.tasks.transactions.tables import PARQUET, listed
 
 JSON = (".json", ".jsonl")
 FILES = (*JSON, ".csv", ".tsv", *PARQUET)
@@ -62,9 +63,10 @@ def load_splits(
     sequences are for training, 20 for development and 20 for the test. Both go by the seed.
     """
     path, columns, repairs = Path(source), columns or Columns(), repairs or Repairs()
-    if path.is_dir():
+    kind = kind_of(path)
+    if kind == "folder":
         read = _folder(path, columns, fold)
-    elif path.exists():
+    elif kind != "nothing":
         read = {"all": _file(path, columns)}
     elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source) and path.suffix.lower() not in FILES:
         read = _hub(source)
@@ -86,9 +88,10 @@ def load_sequences(
 ) -> EventSequences:
     """New sequences from a file, whose types must be among those known. A folder gives its test split."""
     columns, repairs = columns or Columns(), repairs or Repairs()
-    if not path.exists():
+    kind = kind_of(path)
+    if kind == "nothing":
         raise SubquadError(f"there is no file or folder {path}: check the path given by --data")
-    read = _folder(path, columns, fold)["test"] if path.is_dir() else _file(path, columns)
+    read = _folder(path, columns, fold)["test"] if kind == "folder" else _file(path, columns)
     return assemble(read.rows, type_names, repairs)
 
 
@@ -146,7 +149,7 @@ def _hub(name: str) -> dict[str, _Read]:
         if given is not None:
             found[split] = _Read(*rows_of_records(f"{name}, {given}", loaded[given]))
         elif split != "development":
-            raise SubquadError(f"the dataset {name} has no split {split!r} but {', '.join(map(repr, loaded))}")
+            raise SubquadError(f"the dataset {name} has no split {split!r} but {listed(loaded)}")
     return found
 
 
@@ -157,6 +160,8 @@ def _type_names(source: str, read: list[_Read]) -> list[str]:
     """
     values = {name: whole_number(name) for one in read for name in one.rows.written if name}
     if any(one.first is None for one in read):
+        if len(values) > MOST:
+            raise SubquadError(f"{source} has {len(values):,} types, and more than {MOST:,} cannot be told apart")
         return sorted(values, key=lambda name: (values[name] is None, values[name] or 0, name))
     present = {value for value in values.values() if value is not None}
     said, start = max(one.types for one in read), read[0].first or 0

@@ -8,9 +8,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
+from subquad.checking import excerpt
 from subquad.errors import SubquadError
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.transactions.histories import offsets_of
+from subquad.tasks.transactions.tables import LARGEST_NUMBER, listed
 
 Ties = Literal["keep", "refuse", "spread", "drop"]
 Backwards = Literal["refuse", "sort"]
@@ -49,7 +51,7 @@ class Rows(NamedTuple):
 
     def where(self, row: int) -> str:
         """The sequence, and the place in the file."""
-        name = f"sequence {self.names[self.sequences[row]]!r}, {self.place} {self.places[row]}"
+        name = f"sequence {excerpt(self.names[self.sequences[row]])}, {self.place} {self.places[row]}"
         if not self.shared:
             return name
         return f"{name}, event {1 + int((self.sequences[:row] == self.sequences[row]).sum())}"
@@ -90,15 +92,15 @@ def _broken(
     rows: Rows, renumbered: Int[ndarray, "written"], type_names: Sequence[str], repairs: Repairs, said: list[str]
 ) -> Bool[ndarray, "rows"]:
     """Which events cannot be used. `renumbered` has -1 for types that are none."""
-    known = ", ".join(map(repr, type_names[:4])) + (", ..." if len(type_names) > 4 else "")
     blank = np.array([name == "" for name in rows.written] or [True])[rows.types]
     of_none = (renumbered[rows.types] < 0) & ~blank
     first = rows.written[rows.types[of_none.argmax()]] if of_none.any() else ""
     bad = {
         "a time that is missing or no finite number": ~np.isfinite(rows.times),
+        f"a time beyond {LARGEST_NUMBER:g}": np.abs(rows.times) > LARGEST_NUMBER,
         "a negative time": (rows.times < 0) & (not rows.dated),
         "no type": blank,
-        f"the type {first!r}, which is none of the {len(type_names)} known ({known})": of_none,
+        f"the type {excerpt(first)}, which is none of the {len(type_names)} known ({listed(type_names)})": of_none,
     }
     found = np.zeros(len(rows.times), bool)
     for what, where in bad.items():
@@ -179,7 +181,7 @@ def _empty(rows: Rows, lengths: Int[ndarray, "sequences"], repairs: Repairs, sai
         return
     if repairs.broken == "refuse":
         raise SubquadError(
-            f"{rows.file}: sequence {rows.names[empty[0]]!r} has no events: take it out of the file, or leave such "
+            f"{rows.file}: sequence {excerpt(rows.names[empty[0]])} has no events: take it out of the file, or leave such "
             "sequences out by --broken drop"
         )
     count = "1 sequence is" if len(empty) == 1 else f"{len(empty):,} sequences are"
@@ -192,4 +194,5 @@ def _counted(rows: Rows, which: Int[ndarray, "some"], what: str) -> str:
 
 
 def _first(names: list[str], which: Int[ndarray, "some"]) -> str:
-    return repr(names[which[0]]) if len(which) == 1 else f"the first is {names[which[0]]!r}"
+    first = excerpt(names[which[0]])
+    return first if len(which) == 1 else f"the first is {first}"

@@ -8,8 +8,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from subquad.checking import excerpt
 from subquad.errors import SubquadError
 from subquad.tasks.events.sequences import EventSequences
+from subquad.tasks.transactions.tables import listed
 
 FARTHEST = 2.0
 """The horizon of forecasts, in longest gaps of the training sequences."""
@@ -57,8 +59,9 @@ class Scales:
             at = int(np.flatnonzero(found < 0)[0])
             where = int(np.searchsorted(sequences.offsets, at, side="right")) - 1
             raise SubquadError(
-                f"sequence {sequences.names[where]!r} has an event of type {sequences.type_names[sequences.types[at]]!r}, "
-                f"which the model does not know: it was trained on {', '.join(self.type_names[:12])}"
+                f"sequence {excerpt(sequences.names[where])} has an event of type "
+                f"{excerpt(sequences.type_names[sequences.types[at]])}, which the model does not know: it was trained on "
+                f"{listed(self.type_names)}"
             )
         return found
 

@@ -9,12 +9,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from subquad.checking import excerpt
 from subquad.errors import SubquadError
+from subquad.files import kind_of
 from subquad.tasks.transactions.histories import OPTIONAL, UNLABELLED, Histories, Names, offsets_of
-from subquad.tasks.transactions.tables import Chunk, Tally, read_table
+from subquad.tasks.transactions.tables import LARGEST_NUMBER, PARQUET, Chunk, Tally, listed, read_table
 from subquad.tasks.transactions.times import ReadTime, detect, numbers, short_date
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+TABLES = (".csv", ".tsv", ".txt", *PARQUET)
 KNOWN = {  # names that columns go by unless told, the second being Sberbank's
     "client": ("client", "customer_id"),
     "time": ("time", "tr_datetime"),
@@ -50,7 +52,7 @@ class Columns:
             elif told or role in needed:
                 option = "--label" if role == "label" else f"--{role}-column"
                 raise SubquadError(
-                    f"{path} has no column {told or known[0]!r} but {', '.join(map(repr, names[:12]))}: "
+                    f"{path} has no column {told or known[0]!r} but {listed(names)}: "
                     f"name the one with the {role} by {option}"
                 )
         return chosen
@@ -62,9 +64,10 @@ def load_histories(path: Path, columns: Columns | None = None, *, labelled: bool
     Which layout it is shows in the folder's contents or in the file's suffix.
     """
     columns = columns or Columns()
-    if not path.exists():
+    kind = kind_of(path)
+    if kind == "nothing":
         raise SubquadError(f"there is no file or folder {path}: check the path given by --data")
-    if path.is_dir():
+    if kind == "folder":
         if (path / "transactions.csv").exists():
             return _load_sberbank(path, columns, labelled=labelled)
         if (path / "trans.asc").exists():
@@ -112,7 +115,7 @@ class _Labels:
 
 
 def _load_table(path: Path, columns: Columns, *, labelled: bool) -> Histories:
-    tally = Tally(path, "row" if path.suffix.lower() in (".parquet", ".pq") else "line")
+    tally = Tally(path, "row" if path.suffix.lower() in PARQUET else "line")
     labels = _Labels(path) if labelled else None
     chunks = read_table(path, lambda names: columns.choose(path, names, labelled=labelled), tally)
     events = _collect(chunks, tally, labels=labels)
@@ -140,7 +143,7 @@ def _only(path: Path, columns: Columns, names: list[str], wanted: tuple[str, ...
     found = {role: next((n for n in (getattr(columns, role), *KNOWN[role]) if n and n in names), None) for role in wanted}
     for role, name in found.items():
         if name is None:
-            raise SubquadError(f"{path} has no column {KNOWN[role][-1]!r} but {', '.join(map(repr, names[:12]))}")
+            raise SubquadError(f"{path} has no column {KNOWN[role][-1]!r} but {listed(names)}")
     return {role: name for role, name in found.items() if name is not None}
 
 
@@ -226,6 +229,8 @@ def _collect(
         bad = {nobody: numbered[0] == names["client"].numbers.get("", -1)}
         bad["with a time that cannot be read"] = ~np.isfinite(times)
         bad["with an amount that is not a finite number"] = ~np.isfinite(amounts)
+        largest = np.maximum(np.abs(times), np.abs(amounts))
+        bad[f"with a time or an amount beyond {LARGEST_NUMBER:g}"] = largest > LARGEST_NUMBER
         good = np.ones(rows, bool)
         for why, where in bad.items():
             tally.add(why, chunk.lines[good & where])
@@ -278,8 +283,7 @@ def _label(
     given = [labels.of.get(client) if client not in labels.twice else None for client in clients]
     values = sorted({label for label in given if label is not None})
     if len(values) != 2:
-        shown = ", ".join(map(repr, values[:4])) + (", ..." if len(values) > 4 else "")
-        what = f"{len(values)} values ({shown})" if values else "no value at all"
+        what = f"{len(values)} values ({listed(values)})" if values else "no value at all"
         raise SubquadError(f"the label of {path}'s clients must have two values, but has {what}")
     low, high = order or (values[0], values[1])
     numbered = {low: 0, high: 1, None: UNLABELLED}
@@ -307,4 +311,4 @@ def _count(what: Iterable[str], name: str) -> str:
 
 def _first(what: Iterable[str]) -> str:
     found = list(what)
-    return repr(found[0]) if len(found) == 1 else f"the first is {found[0]!r}"
+    return excerpt(found[0]) if len(found) == 1 else f"the first is {excerpt(found[0])}"

@@ -1,19 +1,38 @@
 """Reading files of rows, many rows at a time, with the number of each row's line."""
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from jaxtyping import Int
 from numpy import ndarray
 
+from subquad.checking import excerpt
 from subquad.errors import SubquadError
+from subquad.files import cannot_read, open_plain
 
 CHUNK = 50_000
 """Rows at a time: texts take much more room than the numbers that they become."""
+
+LONGEST_LINE = 2**20
+"""Characters of a line. A longer one is refused before all of it is read."""
+
+ROW_BYTES = 100
+"""Memory that a row takes at least, by which files with too many rows are refused before they are read."""
+
+LARGEST_NUMBER = 1e30
+"""Times and amounts beyond this are refused: sums of their squares would overflow."""
+
+ENDS_IN_QUOTES = "unexpected end of data"
+"""What the module csv says of a file that ends within a quoted text."""
+
+PARQUET = (".parquet", ".pq")
 
 Choose = Callable[[list[str]], Mapping[str, str]]
 """From the names of a file's columns to those that are wanted, each by what it is for."""
@@ -48,37 +67,98 @@ class Tally:
         return said
 
 
+def listed(names: Iterable[str], most: int = 4) -> str:
+    """The first of some names, for a message. Long ones are cut."""
+    some = list(islice(names, most + 1))
+    return ", ".join([*map(excerpt, some[:most]), *(["..."] if len(some) > most else [])])
+
+
 def read_table(path: Path, choose: Choose, tally: Tally, *, encoding: str = "utf-8-sig") -> Iterator[Chunk]:
-    """The wanted columns of a text with separators, or of a Parquet file by its suffix."""
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return _read_parquet(path, choose)
-    return _read_text(path, choose, tally, encoding)
+    """The wanted columns of a text with separators, or of a Parquet file by its suffix. At least two must be wanted."""
+
+    def choose_once(names: list[str]) -> Mapping[str, str]:
+        chosen = choose(names)
+        for name in chosen.values():
+            if names.count(name) > 1:
+                raise SubquadError(f"{path} has {names.count(name)} columns {excerpt(name)}: rename all but one")
+        return chosen
+
+    if path.suffix.lower() in PARQUET:
+        return _read_parquet(path, choose_once)
+    return _read_text(path, choose_once, tally, encoding)
 
 
 def _read_text(path: Path, choose: Choose, tally: Tally, encoding: str) -> Iterator[Chunk]:
+    reader = None
     try:
-        with path.open(newline="", encoding=encoding) as file:
-            heading = file.readline()
+        with open_plain(path) as opened, io.TextIOWrapper(opened, encoding=encoding, newline="") as file:
+            heading = file.readline(LONGEST_LINE)
             file.seek(0)
-            reader = csv.reader(file, delimiter=max(",;\t", key=heading.count))
+            reader = csv.reader(_lines(path, file), delimiter=max(",;\t", key=heading.count), strict=True)
             names = [name.strip() for name in next(reader, [])]
             if not names:
                 raise SubquadError(f"{path} is empty: it should begin with a line of column names")
-            at = {role: names.index(name) for role, name in choose(names).items()}
-            before, ended = reader.line_num, _ends_with_newline(path)
-            following = list(islice(reader, CHUNK))
-            while rows := following:
-                lines = _lines(rows, before, reader.line_num)
-                before, following = reader.line_num, list(islice(reader, CHUNK))
-                rows, lines = _whole(rows, lines, len(names), tally, cut=not following and not ended)
-                columns = list(zip(*rows, strict=True)) or [()] * len(names)
-                yield Chunk({role: columns[place] for role, place in at.items()}, lines)
+            places = {role: names.index(name) for role, name in choose(names).items()}
+            yield from _chunks(reader, places, len(names), tally, is_cut=not _ends_with_newline(path))
     except OSError as error:
         raise cannot_read(path, error) from None
     except UnicodeDecodeError:
         raise SubquadError(f"{path} is not text in UTF-8: save it as such") from None
     except csv.Error as error:
-        raise SubquadError(f"{path} cannot be read near line {before}: {error}; mend that line") from None
+        at = 1 if reader is None else reader.line_num
+        raise SubquadError(f"{path} cannot be read up to line {at}: {_csv_problem(str(error))}; mend it") from None
+
+
+def _lines(path: Path, file: io.TextIOBase) -> Iterator[str]:
+    """The lines of a file, none of which is read whole if it is too long."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise SubquadError(f"line {number} of {path} is longer than {LONGEST_LINE:,} characters: this is not a table")
+        yield line
+
+
+def _csv_problem(said: str) -> str:
+    if said.startswith("field larger"):
+        return f"a text in it has more than {csv.field_size_limit():,} characters, maybe because a quotation mark never ends"
+    if said == ENDS_IN_QUOTES:
+        return "a quotation mark never ends"
+    return said
+
+
+def _chunks(reader: Any, places: Mapping[str, int], width: int, tally: Tally, *, is_cut: bool) -> Iterator[Chunk]:
+    """The rows that have every column. `is_cut`: the file does not end with the end of a line.
+
+    Cells go into one list at once: lists of rows, of which there are many, would keep the garbage collector busy.
+    """
+    pick = itemgetter(*places.values())
+    short: list[int] = []  # the line of the last row, if it has too few columns
+    while True:
+        cells: list[str] = []
+        lines: list[int] = []
+        line = before = reader.line_num + 1
+        try:
+            for row in islice(reader, CHUNK):
+                if short:
+                    tally.add("with too few columns", np.array(short))
+                    short = []
+                if len(row) == width:
+                    cells += pick(row)
+                    lines.append(line)
+                elif len(row) > width:
+                    tally.add("with too many columns", np.array([line]))
+                elif row:
+                    short = [line]
+                line = reader.line_num + 1
+        except csv.Error as error:
+            if str(error) != ENDS_IN_QUOTES or reader.line_num > line:
+                raise
+            short = [line]  # the file was cut within a text of its last line
+        if line == before:
+            break
+        yield Chunk({role: cells[at :: len(places)] for at, role in enumerate(places)}, np.array(lines, np.int64))
+    tally.add("cut in the middle by the end of the file" if is_cut else "with too few columns", np.array(short))
 
 
 def _ends_with_newline(path: Path) -> bool:
@@ -90,30 +170,6 @@ def _ends_with_newline(path: Path) -> bool:
         return file.read(1) in b"\r\n"
 
 
-def _lines(rows: list[list[str]], before: int, after: int) -> Int[ndarray, "rows"]:
-    """The line that each row begins on; a row has several where a quoted text goes over lines."""
-    if after - before == len(rows):
-        return np.arange(before + 1, after + 1)
-    taken = np.array([1 + sum(text.count("\n") for text in row) for row in rows])
-    return before + 1 + np.cumsum(taken) - taken
-
-
-def _whole(
-    rows: list[list[str]], lines: Int[ndarray, "rows"], width: int, tally: Tally, *, cut: bool
-) -> tuple[list[list[str]], Int[ndarray, "rows"]]:
-    """The rows that have every column. `cut`: these are the last, and the file does not end with the end of a line."""
-    widths = np.fromiter(map(len, rows), np.int64, len(rows))
-    good = widths == width
-    if good.all():
-        return rows, lines
-    if cut and 0 < widths[-1] < width:
-        tally.add("cut in the middle by the end of the file", lines[-1:])
-        widths[-1] = 0
-    tally.add("with too few columns", lines[(widths > 0) & (widths < width)])
-    tally.add("with too many columns", lines[widths > width])
-    return [rows[at] for at in np.flatnonzero(good)], lines[good]
-
-
 def _read_parquet(path: Path, choose: Choose) -> Iterator[Chunk]:
     try:
         import pyarrow
@@ -121,18 +177,21 @@ def _read_parquet(path: Path, choose: Choose) -> Iterator[Chunk]:
     except ImportError:
         raise SubquadError(f"{path} is a Parquet file: to read it, pip install 'subquad[data]'") from None
     try:
-        with path.open("rb") as opened:
+        with open_plain(path) as opened:
             file = parquet.ParquetFile(opened)
+            if file.metadata.num_rows * ROW_BYTES > psutil.virtual_memory().available:
+                raise SubquadError(f"{path} has {file.metadata.num_rows:,} rows, too many for the memory: split it")
             chosen = choose(list(file.schema_arrow.names))
             first = 1
             for batch in file.iter_batches(CHUNK, columns=list(dict.fromkeys(chosen.values()))):
                 columns: dict[str, Sequence[str]] = {role: _texts(batch.column(name)) for role, name in chosen.items()}
                 yield Chunk(columns, np.arange(first, first + batch.num_rows))
                 first += batch.num_rows
+    except (pyarrow.ArrowException, KeyError) as error:
+        said = str(error).partition("\n")[0][:150]
+        raise SubquadError(f"{path} cannot be read as Parquet: {said}") from None
     except OSError as error:
         raise cannot_read(path, error) from None
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
-        raise SubquadError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
 
 
 def _texts(column: Any) -> list[str]:
@@ -144,8 +203,3 @@ def _texts(column: Any) -> list[str]:
         micro = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())
         return ["" if value is None else repr(value / 1e6) for value in micro.to_pylist()]
     return ["" if value is None else value for value in column.cast(pyarrow.string()).to_pylist()]
-
-
-def cannot_read(path: Path, error: OSError) -> SubquadError:
-    """The sentence for a file that is not there or may not be read."""
-    return SubquadError(f"cannot read {path}: {error.strerror or error}")

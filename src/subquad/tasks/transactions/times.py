@@ -57,11 +57,14 @@ def detect(column: Sequence[str]) -> ReadTime | None:
     return None
 
 
+UNREADABLE = (ValueError, KeyError, OverflowError, TypeError)  # what reading raises, the last for what is no text
+
+
 def attempt(read: ReadTime, text: str) -> float:
     """What is read, or NaN where it cannot be."""
     try:
         return read(text)
-    except (ValueError, KeyError, OverflowError):
+    except UNREADABLE:
         return math.nan
 
 
@@ -69,5 +72,5 @@ def numbers(column: Sequence[str], read: ReadTime = float) -> Float[ndarray, "ro
     """All at once, which is fast; one by one where some cannot be read, which become NaN."""
     try:
         return np.fromiter(map(read, column), np.float64, len(column))
-    except (ValueError, KeyError, OverflowError):
+    except UNREADABLE:
         return np.fromiter((attempt(read, text) for text in column), np.float64, len(column))
