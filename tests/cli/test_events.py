@@ -46,7 +46,7 @@ def predict(run: Path, *arguments: str) -> int:
 
 
 def following(run: Path, text: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     return predict(run, "--follow", *arguments)
 
 
@@ -130,7 +130,7 @@ def test_a_stream_without_names(run: Path, capsys: pytest.CaptureFixture[str], m
     ("text", "said"),
     [
         ("1 a\n0.5 a\n", "line 2: sequence 'stream' goes back in time, from 1 to 0.5: sort its events"),
-        ("1 a\n2 c\n", "line 2: the model knows no type 'c': it was trained on a, b"),
+        ("1 a\n2 c\n", "line 2: the model knows no type 'c': it was trained on 'a', 'b'"),
         ("1 a\nnoon b\n", "line 2: 'noon' is no time"),
         ("s 1 a\n\ns 2 a 3 4\n", "line 3: an event is `time type`"),
         ("s 1 a\nt\n", "line 2: there is no sequence 't' to end"),

@@ -13,6 +13,7 @@ from subquad.report.compare import load, write_page
 from subquad.report.training import write_training_page
 from subquad.results import Run
 from tests.report.runs import make_run
+from tests.report.test_hostile import HOSTILE, trained
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
@@ -150,6 +151,22 @@ def test_training_is_drawn_without_complaint_or_network(training_path: Path) -> 
         assert page.locator("#chart-token_accuracy .mark-line path").count() == 4 + 2
         page.locator("#chart-loss .role-legend-symbol path").first.click()
         page.wait_for_function("document.querySelectorAll('#chart-loss .mark-line path').length === 3")
+        assert complaints == []
+        assert len(requests) == 1
+
+
+def test_names_that_would_do_harm_are_shown_as_text(tmp_path: Path) -> None:
+    """A metric, an attention, a command and a sample that are markup, also in what hovering shows."""
+    write_training_page([trained(tmp_path / "run")], tmp_path / "report.html")
+    with opening(tmp_path / "report.html") as (page, complaints, requests):
+        assert page.locator("figure svg").count() == 2
+        assert page.locator("td", has_text=HOSTILE).count() >= 3
+        page.locator("#chart-loss .mark-symbol path").nth(1).hover(force=True)
+        page.wait_for_selector("#vg-tooltip-element.visible")
+        assert HOSTILE in page.locator("#vg-tooltip-element").inner_text()
+        assert page.locator("img").count() == 0
+        assert page.locator("script").count() == 3
+        assert page.evaluate("window.harmed === undefined")
         assert complaints == []
         assert len(requests) == 1
 

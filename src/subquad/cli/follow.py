@@ -1,46 +1,44 @@
 """`subquad predict RUN --follow`: forecasts of a stream, as it comes."""
 
-import csv
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
+from subquad.cli.lines import LeftOut, Line, csv_text
+from subquad.cli.streams import say
 from subquad.errors import SubquadError
 
 
-def follow(task: Any, model: nn.Module, lines: Iterable[str], *, every: int, remember: int) -> int:
+def follow(task: Any, model: nn.Module, lines: Iterable[Line], left_out: LeftOut, *, every: int, remember: int) -> None:
     """A line of the table that --data gives after each so many events, or at the end one for each sequence."""
     if not hasattr(task, "follow"):
         raise SubquadError(f"a model of {task.kind} follows no stream: --follow is for runs on events")
     follower = task.follow(model, remember)
-    table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow(follower.columns)
+    print(csv_text([follower.columns]), end="", flush=True)
     taken = 0
-    for number, words in _split(lines):
-        try:
-            name = follower.take(words)
-        except SubquadError as error:
-            raise SubquadError(f"line {number}: {error}") from None
+    for line in left_out.usable(lines):
+        name = _take(follower, line, left_out)
         if name is None:
             continue
         taken += 1
         if every and taken % every == 0:
-            table.writerow(follower.forecast(name))
-            sys.stdout.flush()
+            print(csv_text([follower.forecast(name)]), end="", flush=True)
     if not every:
-        table.writerows(follower.forecast(name) for name in follower.known)
+        print(csv_text(follower.forecast(name) for name in follower.known), end="")
     if follower.forgotten:
-        print(
-            f"subquad: {follower.forgotten:,} times a sequence was forgotten for another, as more than {remember:,} "
-            "went on at once: raise --remember to keep them apart",
-            file=sys.stderr,
+        say(
+            f"{follower.forgotten:,} times a sequence was forgotten for another, as more than {remember:,} went on at once: "
+            "raise --remember to keep them apart"
         )
-    return 0
 
 
-def _split(lines: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
-    for number, text in enumerate(lines, start=1):
-        if words := text.replace(",", " ").split():
-            yield number, words
+def _take(follower: Any, line: Line, left_out: LeftOut) -> str | None:
+    """The name of the sequence that the event in a line belongs to; None for a line without an event."""
+    words = line.text.replace(",", " ").split()
+    try:
+        name: str | None = follower.take(words) if words else None
+    except SubquadError as error:
+        left_out.add(line, str(error))
+        return None
+    return name

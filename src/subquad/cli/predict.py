@@ -1,10 +1,6 @@
 """`subquad predict`."""
 
-import csv
-import io
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +10,14 @@ from torch import nn
 
 from subquad.checking import Checked, Count, Whole
 from subquad.cli.follow import follow
+from subquad.cli.lines import BadLines, LeftOut, Line, csv_text, open_lines
 from subquad.cli.parsing import parse
+from subquad.cli.streams import say
 from subquad.cli.train import load
 from subquad.errors import SubquadError
 from subquad.files import write_whole
+
+Reply = Callable[[nn.Module, list[str]], str]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Predict(Checked):
     data: Path | None = None
     """For a run on transactions or events: a file or folder like the one it was trained on; labels are not needed."""
     output: Path | None = None
-    """Where the answers for --data go, a CSV line for each client or sequence: standard output unless told."""
+    """Where the answers for --data go, a CSV line for each client or sequence: standard output unless told. An apostrophe
+    goes before a name that begins with = + - @ and is no number: a spreadsheet would take it for a formula."""
     follow: bool = False
     """For a run on events: read them from standard input as they come, `time type` or `sequence time type` in a line, with
     spaces or commas, and print what is to be expected after each. A line with a sequence's name only ends it."""
@@ -44,6 +45,9 @@ class Predict(Checked):
     """With --follow: print after each so many events only; 0 for the end, a line for each sequence."""
     remember: Count = 1000
     """With --follow: sequences that are remembered; beyond, the one that was silent for longest begins anew."""
+    bad_lines: BadLines = "stop"
+    """What is done about a line, of --file or of standard input, that cannot be used: stop there, or skip it. Skipped lines
+    are counted at the end, and the first are shown."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,48 +63,54 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
     task, model, _ = load(given.run)
     if given.data is not None:
-        return _score(task, model, given.data, given.output)
-    if given.follow:
-        return follow(task, model, sys.stdin, every=given.every, remember=given.remember)
-    if not hasattr(task, "reply"):
-        raise SubquadError(f"a model of {task.kind} {task.takes}")
-    for number, words in enumerate(_lines(given, as_they_are=hasattr(task, "takes_text")), start=1):
-        try:
-            print(task.reply(model, words), flush=True)
-        except SubquadError as error:
-            where = "" if given.sequence else f"line {number}: "
-            raise SubquadError(f"{where}{error}") from None
+        _score(task, model, given.data, given.output)
+    elif given.sequence:
+        print(_replies(task)(model, list(given.sequence)))
+    else:
+        _answer_lines(task, model, given)
     return 0
 
 
-def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> int:
+def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> None:
     """A line for each client or sequence."""
     if not hasattr(task, "predict"):
         raise SubquadError(f"a model of {task.kind} answers sequences and gives no scores: give a sequence, not --data")
     scored = task.predict(model, data)
     for complaint in scored.complaints:
-        print(f"subquad: {complaint}", file=sys.stderr)
-    written = io.StringIO()
-    lines = csv.writer(written, lineterminator="\n")
-    lines.writerow(scored.columns)
-    lines.writerows(scored.lines)
+        say(complaint)
+    table = csv_text([scored.columns, *scored.lines])
     if output is None:
-        print(written.getvalue(), end="")
+        print(table, end="")
     else:
-        write_whole(output, written.getvalue())
-    return 0
+        write_whole(output, table)
 
 
-def _lines(given: Predict, *, as_they_are: bool) -> Iterator[list[str]]:
-    """Words with spaces or commas between them; in a text a comma is a part of it."""
-    if given.sequence:
-        yield list(given.sequence)
-        return
+def _replies(task: Any) -> Reply:
+    """What answers the words of a sequence."""
+    if not hasattr(task, "reply"):
+        raise SubquadError(f"a model of {task.kind} {task.takes}")
+    reply: Reply = task.reply
+    return reply
+
+
+def _answer_lines(task: Any, model: nn.Module, given: Predict) -> None:
+    """Answers what comes in lines, and says at the end, however it comes, how many could not be used."""
+    reply = None if given.follow else _replies(task)
+    left_out = LeftOut(given.bad_lines)
     try:
-        text = nullcontext(sys.stdin) if given.file is None else given.file.open()
-    except OSError as error:
-        raise SubquadError(f"cannot read {given.file}: {error.strerror}") from None
-    with text as lines:
-        for line in lines:
-            if words := (line if as_they_are else line.replace(",", " ")).split():
-                yield words
+        with open_lines(given.file) as lines:
+            if reply is None:
+                follow(task, model, lines, left_out, every=given.every, remember=given.remember)
+            else:
+                is_text = hasattr(task, "takes_text")  # a comma is then a part of it
+                for line in left_out.usable(lines):
+                    _answer(reply, model, (line.text if is_text else line.text.replace(",", " ")).split(), line, left_out)
+    finally:
+        left_out.farewell()
+
+
+def _answer(reply: Reply, model: nn.Module, words: list[str], line: Line, left_out: LeftOut) -> None:
+    try:
+        print(reply(model, words), flush=True)
+    except SubquadError as error:
+        left_out.add(line, str(error))

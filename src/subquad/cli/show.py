@@ -1,5 +1,7 @@
 """What commands print: plain lines and tables, on a terminal or into a pipe."""
 
+from typing import IO, cast
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import TextColumn
@@ -14,7 +16,7 @@ class Output(Console):
     """Standard output for sentences that hold names and paths: brackets and colons in them are not markup."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(file=TolerantStdout(), markup=False, emoji=False, highlight=False, quiet=quiet)
+        super().__init__(file=cast(IO[str], TolerantStdout()), markup=False, emoji=False, highlight=False, quiet=quiet)
 
 
 class PlainColumn(TextColumn):

@@ -1,0 +1,117 @@
+"""Lines that come in, from a file or from standard input, and lines of CSV that go out."""
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple
+
+from subquad.checking import excerpt
+from subquad.cli.streams import is_stdin_closed, say
+from subquad.errors import SubquadError
+from subquad.files import because, open_plain
+
+LONGEST_LINE = 2**24
+"""Bytes of a line. Of a longer one no more than that is held at a time."""
+BOM = b"\xef\xbb\xbf"
+SHOWN = 3
+"""Lines that cannot be used and are shown; the others are only counted."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How texts begin that a spreadsheet would compute."""
+
+BadLines = Literal["stop", "skip"]
+
+
+class Line(NamedTuple):
+    """A line of input without its end."""
+
+    number: int
+    text: str
+    problem: str = ""  # why it cannot be used, whatever it is for
+
+
+@contextmanager
+def open_lines(path: Path | None) -> Iterator[Iterator[Line]]:
+    """The lines of a file, or of standard input where none is named."""
+    if path is not None:
+        with open_plain(path) as file:
+            yield _read(file, str(path))
+        return
+    if is_stdin_closed():
+        raise SubquadError("standard input is closed: give lines there, or a file")
+    yield _read(sys.stdin.buffer, "standard input")
+
+
+def _read(stream: BinaryIO, name: str) -> Iterator[Line]:
+    """Line by line, as they come."""
+    number = 0
+    try:
+        while piece := stream.readline(LONGEST_LINE):
+            number += 1
+            is_whole = piece.endswith(b"\n") or len(piece) < LONGEST_LINE
+            yield _line(number, piece.removeprefix(BOM) if number == 1 else piece, is_whole=is_whole)
+            while not is_whole:
+                piece = stream.readline(LONGEST_LINE)
+                is_whole = piece.endswith(b"\n") or not piece
+    except OSError as error:
+        raise SubquadError(f"cannot read {name}: {because(error)}") from None
+
+
+def _line(number: int, content: bytes, *, is_whole: bool) -> Line:
+    if not is_whole:
+        problem = f"it is longer than {LONGEST_LINE:,} bytes"
+        return Line(number, content[:100].decode(errors="replace"), problem)
+    try:
+        text = content.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        return Line(number, content[:100].decode(errors="replace"), f"byte {error.start + 1} of it is not text in UTF-8")
+    return Line(number, text, "it holds a zero byte: it is not text" if "\0" in text else "")
+
+
+class LeftOut:
+    """What is done about lines that cannot be used: the first ends the command, or all are left out and counted."""
+
+    def __init__(self, policy: BadLines) -> None:
+        self.policy, self.count = policy, 0
+
+    def add(self, line: Line, problem: str) -> None:
+        """Notes a line that cannot be used."""
+        if self.policy == "stop":
+            raise SubquadError(f"line {line.number}: {problem}; --bad-lines skip leaves such lines out")
+        self.count += 1
+        if self.count <= SHOWN:
+            say(f"line {line.number} is left out: {problem} (it is {excerpt(line.text)})")
+
+    def usable(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Lines that hold text, noting those that are something else."""
+        for line in lines:
+            if line.problem:
+                self.add(line, line.problem)
+            elif line.text.strip():
+                yield line
+
+    def farewell(self) -> None:
+        """Says how many lines were left out."""
+        if self.count:
+            say(f"{self.count:,} {'line was' if self.count == 1 else 'lines were'} left out, as they could not be used")
+
+
+def csv_text(rows: Iterable[Sequence[str]]) -> str:
+    """Lines of CSV. An apostrophe goes before a text that a spreadsheet would take for a formula."""
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows([_plain(cell) for cell in row] for row in rows)
+    return written.getvalue()
+
+
+def _plain(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(FORMULA) and not _is_number(cell) else cell
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
