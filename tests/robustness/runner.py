@@ -128,7 +128,7 @@ def _be(case: Case, folder: Path) -> None:
         ):
             os.dup2(os.open(folder / name, flags, 0o600), number)
         sys.stdin, sys.stdout, sys.stderr = (
-            open(number, mode, closefd=False, encoding="utf-8")  # noqa: SIM115, PTH123, they stay open to the end
+            open(number, mode, closefd=False, encoding="utf-8")  # noqa: SIM115, they stay open to the end
             for number, mode in ((0, "r"), (1, "w"), (2, "w"))
         )
         os.environ.update(HOME=str(folder / "home"), TMPDIR=str(folder / "home"), HF_HOME=str(folder / "home"))
