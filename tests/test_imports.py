@@ -11,6 +11,7 @@ ROOMS = [
     "errors",
     "checking",
     "files",
+    "capacity",
     "types",
     "results",
     "ops",
@@ -23,7 +24,7 @@ ROOMS = [
     "measure",
 ]
 ROOMS += ["conversion", "experiments", "report", "cli"]
-WITHOUT_TORCH = {"errors", "checking", "files", "results", "report"}
+WITHOUT_TORCH = {"errors", "checking", "files", "capacity", "results", "report"}
 CALLABLES_ONLY = {"measure"}  # takes callables, so it knows no mechanism, model or task
 
 

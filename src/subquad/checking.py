@@ -6,17 +6,19 @@ options: their values are checked whenever one is made. `read` makes one from wh
 
 import dataclasses
 import json
+import os
 import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import AfterValidator, ConfigDict, InstanceOf, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 from typing_extensions import is_typeddict
 
 from subquad.errors import OptionError, SubquadError
@@ -38,6 +40,8 @@ Positive = Annotated[float, Gt(0)]
 """A finite number above 0."""
 NonNegative = Annotated[float, Ge(0)]
 """A finite number, 0 or above."""
+Exponent = Annotated[float, Ge(-80), Le(80)]
+"""A logarithm of a number that float32 can hold."""
 Share = Annotated[float, Ge(0), Le(1)]
 """A part of a whole: from 0 to 1."""
 InnerShare = Annotated[float, Gt(0), Lt(1)]
@@ -47,9 +51,45 @@ BelowOne = Annotated[float, Ge(0), Lt(1)]
 PositiveShare = Annotated[float, Gt(0), Le(1)]
 """A part of a whole, maybe all of it, but never none."""
 
+
+def _writable(text: Any) -> Any:
+    """Refuses what no file name and no message can hold."""
+    try:
+        size = len(os.fsencode(text))
+    except UnicodeEncodeError:
+        raise PydanticCustomError("text", "a text that UTF-8 can write") from None
+    if "\0" in str(text):
+        raise PydanticCustomError("text", "a text without NUL characters")
+    if size > LONGEST_TEXT:
+        raise PydanticCustomError("text", f"a text of at most {LONGEST_TEXT} bytes")
+    return text
+
+
+def _file_name(name: Any) -> Any:
+    """Refuses what is too long for a file system."""
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in Path(name).parts):
+        raise PydanticCustomError("text", f"a path whose parts have at most {LONGEST_NAME} bytes")
+    return name
+
+
+LONGEST_TEXT = 4095
+"""Bytes of the longest text, which is also the longest path that Linux takes."""
+LONGEST_NAME = 255
+"""Bytes of the longest name of one file or folder."""
+
+Words = Annotated[str, AfterValidator(_writable)]
+"""Words, such as the name of a column; may be empty."""
+FilePath = Annotated[Path, AfterValidator(_writable), AfterValidator(_file_name)]
+"""Where a file or a folder is."""
+FileName = Annotated[str, AfterValidator(_writable), AfterValidator(_file_name)]
+"""The same as a text, which may be empty."""
+GivenFileName = Annotated[FileName, MinLen(1)]
+"""The same as a text that is not empty."""
+
 T = TypeVar("T")
 
-_CONFIG = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+"""Pydantic's settings for every check: no value is turned into another type, and every number is finite."""
 _deferred: ContextVar[bool] = ContextVar("deferred", default=False)
 
 
@@ -157,7 +197,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
         return TypeAdapter(InstanceOf[bare])  # type: ignore[misc, valid-type]  # whose own fields were checked when it was made
     if is_typeddict(hint):  # which brings its own configuration
         return TypeAdapter(hint)
-    return TypeAdapter(hint, config=_CONFIG)
+    return TypeAdapter(hint, config=STRICT)
 
 
 def _problem(error: ValidationError, value: object) -> str:
@@ -184,6 +224,8 @@ def _rule(error: ErrorDetails) -> str:
             return "true or false"
         case "string_type":
             return "a text"
+        case "string_too_short" | "too_short":
+            return "not empty"
         case "tuple_type" | "list_type":
             return "a list"
         case "dict_type":
@@ -198,6 +240,8 @@ def _rule(error: ErrorDetails) -> str:
             return f"at most {limits['le']:g}"
         case "literal_error":
             return str(limits["expected"]).replace("'", "")
+        case "is_instance_of" if limits["class"] == "Path":
+            return "the name of a file or folder"
         case "is_instance_of":
             return f"an instance of {limits['class']}"
         case _:

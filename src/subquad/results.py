@@ -47,6 +47,11 @@ class _Record(dict[str, Any]):
         raise SubquadError(f"{self.place} lacks {excerpt(name)}: the file is damaged")
 
 
+def place_of(fields: object) -> str:
+    """The file that fields were read from, for messages."""
+    return getattr(fields, "place", "the options")
+
+
 class RowFields(TypedDict, total=False):
     """Types of the fields that rows have. A field with another name may hold any text, number or truth value."""
 

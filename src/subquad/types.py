@@ -108,6 +108,13 @@ class Traits(NamedTuple):
     gives_up: str  # what its user does without, beside softmax
 
 
+class MechanismSize(NamedTuple):
+    """Numbers that a mechanism needs, known without building it."""
+
+    numbers: int  # parameters and buffers of the built module
+    state: int  # that one sequence needs while it is mixed, beside inputs and outputs, at least
+
+
 class AttentionOptions(Protocol):
     """Options of a mechanism: a frozen dataclass that builds. Its `asdict` is the file format."""
 
@@ -119,6 +126,10 @@ class AttentionOptions(Protocol):
     @property
     def traits(self) -> Traits:
         """Its formulas and its price, for tables and advice."""
+        ...
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        """How large it is when it is built, so that what is too large is refused before."""
         ...
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> torch.nn.Module: ...

@@ -19,7 +19,7 @@ from subquad.checking import read_kind
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
 from subquad.ops.sums import LinearState
-from subquad.types import Attention, AttentionOptions, CausalAttention
+from subquad.types import Attention, AttentionOptions, CausalAttention, MechanismSize
 
 MECHANISMS: dict[str, type[AttentionOptions]] = {
     "softmax": Softmax,
@@ -50,6 +50,13 @@ def layer_builder(
     if isinstance(options, Linformer) and options.sharing == "layerwise":
         return partial(build, projection=options.build_projection(heads=heads, width=width, generator=generator))
     return build
+
+
+def layers_size(options: AttentionOptions, *, heads: int, width: int, layers: int) -> MechanismSize:
+    """The mechanisms of so many layers of a stack together, as `layer_builder` gives them."""
+    numbers, state = options.size(heads=heads, width=width)
+    shared = isinstance(options, Linformer) and options.sharing == "layerwise"
+    return MechanismSize(numbers if shared else layers * numbers, state)
 
 
 def require_causal(attend: Attention, name: str) -> CausalAttention:
@@ -83,6 +90,7 @@ __all__ = [
     "SoftmaxAttention",
     "SoftmaxState",
     "layer_builder",
+    "layers_size",
     "options_from",
     "require_causal",
 ]

@@ -9,7 +9,7 @@ from subquad.checking import Checked, Count, NonNegative
 from subquad.errors import SubquadError
 from subquad.feature_maps import Kernel, Projections, Random, RandomMap
 from subquad.ops.projections import Norms, Projection
-from subquad.types import Traits
+from subquad.types import MechanismSize, Traits
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,17 @@ class Favor(Checked):
         price = "its weights are softmax's with a random error, less with more features, more with large queries and keys"
         return Traits(False, "L m d", "m d", price)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "FavorAttention":
+    @property
+    def feature_map(self) -> Random:
+        """The options of its features."""
         drawn = self.features, self.kernel, self.projection, self.norms, self.per_head, self.relu_offset, self.projections
-        random = Random(*drawn)
-        return FavorAttention(random.build(heads=heads, width=width, generator=generator), heads, width)
+        return Random(*drawn)
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        return self.feature_map.size(heads=heads, width=width)
+
+    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "FavorAttention":
+        return FavorAttention(self.feature_map.build(heads=heads, width=width, generator=generator), heads, width)
 
 
 class FavorAttention(LinearAttention):

@@ -14,12 +14,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
-from subquad.checking import Checked, Count
+from subquad.checking import Checked, Count, Exponent
 from subquad.feature_maps import FeatureMap, FeatureMapOptions, Learned
 from subquad.ops import hybrid, linear, reference
 from subquad.ops.packing import Packed, pack, pick, put, unpack
 from subquad.ops.sums import LinearState, empty_state, precise, without_autocast
-from subquad.types import Features, Keep, Keys, Mixed, Queries, Room, Traits, Values
+from subquad.types import Features, Keep, Keys, MechanismSize, Mixed, Queries, Room, Traits, Values
 
 Rest = FeatureMapOptions | Literal["none"]
 
@@ -30,13 +30,17 @@ class Hybrid(Checked):
 
     block: Count = 64  # positions; each sees its own block and the neighbouring ones exactly
     rest: Rest = field(default_factory=Learned)  # the feature map through which others are seen; none: not at all
-    log_gain: float = -5.0  # at the start, of the rest's weights beside exp(q . k / sqrt d), for each head; it is learned
+    log_gain: Exponent = -5.0  # at the start, of the rest's weights beside exp(q . k / sqrt d), for each head; it is learned
     kind: str = field(default="hybrid", init=False)
 
     @property
     def traits(self) -> Traits:
         price = "what is farther than a block or two is weighed by features, not exactly"
         return Traits(False, "L (3 B + m) d", "L (3 B + m d / B)", price)
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        rest = MechanismSize(0, 0) if isinstance(self.rest, str) else self.rest.size(heads=heads, width=width)
+        return MechanismSize(heads + rest.numbers, rest.state)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "HybridAttention":
         if isinstance(self.rest, str):

@@ -21,7 +21,7 @@ from subquad.errors import SubquadError
 from subquad.ops import memory
 from subquad.ops.packing import Packed, Segment, join, pack, pick, put, real, segments, unpack
 from subquad.ops.sums import precise, without_autocast
-from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
+from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
 WIDEST = 0.5
 """The width of a query's density at the start where there is one head; several share the memory."""
@@ -56,6 +56,12 @@ class Infinity(Checked):
             raise SubquadError("infinity's widths must name at least one width, such as 0.05")
         if self.basis % len(self.widths):
             raise SubquadError(f"infinity's basis must be a multiple of its {len(self.widths)} widths, but is {self.basis}")
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        basis, points = self.basis, self.points
+        read = 2 * heads * (basis + 1) + 2 * points
+        solved = basis * (2 * self.segment + points + basis) + basis // len(self.widths) + len(self.widths)
+        return MechanismSize(read + solved, 2 * heads * basis * width + self.bins + self.segment)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "InfinityAttention":
         return InfinityAttention(self, heads, width, generator)

@@ -10,7 +10,7 @@ from subquad.checking import Checked
 from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
 from subquad.ops import causal, linear, reference
 from subquad.ops.sums import LinearState
-from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
+from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class Linear(Checked):
             "it weighs keys in a way of its own, so a model is to be trained with it or converted to it, not just switched"
         )
         return Traits(False, "L m d", "m d", price)
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        return self.feature_map.size(heads=heads, width=width)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LinearAttention":
         return LinearAttention(self.feature_map.build(heads=heads, width=width, generator=generator), heads, width)

@@ -11,7 +11,7 @@ from subquad.attention.checks import check_inputs, check_result
 from subquad.checking import Checked, Count
 from subquad.errors import SubquadError
 from subquad.ops.sums import precise, without_autocast
-from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
+from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
 Method = Literal["learned", "mean", "convolution"]
 Sharing = Literal["none", "heads", "keys-values", "layerwise"]
@@ -33,6 +33,21 @@ class Linformer(Checked):
     def traits(self) -> Traits:
         price = "it sees k mixtures of positions, has no causal form, and takes no sequence longer than it was built for"
         return Traits(False, "L k d", "L k", price)
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        groups, sets = self.groups(heads)
+        weights = {
+            "learned": self.k * self.max_length,
+            "mean": 0,
+            "convolution": -(-self.max_length // self.k) * width * width,
+        }
+        return MechanismSize(
+            groups * sets * weights[self.method], heads * width * (self.k if self.method != "convolution" else 1)
+        )
+
+    def groups(self, heads: int) -> tuple[int, int]:
+        """How many heads have weights of their own, and how many sets of them: one for keys and one for values, or one."""
+        return heads if self.sharing == "none" else 1, 2 if self.sharing in ("none", "heads") else 1
 
     def build(
         self,
@@ -87,8 +102,7 @@ class SlotProjection(nn.Module):
 
     def _weights(self, heads: int, *shape: int) -> nn.ParameterList:
         """One set of weights for keys and one for values, or one for both; for each head or for all."""
-        sharing = self.options.sharing
-        groups, sets = (heads if sharing == "none" else 1), (2 if sharing in ("none", "heads") else 1)
+        groups, sets = self.options.groups(heads)
         return nn.ParameterList(nn.Parameter(torch.empty(groups, *shape)) for _ in range(sets))
 
 

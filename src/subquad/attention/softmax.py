@@ -11,7 +11,7 @@ from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.checking import Checked
 from subquad.ops import reference
 from subquad.ops.sums import precise
-from subquad.types import Keep, Keys, Mixed, Queries, Traits, Values
+from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class Softmax(Checked):
         return Traits(
             True, "L^2 d", space, "nothing but time: it is the exact one, and its decoding state grows with the length"
         )
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        return MechanismSize(0, 0)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "SoftmaxAttention":
         return SoftmaxAttention(self, heads, width)

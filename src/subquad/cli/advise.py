@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from subquad.checking import Checked, Count
+from subquad.checking import Checked, Count, FilePath, Words
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, show
 from subquad.cli.values import parse_bytes
@@ -30,7 +30,7 @@ class Advise(Checked):
     """Tokens in a sequence."""
     causal: Flag = False
     """Position i sees no further than i. Bidirectional unless told."""
-    memory: str | None = None
+    memory: Words | None = None
     """What one attention may use beside its inputs, such as 2GiB."""
     exact: Flag = False
     """Softmax itself only."""
@@ -38,7 +38,7 @@ class Advise(Checked):
     """Only what takes the place of softmax, be it hardly faster."""
     what: What = "training"
     """What the time is for: forward, training (forward and backward), a whole layer, or a decoding step."""
-    run: Path | None = None
+    run: FilePath | None = None
     """The run to answer from: the newest of this machine under runs/ unless told."""
 
 

@@ -18,7 +18,7 @@ from rich.progress import ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
 from subquad.attention import MECHANISMS, Softmax, options_from
-from subquad.checking import Checked, Count, Positive, Seed
+from subquad.checking import Checked, Count, FilePath, Positive, Seed, Words, read
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
 from subquad.cli.parsing import parse
@@ -26,15 +26,15 @@ from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.values import choose, parse_bytes, parse_lengths
 from subquad.errors import SubquadError
 from subquad.experiments import linformer
-from subquad.experiments.compare.cells import DTYPES, Setting
+from subquad.experiments.compare.cells import Setting
 from subquad.experiments.compare.plan import Group, Plan, Progress, measure
-from subquad.experiments.compare.views import BASELINE, FORMS, MATERIALISED, What
+from subquad.experiments.compare.views import BASELINE, FORMS, MATERIALISED, Form, What
 from subquad.measure.devices import require_device
 from subquad.measure.machine import describe, versions
 from subquad.measure.workers import Limits
 from subquad.report import tables
 from subquad.report.compare import Measured, answers, load, write_page
-from subquad.results import Row, Run
+from subquad.results import Row, Run, place_of
 from subquad.types import AttentionOptions
 
 # The options of every mechanism but softmax, whose two forms are both measured anyway.
@@ -58,9 +58,9 @@ class Compare(Checked):
     kept as a folder with the rows and a page.
     """
 
-    mechanisms: tuple[str, ...] = ()
+    mechanisms: tuple[Words, ...] = ()
     """Which to measure against softmax: materialised, linear, favor, linformer (the ones unless told), infinity, hybrid."""
-    lengths: tuple[str, ...] = ("128..16384",)
+    lengths: tuple[Words, ...] = ("128..16384",)
     """Numbers, and ranges that double from their start: 128..65536."""
     causal: Flag = False
     """The causal form only. Both forms are measured unless told."""
@@ -77,20 +77,20 @@ class Compare(Checked):
     threads: tuple[Count, ...] = ()
     """Threads that PyTorch uses: all cores unless told."""
     dtype: tuple[Literal["float32", "bfloat16", "float16", "float64"], ...] = ("float32",)
-    device: tuple[str, ...] = ("cpu",)
+    device: tuple[Words, ...] = ("cpu",)
     """cpu, cuda, cuda:1, ..."""
     grid: Literal["linformer"] | None = None
     """linformer: its table of speed-up and memory saved by length and slots, beside the published one."""
     budget: Positive = 120.0
     """Seconds to measure for. The most informative cells come first; `--resume` goes on."""
-    memory_limit: str = "1GiB"
+    memory_limit: Words = "1GiB"
     """What one cell may use. One that needs more becomes a row that says so."""
     run_limit: Positive = 30.0
     """Seconds that one run of a cell may take."""
     tuning: Annotated[Tuning, tyro.conf.OmitArgPrefixes] = field(default_factory=Tuning)
-    out: Path | None = None
+    out: FilePath | None = None
     """The folder of the run: runs/compare-DATE-TIME unless told."""
-    resume: Path | None = None
+    resume: FilePath | None = None
     """Goes on with a run: measures only what it has not. Its other options stay as they were; --budget may be given."""
     seed: Seed = 0
 
@@ -185,22 +185,38 @@ def _variants(given: Compare) -> tuple[dict[str, AttentionOptions], dict[str, in
     return {name: known[name] for name in dict.fromkeys([BASELINE, *chosen])}, {}
 
 
+@dataclass(frozen=True)
+class Kept(Checked):
+    """The options of a comparison in its run.json."""
+
+    variants: dict[str, dict[str, Any]]
+    lengths: tuple[Count, ...]
+    forms: tuple[Form, ...]
+    whats: tuple[What, ...]
+    settings: tuple[dict[str, Any], ...]
+    shortest: dict[str, Count]
+    seed: Seed
+    memory_bytes: Count
+    run_seconds: Positive
+
+
 def _plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
+    place = f"{place_of(options)}: options"
+    kept = read(Kept, options, place)
     plan = Plan(
-        variants={name: options_from(kept) for name, kept in options["variants"].items()},
-        lengths=options["lengths"],
-        forms=options["forms"],
-        whats=options["whats"],
-        settings=[Setting(**setting) for setting in options["settings"]],
-        shortest=options["shortest"],
-        seed=options["seed"],
+        variants={name: options_from(values, f"{place}: variants: {name}") for name, values in kept.variants.items()},
+        lengths=kept.lengths,
+        forms=kept.forms,
+        whats=kept.whats,
+        settings=[read(Setting, setting, f"{place}: settings") for setting in kept.settings],
+        shortest=kept.shortest,
+        seed=kept.seed,
     )
     for setting in plan.settings:
         require_device(setting.device)
-        choose("dtype", setting.dtype, DTYPES)
     if not plan.groups:
         raise SubquadError("there is nothing to measure: a decoding step is causal, so leave --bidirectional out")
-    return plan, Limits(memory_bytes=options["memory_bytes"], run_seconds=options["run_seconds"])
+    return plan, Limits(memory_bytes=kept.memory_bytes, run_seconds=kept.run_seconds)
 
 
 class _Watch:

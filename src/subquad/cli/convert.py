@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from subquad.attention import MECHANISMS, Linear, options_from
-from subquad.checking import Checked, Count, Seed
+from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed, Words, read
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import attention_in, is_resumed, joined, registry
 from subquad.cli.parsing import parse
@@ -31,7 +31,7 @@ from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
 from subquad.measure.machine import describe, versions
 from subquad.report.conversion import answers, cost_table, stage_table, write_conversion_page
-from subquad.results import Run
+from subquad.results import Run, place_of
 from subquad.tasks.texts import load_texts, python_topics
 from subquad.types import AttentionOptions
 
@@ -46,26 +46,38 @@ ATTENTIONS: dict[str, type[Any]] = {
 class Shared(Checked):
     """What is converted, to what, and on which text."""
 
-    model: Annotated[str, tyro.conf.Positional]
+    model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A folder with a model of Hugging Face, a model's name on its hub, or a run of `subquad train mlm`."""
-    attention: str = "learned"
+    attention: Words = "learned"
     """learned, elu, relu, taylor (linear attention with this feature map), favor, linformer, infinity, hybrid, linear."""
-    text: Path | None = None
+    text: FilePath | None = None
     """A folder or file: *.txt, *.md, *.jsonl(.gz). Python's help topics unless told; a run keeps to its own text."""
     length: Count | None = None
     """Tokens of the longest texts: as many as the model takes, unless told."""
     seed: Seed = 0
-    out: Path | None = None
+    out: FilePath | None = None
     """The folder of the run, in which `model` is the result: runs/convert-ATTENTION-DATE-TIME unless told."""
     page: bool = True
     """Whether report.html is left at the end; `subquad report RUN` writes it at any time."""
 
 
 @dataclass(frozen=True)
+class Kept(Checked):
+    """The options of a conversion in its run.json."""
+
+    model: GivenFileName
+    text: FilePath | None
+    length: Count | None
+    mechanism: dict[str, Any]
+    conversion: dict[str, Any]
+    original: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Resume(Checked):
     """Goes on with a conversion where it stopped. Its options stay as they were."""
 
-    resume: Path
+    resume: FilePath
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -113,34 +125,33 @@ def _create(given: list[str]) -> tuple[Run, Convertible, AttentionOptions, Conve
 
 def _opened(about: Mapping[str, Any]) -> tuple[Convertible, AttentionOptions, ConversionOptions]:
     """What a run.json names. What cannot be converted is refused."""
-    kept = about["options"]
-    given = {**kept["conversion"], "keep_layers": tuple(kept["conversion"]["keep_layers"])}
-    pairs = given["pairs"]
-    options = ConversionOptions(**{**given, "pairs": None if pairs is None else Path(pairs)})
+    place = f"{place_of(about)}: options"
+    kept = read(Kept, about["options"], place)
+    options = read(ConversionOptions, kept.conversion, f"{place}: conversion")
+    attention: Any = options_from(kept.mechanism, f"{place}: mechanism")
     original = _original(kept, options, about["seed"])
-    attention: Any = options_from(kept["mechanism"])
     if getattr(attention, "max_length", None) and attention.max_length != original.longest:
         attention = dataclasses.replace(attention, max_length=original.longest)
     check(original, attention, options)
     return original, attention, options
 
 
-def _original(kept: Mapping[str, Any], options: ConversionOptions, seed: int) -> Convertible:
-    path = kept["model"]
+def _original(kept: Kept, options: ConversionOptions, seed: int) -> Convertible:
+    path = kept.model
     if (Path(path) / "run.json").exists():
-        if kept["text"] is not None or kept["length"] is not None or options.pairs is not None:
+        if kept.text is not None or kept.length is not None or options.pairs is not None:
             raise SubquadError("a run is converted on its own text and length: leave out --text, --length and --pairs")
         if options.keep_layers or options.keep_worst:
             raise SubquadError("a run has one attention in all layers: leave out --keep-layers and --keep-worst")
         task, model, run = load_run(Path(path))
         return Trained(run, task, model)
     check_pretrained(path)
-    documents = python_topics() if kept["text"] is None else load_texts(Path(kept["text"]))
+    documents = python_topics() if kept.text is None else load_texts(kept.text)
     for complaint in documents.complaints:
         say(complaint)
     from subquad.conversion.pretrained import Pretrained, read_pairs
 
-    original = Pretrained(path, documents, seed=seed, length=kept["length"])
+    original = Pretrained(path, documents, seed=seed, length=kept.length)
     if options.pairs is not None:
         if original.kind != "encoder":
             raise SubquadError("--pairs is for models that give vectors, which language models do not: leave it out")

@@ -1,13 +1,18 @@
 """Reads a command line into a dataclass of options, and checks the values."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, TypeVar
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
-from tyro.constructors import ConstructorRegistry
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from subquad.checking import Checked, check, deferred
+from subquad.checking import Checked, check, deferred, excerpt
+from subquad.errors import OptionError, SubquadError
 
 T = TypeVar("T")
 
@@ -21,8 +26,15 @@ def parse(
     registry: ConstructorRegistry | None = None,
 ) -> T:
     """The options in a command line. Values are checked after parsing, as tyro would print their errors in its own words."""
-    with deferred():
-        parsed = tyro.cli(kind, args=list(arguments), prog=prog, description=description, registry=registry)
+    rules = _add_lenient_rules(registry or ConstructorRegistry())
+    complaint = io.StringIO()
+    try:
+        with deferred(), contextlib.redirect_stderr(complaint):
+            parsed = tyro.cli(kind, args=list(arguments), prog=prog, description=description, registry=rules)
+    except SystemExit as ended:
+        if ended.code:
+            raise SubquadError(_sentence(complaint.getvalue(), prog)) from None
+        raise  # help was printed
     _check_parts(parsed)
     return parsed
 
@@ -33,4 +45,71 @@ def _check_parts(options: Any) -> None:
         if dataclasses.is_dataclass(value := getattr(options, part.name)):
             _check_parts(value)
     if isinstance(options, Checked):
-        check(options)
+        try:
+            check(options)
+        except OptionError as error:
+            if _is_positional(type(options), error.name):
+                raise SubquadError(f"{error.name.upper()} {error.problem}") from None
+            raise
+
+
+def _is_positional(kind: type[Any], name: str) -> bool:
+    hint = get_type_hints(kind, include_extras=True).get(name)
+    return tyro.conf.Positional in getattr(hint, "__metadata__", ())
+
+
+def _add_lenient_rules(registry: ConstructorRegistry) -> ConstructorRegistry:
+    """Lets words through that are no numbers, choices or file names, for `check` to refuse as it refuses them in files."""
+
+    @registry.primitive_rule
+    def lenient(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        choices = get_args(info.type) if get_origin(info.type) is Literal else ()
+        read = _READERS.get(info.type) or (str if choices else None)
+        if read is None:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="{" + ",".join(choices) + "}" if choices else info.type.__name__.upper(),
+            instance_from_str=lambda words: read(words[0]),
+            is_instance=lambda value: value in choices if choices else isinstance(value, info.type),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
+
+
+def _number(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads a number; a word that is none is given back as it is."""
+
+    def read(word: str) -> Any:
+        try:
+            return kind(word)
+        except ValueError:
+            return word
+
+    return read
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {
+    int: _number(int),
+    float: _number(float),
+    Path: lambda word: Path(word) if word else word,  # Path("") would be the current folder
+}
+
+
+def _sentence(box: str, prog: str) -> str:
+    """What tyro says is wrong with the command line, out of the box that it draws around it."""
+    lines = [line.strip("│ ") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
+    first, _, rest = "\n".join(lines).partition("\n─")
+    words, help_lists = " ".join(first.split()), f"`{prog} --help` lists the options"
+    if unknown := re.search(r"Unrecognized options: (.*?)(?:, |$)", words):
+        near = re.search(r"Perhaps you meant:\s*(--[\w-]+)", rest)
+        if not unknown[1].startswith("-"):
+            return f"{excerpt(unknown[1])} is one word too many: {help_lists}"
+        return f"there is no option {unknown[1]}: " + (f"did you mean {near[1]}?" if near else help_lists)
+    if missing := re.search(r"Missing value for argument '(?:\w+\.)*(.+?)'", words):
+        name = missing[1]
+        return f"{name} needs a value: {help_lists}" if name.startswith("-") else f"{name.upper()} is missing: {help_lists}"
+    if missing := re.search(r"Missing from [^:]+: (\S+)", words):
+        return f"{missing[1]} is missing: {help_lists}"
+    return f"{words.rstrip('.')}: {help_lists}"

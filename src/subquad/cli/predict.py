@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 from torch import nn
 
-from subquad.checking import Checked, Count, Whole
+from subquad.checking import Checked, Count, FilePath, Whole
 from subquad.cli.follow import follow
 from subquad.cli.lines import BadLines, LeftOut, Line, csv_text, open_lines
 from subquad.cli.parsing import parse
@@ -27,15 +27,15 @@ class Predict(Checked):
     One of the task mlm fills in what is missing: `subquad predict RUN "the cat [MASK] on the mat"`.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[FilePath, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a `subquad train` run."""
-    sequence: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    sequence: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SEQUENCE ...]")] = ()
     """The sequence, word by word. Without one, and without --file, lines are read from standard input."""
-    file: Path | None = None
+    file: FilePath | None = None
     """A file with a sequence in each line."""
-    data: Path | None = None
+    data: FilePath | None = None
     """For a run on transactions or events: a file or folder like the one it was trained on; labels are not needed."""
-    output: Path | None = None
+    output: FilePath | None = None
     """Where the answers for --data go, a CSV line for each client or sequence: standard output unless told. An apostrophe
     goes before a name that begins with = + - @ and is no number: a spreadsheet would take it for a formula."""
     follow: bool = False

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from subquad.checking import Checked
+from subquad.checking import Checked, FilePath
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output
 from subquad.errors import SubquadError
@@ -23,11 +23,11 @@ from subquad.results import Run
 class Report(Checked):
     """Builds the page of one or several runs again from their rows; several are shown side by side."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[FilePath, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")]
     """Folders, such as runs/compare-20260101-120000."""
-    figures: Path | None = None
+    figures: FilePath | None = None
     """A folder for each chart as PNG and SVG."""
-    out: Path | None = None
+    out: FilePath | None = None
     """The page: report.html in the run's folder for one run, report.html here for several, unless told."""
 
 

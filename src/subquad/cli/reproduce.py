@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from subquad.checking import Checked, Count
+from subquad.checking import Checked, Count, FilePath, Words
 from subquad.cli import INTERRUPTED
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
@@ -136,18 +136,18 @@ CORES = os.cpu_count() or 1
 class Reproduce(Checked):
     """Runs a published experiment again, and gives a verdict on each of its claims."""
 
-    experiment: Annotated[str, tyro.conf.Positional]
-    scale: str = "quick"
+    experiment: Annotated[Words, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT")]
+    scale: Words = "quick"
     """quick: small models, in minutes; paper: the settings of the papers. `subquad reproduce` lists them."""
     jobs: Count = CORES
     """Trainings at the same time, each on one thread."""
-    out: Path | None = None
+    out: FilePath | None = None
     """The folder: runs/reproduce-EXPERIMENT-SCALE unless told. One that is there already is gone on with."""
-    data: Path | None = None
+    data: FilePath | None = None
     """Real data, for an experiment that takes them: transactions (Sberbank's or Berka's folder, or a table), events (a
     folder of EasyTPP's files or of times and types, or of several such folders), linformer (texts; labels, where they have
     some, are what its classifiers learn), conversion (texts)."""
-    original: Path | None = None
+    original: FilePath | None = None
     """For conversion: a run of `subquad train mlm`, or the folder of a masked language model of Hugging Face, that is
     converted in the place of one that is trained here."""
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from subquad.attention import MECHANISMS
 from subquad.attention.looking import rank_bound, watched
-from subquad.checking import Checked, Count, Seed
+from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed
 from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import Output, show
@@ -42,18 +42,18 @@ class Spectrum(Checked):
     is printed, and kept as a folder with the rows and a page.
     """
 
-    model: Annotated[str, tyro.conf.Positional]
+    model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A run of `subquad train`, a folder with a model of Hugging Face, or a model's name on its hub."""
-    text: Path | None = None
+    text: FilePath | None = None
     """A folder or file: *.txt, *.md, *.jsonl(.gz). A run's held-out text, or Python's help topics, unless told."""
     length: Count | None = None
     """Tokens of a sequence: 512, or what the model takes, unless told."""
     sequences: Count = 8
     random: bool = True
     """Whether the same model with fresh weights is measured too."""
-    figures: Path | None = None
+    figures: FilePath | None = None
     """A folder for each chart as PNG and SVG."""
-    out: Path | None = None
+    out: FilePath | None = None
     """The folder of the run: runs/spectrum-DATE-TIME unless told."""
     seed: Seed = 0
 

@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from torch import nn
 
-from subquad.attention import MECHANISMS, options_from
-from subquad.checking import Checked, Seed
+from subquad.attention import MECHANISMS
+from subquad.capacity import require_memory
+from subquad.checking import Checked, FilePath, Seed, Words, read
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import attention_in, is_resumed, joined, registry
 from subquad.cli.parsing import parse
@@ -26,10 +27,12 @@ from subquad.cli.values import choose
 from subquad.errors import SubquadError
 from subquad.measure.machine import describe, versions
 from subquad.models import ModelOptions
-from subquad.results import Run
+from subquad.results import Run, place_of
 from subquad.tasks import TASKS
+from subquad.tasks.kept import read_kept
 from subquad.training import TrainOptions
 from subquad.training.loop import Progress, generator, parameters, train
+from subquad.types import AttentionOptions
 
 INITIAL = 100
 """The stream of random numbers that weights are drawn from."""
@@ -39,10 +42,10 @@ INITIAL = 100
 class Shared(Checked):
     """What every task takes."""
 
-    attention: str = "linear"
+    attention: Words = "linear"
     """softmax, linear, favor, linformer, infinity, hybrid: its own options are listed below."""
     seed: Seed = 0
-    out: Path | None = None
+    out: FilePath | None = None
     """The folder of the run: runs/TASK-ATTENTION-DATE-TIME unless told."""
     page: bool = True
     """Whether report.html is left at the end; `subquad report RUN` writes it at any time."""
@@ -60,7 +63,7 @@ class Built(NamedTuple):
 class Resume(Checked):
     """Goes on with a run where it stopped. Its options stay as they were."""
 
-    resume: Path
+    resume: FilePath
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -154,13 +157,20 @@ def _options(task: str, attention: str) -> Any:
 
 def build(about: Mapping[str, Any]) -> Built:
     """The task, a fresh model and the training's options that a run.json names."""
-    kept = about["options"]
-    given = dict(kept["task"])
-    task = TASKS[choose("task", given.pop("kind"), TASKS)](**given)
+    options = about["options"]
+    task, attention, size = read_kept(options)
+    training = read(TrainOptions, options["training"], f"{place_of(options)}: options: training")
+    _require_memory(task, attention, size, training)
     if hasattr(task, "prepare"):
         task = task.prepare(about.get("learned"))
-    model = task.build(options_from(kept["mechanism"]), ModelOptions(**kept["model"]), generator(about["seed"], INITIAL))
-    return Built(task, model, TrainOptions(**kept["training"]))
+    return Built(task, task.build(attention, size, generator(about["seed"], INITIAL)), training)
+
+
+def _require_memory(task: Any, attention: AttentionOptions, size: ModelOptions, training: TrainOptions) -> None:
+    """Refuses what is too large for this machine, before anything is read or built."""
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    needed = training.memory_bytes(task.size(attention, size), attention, size, processes)
+    require_memory("this training", needed, "make the model, the batch, the sequences or the data smaller")
 
 
 def _train(run: Run, built: Built) -> int:

@@ -4,10 +4,14 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+from subquad.checking import LARGEST, excerpt
 from subquad.errors import SubquadError
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+MOST_BYTES = 2**62
+"""Largest amount of memory: more than any system counts."""
 
 
 def choose(what: str, given: str, names: Iterable[str]) -> str:
@@ -17,7 +21,7 @@ def choose(what: str, given: str, names: Iterable[str]) -> str:
         return given
     near = get_close_matches(given.lower(), known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
-    raise SubquadError(f"there is no {what} {given!r}: {hint}")
+    raise SubquadError(f"there is no {what} {excerpt(given)}: {hint}")
 
 
 def parse_lengths(given: Sequence[str]) -> list[int]:
@@ -26,11 +30,12 @@ def parse_lengths(given: Sequence[str]) -> list[int]:
     for part in given:
         match = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?", part.strip())
         if match is None:
-            raise SubquadError(f"--lengths takes numbers and ranges such as 128..16384, but was given {part!r}")
-        first = int(match[1])
-        last = first if match[2] is None else int(match[2])
+            raise SubquadError(f"--lengths takes numbers and ranges such as 128..16384, but was given {excerpt(part)}")
+        first, last = (_whole(number) for number in (match[1], match[2] or match[1]))
         if min(first, last) < 1:
-            raise SubquadError(f"--lengths must be positive, but {part!r} is not")
+            raise SubquadError(f"--lengths must be positive, but {excerpt(part)} is not")
+        if last > LARGEST:
+            raise SubquadError(f"--lengths must be at most {LARGEST}, but {excerpt(part)} is not")
         if last < first:
             raise SubquadError(f"--lengths {part} ends before it starts: write {last}..{first}")
         while first < last:
@@ -45,6 +50,12 @@ def parse_lengths(given: Sequence[str]) -> list[int]:
 def parse_bytes(option: str, given: str) -> int:
     """An amount of memory such as 2GiB or 500MB."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", given.strip().lower())
-    if match is None or match[2] not in UNITS or float(match[1]) <= 0:
-        raise SubquadError(f"{option} takes an amount such as 2GiB or 500MB, but was given {given!r}")
-    return int(float(match[1]) * UNITS[match[2]])
+    amount = float(match[1]) * UNITS.get(match[2], 0) if match else 0.0
+    if not 1 <= amount <= MOST_BYTES:
+        raise SubquadError(f"{option} takes an amount such as 2GiB or 500MB, but was given {excerpt(given)}")
+    return int(amount)
+
+
+def _whole(digits: str) -> int:
+    """A number of any length: one that Python would not read is larger than any that is allowed."""
+    return int(digits) if len(digits) < 30 else (LARGEST + 1) * (-1 if digits.startswith("-") else 1)

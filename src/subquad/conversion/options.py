@@ -1,10 +1,9 @@
 """How a model is converted."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from subquad.checking import Checked, Count, Place, Positive, Whole
+from subquad.checking import Checked, Count, FilePath, Place, Positive, Whole
 from subquad.conversion.convertible import Goal
 from subquad.errors import SubquadError
 
@@ -22,7 +21,7 @@ class ConversionOptions(Checked):
     batch_tokens: Count = 2048  # in a step
     keep_layers: tuple[Place, ...] = ()  # that stay exact, counted from 0, or from the end if negative
     keep_worst: Whole = 0  # so many layers stay exact: those that the mechanism follows worst after the first stage
-    pairs: Path | None = None  # a table with tabs: a score in column 5, sentences in 6 and 7, as STS-B has them
+    pairs: FilePath | None = None  # a table with tabs: a score in column 5, sentences in 6 and 7, as STS-B has them
     controls: bool = True  # train, as long: the swapped model without the first stage; a hybrid's window; softmax
     match_rate: Positive = 1e-2  # the learning rate of the first stage
     tune_rate: Positive = 3e-4  # of the second

@@ -1,18 +1,17 @@
 """What the experiment on events measures beside quality: time and memory of a training step on a long sequence."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from subquad.attention import options_from
 from subquad.experiments.events import BASELINE, BATCH, LONG
 from subquad.measure.memory import give_back_at_once, in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave, median, ratio
-from subquad.models import ModelOptions
 from subquad.results import Row
-from subquad.tasks.events import Events
+from subquad.tasks.kept import read_kept
 
 SECONDS = 20.0
 PEAKS = 9
@@ -52,12 +51,9 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 
 def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
     """A training step on a batch of simulated sequences of so many events each."""
-    given = dict(options["task"], data="", sequences=2)
-    given.pop("kind")
-    task = Events(**given).prepare()
-    model = task.build(
-        options_from(options["mechanism"]), ModelOptions(**options["model"]), torch.Generator().manual_seed(0)
-    )
+    kept = read_kept(options)
+    task = replace(kept.task, data="", sequences=2).prepare()
+    model = task.build(kept.attention, kept.model, torch.Generator().manual_seed(0))
     batch = sequences(task, length)
 
     def step() -> None:

@@ -1,19 +1,18 @@
 """What the experiment on transactions measures on trained models: scores of test clients, time and memory of steps."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import torch
 from numpy import ndarray
 
-from subquad.attention import options_from
 from subquad.experiments.transactions import BASELINE, BEST_POSSIBLE, BOOSTING, LONG, about_run
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave, median, ratio
-from subquad.models import ModelOptions
 from subquad.results import Row, Run
-from subquad.tasks.transactions import Transactions
+from subquad.tasks.kept import read_kept
 from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.boosting import boosted_scores
 from subquad.training.loop import load_model
@@ -49,15 +48,13 @@ def _fold(run: Run) -> tuple[str, int]:
 
 def _task(run: Run) -> Any:
     """The clients of a run, in its fold."""
-    given = dict(run.about["options"]["task"])
-    given.pop("kind")
-    return Transactions(**given).prepare(run.about["learned"])
+    return read_kept(run.about["options"]).task.prepare(run.about["learned"])
 
 
 def _scores(task: Any, run: Run) -> ndarray:
     """What a trained model says of the test clients."""
-    options = run.about["options"]
-    model = task.build(options_from(options["mechanism"]), ModelOptions(**options["model"]))
+    kept = read_kept(run.about["options"])
+    model = task.build(kept.attention, kept.model)
     load_model(run.folder, model, lambda words: None)
     found: ndarray = task.scores(model, "test")
     return found
@@ -82,13 +79,10 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 
 def _work(options: Mapping[str, Any], length: int, batch: int, work: str) -> Callable[[], object]:
     """A training step or the scoring of some clients with as many events each."""
-    given = dict(options["task"], data="", label="", clients=max(64, 2 * batch))
-    given |= {"shortest_history": length, "longest_history": length}
-    given.pop("kind")
-    task = Transactions(**given).prepare()
-    model = task.build(
-        options_from(options["mechanism"]), ModelOptions(**options["model"]), torch.Generator().manual_seed(0)
-    )
+    kept = read_kept(options)
+    simulated = {"data": "", "label": "", "clients": max(64, 2 * batch)}
+    task = replace(kept.task, **simulated, shortest_history=length, longest_history=length).prepare()
+    model = task.build(kept.attention, kept.model, torch.Generator().manual_seed(0))
     drawn = task.batch(batch, torch.Generator().manual_seed(0))
     return (lambda: _step(task, model, drawn)) if work == "training" else (lambda: _score(model, drawn))
 

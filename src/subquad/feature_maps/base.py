@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.errors import SubquadError
-from subquad.types import FeatureFunction, Features, Room
+from subquad.types import FeatureFunction, Features, MechanismSize, Room
 
 LOG2_E = math.log2(math.e)
 
@@ -59,6 +59,10 @@ class FeatureMapOptions(Protocol):
     @property
     def kind(self) -> str:
         """Its name in the registry."""
+        ...
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        """How large it is when it is built, and with it the state of linear attention."""
         ...
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> FeatureMap: ...

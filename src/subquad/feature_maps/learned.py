@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from subquad.checking import Checked, Count
 from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
-from subquad.types import FeatureFunction, Features, Room
+from subquad.types import FeatureFunction, Features, MechanismSize, Room
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,10 @@ class Learned(Checked):
 
     features: Count | None = None  # twice the head's width where it is not given
     kind: str = field(default="learned", init=False)
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        features = 2 * width if self.features is None else self.features
+        return MechanismSize(2 * heads * (width + 1) * (features // 2), heads * features * width)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LearnedMap":
         return LearnedMap(heads, width, even("learned", 2 * width if self.features is None else self.features), generator)

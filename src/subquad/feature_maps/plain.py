@@ -9,7 +9,7 @@ from torch import Tensor
 
 from subquad.checking import Checked
 from subquad.feature_maps.base import LOG2_E, FeatureMap
-from subquad.types import Features, Room
+from subquad.types import Features, MechanismSize, Room
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,9 @@ class Elu(Checked):
     """elu(x) + 1 (Katharopoulos et al. 2020): approximates nothing; cheapest, and never zero: to train from scratch."""
 
     kind: str = field(default="elu", init=False)
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        return MechanismSize(0, heads * width * width)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "EluMap":
         return EluMap()
@@ -49,6 +52,9 @@ class Relu(Checked):
 
     kind: str = field(default="relu", init=False)
 
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        return MechanismSize(0, heads * width * width)
+
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "ReluMap":
         return ReluMap()
 
@@ -74,6 +80,10 @@ class Taylor(Checked):
     """1 + x + x^2/2 for exp, x = q . k / sqrt d: close where |x| < 1; to follow small dot products, at d^2/2 features."""
 
     kind: str = field(default="taylor", init=False)
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        products = width * (width + 1) // 2
+        return MechanismSize(2 * products, heads * (1 + width + products) * width)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "TaylorMap":
         return TaylorMap(width)

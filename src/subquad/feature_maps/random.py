@@ -13,7 +13,7 @@ from subquad.checking import Checked, Count, NonNegative
 from subquad.errors import SubquadError
 from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
 from subquad.ops import calibration, projections
-from subquad.types import FeatureFunction, Features, Room
+from subquad.types import FeatureFunction, Features, MechanismSize, Room
 
 Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 Projections = Literal["fixed", "calibrated", "learned"]
@@ -33,6 +33,13 @@ class Random(Checked):
     relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
     projections: Projections = "fixed"  # calibrated: to the data's means and covariances; learned: and trained from there
     kind: str = field(default="random", init=False)
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        directions = self.features // 2 if self.kernel in ("hyperbolic", "trigonometric") else self.features
+        drawn = (heads if self.per_head or self.projections == "learned" else 1) * width * directions
+        moved = 0 if self.projections == "fixed" else 2 * heads * (width + 1) ** 2
+        biases = 2 * heads * directions if self.projections == "learned" else 0
+        return MechanismSize(drawn + moved + biases, heads * self.features * width)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "RandomMap":
         if self.projections == "fixed":

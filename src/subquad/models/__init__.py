@@ -5,7 +5,9 @@ from subquad.models.causal import CausalEncoder, detached
 from subquad.models.embeddings import PixelEmbedding, TimeEmbedding, TokenEmbedding, ValueEmbedding
 from subquad.models.generation import Sampling, generate
 from subquad.models.multihead import MultiheadAttention, Projected
-from subquad.models.stacks import Decoder, DecoderState, Encoder, EncoderDecoder, ModelOptions
+from subquad.models.options import ModelOptions
+from subquad.models.sizes import Size, decoder_size, linear_numbers, with_stack
+from subquad.models.stacks import Decoder, DecoderState, Encoder, EncoderDecoder
 
 __all__ = [
     "Block",
@@ -19,9 +21,13 @@ __all__ = [
     "PixelEmbedding",
     "Projected",
     "Sampling",
+    "Size",
     "TimeEmbedding",
     "TokenEmbedding",
     "ValueEmbedding",
+    "decoder_size",
     "detached",
     "generate",
+    "linear_numbers",
+    "with_stack",
 ]

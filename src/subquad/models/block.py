@@ -1,16 +1,15 @@
 """One layer of a transformer."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.models.multihead import MultiheadAttention, Projected
+from subquad.models.options import Norm
 from subquad.models.positions import Rotation
-
-Norm = Literal["pre", "post"]
 
 
 class Block(nn.Module):

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.attention import require_causal
 from subquad.errors import SubquadError
-from subquad.models.stacks import DecoderState, ModelOptions, Stack
+from subquad.models.options import ModelOptions
+from subquad.models.stacks import DecoderState, Stack
 from subquad.types import AttentionOptions
 
 
@@ -25,11 +25,10 @@ class CausalEncoder(Stack):
         generator: torch.Generator | None = None,
     ) -> None:
         """`embed` turns what the sequence holds into vectors of the model's width."""
-        require_causal(attention.build(heads=1, width=2), attention.kind)
         options = options or ModelOptions()
         if options.positions == "learned":
             raise SubquadError("learned positions are whole numbers, but these are not: choose sinusoidal or rotary")
-        super().__init__(options, attention, None, generator)
+        super().__init__(options, attention, None, generator, causal=True)
         self.embed = embed
 
     def forward(self, inputs: Any, at: Float[Tensor, "b n"]) -> Float[Tensor, "b n w"]:

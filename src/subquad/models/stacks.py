@@ -1,8 +1,7 @@
 """Encoder, decoder and encoder-decoder, with any mechanism in them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,39 +9,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from subquad.attention import layer_builder, require_causal
-from subquad.checking import BelowOne, Checked, Count
-from subquad.errors import SubquadError
-from subquad.models.block import Block, Norm
+from subquad.models.block import Block
 from subquad.models.embeddings import TokenEmbedding
 from subquad.models.multihead import Projected
+from subquad.models.options import ModelOptions
 from subquad.models.positions import LearnedPositions, Rotation, Sinusoidal, rotation, rotation_at, sinusoids
+from subquad.models.sizes import require_stack
 from subquad.types import AttentionOptions
-
-PositionKind = Literal["sinusoidal", "learned", "rotary"]
-
-
-@dataclass(frozen=True)
-class ModelOptions(Checked):
-    """The size and the make of a stack. The defaults are those of the papers' small models."""
-
-    layers: Count = 4
-    heads: Count = 8
-    width: Count = 64  # of a head
-    feed_width: Count | None = None  # of the inner layer; four times the model's width unless told
-    positions: PositionKind = "sinusoidal"
-    longest: Count = 4096  # positions, where they are learned
-    norm: Norm = "pre"  # before each part, which trains well when deep, or after it, as in 2017
-    dropout: BelowOne = 0.0
-    tied: bool = True  # whether the last layer is the embedding's transpose
-
-    @property
-    def model_width(self) -> int:
-        """Of all heads together."""
-        return self.heads * self.width
-
-    def check(self) -> None:
-        if self.positions == "rotary" and self.width % 2:
-            raise SubquadError(f"rotary positions turn pairs of coordinates: width must be even, but is {self.width}")
 
 
 class Stack(nn.Module):
@@ -54,7 +27,13 @@ class Stack(nn.Module):
         attention: AttentionOptions,
         cross: AttentionOptions | None,
         generator: torch.Generator | None,
+        *,
+        causal: bool = False,
     ) -> None:
+        """What is too large, or has no causal form where one is needed, is refused before anything is built."""
+        require_stack(attention, options, cross=cross is not None)
+        if causal:
+            require_causal(attention.build(heads=1, width=2), attention.kind)
         super().__init__()
         self.options, self.recompute = options, False
         width = options.model_width
@@ -144,9 +123,8 @@ class Decoder(Stack):
         cross: AttentionOptions | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        require_causal(attention.build(heads=1, width=2), attention.kind)
         options = options or ModelOptions()
-        super().__init__(options, attention, cross, generator)
+        super().__init__(options, attention, cross, generator, causal=True)
         self.vocabulary = vocabulary
         self.embed = TokenEmbedding(vocabulary, options.model_width, generator)
         self.last: nn.Linear | None = None

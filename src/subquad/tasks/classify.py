@@ -12,15 +12,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from subquad.checking import Checked, Count, Seed, Whole, excerpt
+from subquad.checking import STRICT, Checked, Count, FileName, Seed, Whole, excerpt, read_as
 from subquad.errors import SubquadError
-from subquad.models import ModelOptions
-from subquad.results import Row, Run
+from subquad.models import ModelOptions, Size, linear_numbers, with_stack
+from subquad.results import Row, Run, place_of
 from subquad.tasks.buckets import Buckets, bounded
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.model import MaskedModel, text_encoder
-from subquad.tasks.mlm.task import check_length, needed
+from subquad.tasks.mlm.task import check_length, length_bytes, needed
 from subquad.tasks.mlm.vocabulary import (
     PAD,
     UNKNOWN,
@@ -40,9 +41,9 @@ LEAST = 10  # labelled texts that can be split
 class Classify(Checked):
     """A text's class, from nothing or from a run of the task mlm: which package a docstring is of, or your labels."""
 
-    text: str = ""  # *.jsonl(.gz) or a folder, lines with "text" and "label"; docstrings of Python's library unless told
-    test_text: str = ""  # more of them for the test; a tenth of the others unless told
-    start: str = ""  # a run of the task mlm, whose attention, shape, weights and vocabulary are taken
+    text: FileName = ""  # *.jsonl(.gz) or a folder: lines with "text" and "label"; docstrings of this Python unless told
+    test_text: FileName = ""  # more of them for the test; a tenth of the others unless told
+    start: FileName = ""  # a run of the task mlm, whose attention, shape, weights and vocabulary are taken
     frozen: bool = False  # with --start, whether its encoder stays as it is and only the head learns
     examples: Whole = 0  # texts to learn from, at most; 0 for all
     vocabulary: VocabularyKind = "wordpiece"  # without --start
@@ -63,9 +64,25 @@ class Classify(Checked):
         """Where the texts are, in words."""
         return self.text or "this Python"
 
+    def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0, classes: int = 2) -> Size:
+        """What its model needs, at least. The number of symbols and of classes is known once the texts are read."""
+        head = linear_numbers(model.model_width, classes)
+        size = with_stack(symbols * model.model_width + head, attention, model)
+        return size._replace(trained=head if self.frozen else size.trained, data_bytes=length_bytes(self.length))
+
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "ClassifyTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
         return ClassifyTask(self, learned)
+
+
+class LearnedFields(TypedDict):
+    """What a run keeps of its texts."""
+
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+
+    vocabulary: dict[str, Any]
+    labels: list[str]
+    texts: Whole
 
 
 class TextBatch(NamedTuple):
@@ -117,7 +134,8 @@ class ClassifyTask:
     takes_text = True  # lines are given to `reply` as they are
 
     def __init__(self, options: Classify, learned: Mapping[str, Any] | None = None) -> None:
-        self.options, self.kept = options, learned
+        self.options = options
+        self.kept = None if learned is None else read_as(LearnedFields, learned, f"{place_of(learned)}: learned")
 
     @cached_property
     def documents(self) -> Documents:

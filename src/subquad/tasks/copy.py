@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from subquad.checking import Checked, Count
 from subquad.errors import OptionError, SubquadError
-from subquad.models import Decoder, EncoderDecoder, ModelOptions, generate
+from subquad.models import Decoder, EncoderDecoder, ModelOptions, Size, decoder_size, generate, with_stack
 from subquad.types import AttentionOptions, Counted
 
 BLANK, SEPARATOR, FIRST = 0, 1, 2  # what stands for nothing, what stands between, and the first symbol
@@ -43,6 +43,16 @@ class Copy(Checked):
     def check(self) -> None:
         if self.capacity < 1:
             raise OptionError("length", f"must be at least 4, for a symbol, its copy and a separator, but is {self.length}")
+
+    def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
+        """What its model and a training step need, at least."""
+        vocabulary, evaluated = self.symbols + FIRST, 8 * self.held_out * self.capacity
+        if self.form == "decoder":
+            return decoder_size(vocabulary, attention, model, positions=self.length)._replace(data_bytes=evaluated)
+        decoder = decoder_size(vocabulary, attention, model, positions=self.length, cross=True)
+        encoder = with_stack(vocabulary * model.model_width, attention, model)
+        numbers, trained = decoder.numbers + encoder.numbers, decoder.trained + encoder.trained
+        return Size(numbers, trained, 2 * self.length, data_bytes=evaluated)
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from subquad.checking import AtLeastTwo, Checked, Count, Positive
 from subquad.errors import SubquadError
-from subquad.models import Decoder, ModelOptions
+from subquad.models import Decoder, ModelOptions, Size, decoder_size
 from subquad.types import AttentionOptions, Counted
 
 
@@ -37,6 +37,11 @@ class Sorting(Checked):
     held_out: Count = 64  # fresh sequences in an evaluation
     evaluation_batch: Count = 8  # of them at a time
     kind: str = field(default="sorting", init=False)
+
+    def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
+        """What its model and a training step need, at least. Counting symbols takes a number for each at each position."""
+        size = decoder_size(self.symbols + 1, attention, model, positions=self.length)
+        return size._replace(sequence_bytes=8 * (self.length - 1) * self.symbols)
 
     def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> Decoder:
         return Decoder(self.symbols + 1, attention, model, generator=generator)

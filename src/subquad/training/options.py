@@ -10,6 +10,9 @@ from torch import nn
 
 from subquad.checking import Checked, Count, NonNegative, Positive, Whole
 from subquad.errors import SubquadError
+from subquad.models import ModelOptions, Size
+from subquad.models.sizes import kept_numbers, mechanisms
+from subquad.types import AttentionOptions
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,20 @@ class TrainOptions(Checked):
     def check(self) -> None:
         if self.batch % self.accumulate:
             raise SubquadError(f"--batch must be a multiple of --accumulate, but is {self.batch} for {self.accumulate}")
+
+    def memory_bytes(self, size: Size, attention: AttentionOptions, model: ModelOptions, processes: int = 1) -> int:
+        """Bytes that training a model of this size needs on each of so many processes, at least.
+
+        Parameters have a gradient and two moments. What layers keep for the backward is on the accelerator, where there
+        is one, and is not counted then.
+        """
+        held = 4 * size.numbers + 12 * size.trained + size.data_bytes
+        sequences = -(-self.batch // (self.accumulate * processes))
+        number_bytes = 4 if self.precision == "float32" else 2
+        kept = size.positions * kept_numbers(model, recompute=self.recompute) * number_bytes
+        mixing = mechanisms(attention, model).state * number_bytes
+        on_device = 0 if torch.accelerator.is_available() else sequences * (kept + mixing)
+        return held + on_device + self.batch * size.sequence_bytes
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, the first being 0."""

@@ -71,4 +71,4 @@ def test_quantiles_hold_as_many_events_each() -> None:
 def test_a_field_that_was_trained_with_must_be_there() -> None:
     learned = learn(TRAINED, "log", TRAINED)
     with pytest.raises(SubquadError, match="trained with each event's amount, but the data have none: add the column"):
-        learned.check(TRAINED._replace(fields=("code", "type")))
+        learned.require_fields(TRAINED._replace(fields=("code", "type")))

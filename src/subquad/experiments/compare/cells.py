@@ -3,20 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
-from subquad.checking import Checked, Count
+from subquad.checking import Checked, Count, Words
 from subquad.experiments.compare.views import BASELINE, Form, What
 from subquad.measure.workers import Candidate, Work
 from subquad.models import Block, ModelOptions
 from subquad.results import Row
 from subquad.tasks import Copy
-from subquad.types import AttentionOptions, CausalAttention, Traits
+from subquad.types import AttentionOptions, CausalAttention, MechanismSize, Traits
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 TINY_LENGTH = 64
@@ -30,8 +30,8 @@ class Setting(Checked):
     heads: Count = 8
     width: Count = 64  # of a head
     threads: Count = 1
-    dtype: str = "float32"
-    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    device: Words = "cpu"
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,9 @@ class FusedOptions:
     @property
     def traits(self) -> Traits:
         return Softmax().traits
+
+    def size(self, *, heads: int, width: int) -> MechanismSize:
+        return MechanismSize(0, 0)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> Fused:
         return Fused()

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.attention import require_causal
-from subquad.models import CausalEncoder, DecoderState, ModelOptions
+from subquad.checking import AtLeastTwo, Checked, Count, NonNegative
+from subquad.models import CausalEncoder, DecoderState, ModelOptions, linear_numbers
 from subquad.ops.sums import without_autocast
 from subquad.tasks.events.batches import EventBatch, Piece
 from subquad.tasks.events.heads import HawkesHead, HeadName
@@ -23,17 +23,17 @@ FASTER = 4.0
 
 
 @dataclass(frozen=True)
-class HeadOptions:
+class HeadOptions(Checked):
     """What is read from the stack."""
 
     head: HeadName = "mixture"
-    inner: int = 64
+    inner: Count = 64
     integral: Integral = "monte-carlo"
-    points: int = 16
-    components: int = 16
+    points: AtLeastTwo = 16
+    components: Count = 16
     types_see_gap: bool = True
-    type_weight: float = 0.0
-    time_weight: float = 0.0
+    type_weight: NonNegative = 0.0
+    time_weight: NonNegative = 0.0
 
 
 class EventEmbedding(nn.Module):
@@ -69,6 +69,19 @@ class Outcome(NamedTuple):
     state: DecoderState
 
 
+def event_numbers(types: int, width: int, heads: HeadOptions) -> int:
+    """Parameters of `EventModel` beside its stack."""
+    inner = heads.inner
+    embedding = types * width + width + linear_numbers(2, width) + linear_numbers(width, width)
+    weigh = linear_numbers(inner, types)
+    if heads.head == "mixture":
+        head = linear_numbers(width, 3 * heads.components) + linear_numbers(width, 2 * inner) + weigh
+    else:
+        head = linear_numbers(width, 3 * inner) + weigh + 2 * types
+    predicting = (types if heads.type_weight else 0) + (1 if heads.time_weight else 0)
+    return embedding + head + linear_numbers(width, predicting)
+
+
 class EventModel(nn.Module):
     """The log-likelihood of every event but the first, given those before it.
 
@@ -85,7 +98,6 @@ class EventModel(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        require_causal(attention.build(heads=1, width=2), attention.kind)
         width = options.model_width
         self.scales, self.options = scales, heads
         self.stack = CausalEncoder(EventEmbedding(scales, width, generator), attention, options, generator=generator)

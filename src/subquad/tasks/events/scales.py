@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from subquad.checking import excerpt
+from subquad.checking import Checked, Positive, Whole, excerpt, read
 from subquad.errors import SubquadError
+from subquad.results import place_of
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.transactions.tables import listed
 
@@ -21,22 +22,22 @@ FINEST = 1e-6
 
 
 @dataclass(frozen=True)
-class Scales:
+class Scales(Checked):
     """The unit of the model is the mean gap of the training sequences; all but that gap itself is in it."""
 
     type_names: tuple[str, ...]
-    mean_gap: float  # in the data's unit
+    mean_gap: Positive  # in the data's unit
     log_gap_mean: float
-    log_gap_deviation: float
-    resolution: float  # the shortest gap above 0
-    horizon: float  # no gap is expected to be longer
-    sequences: int = 0  # how many all data had, to tell whether they are still the same
-    events: int = 0
+    log_gap_deviation: Positive
+    resolution: Positive  # the shortest gap above 0
+    horizon: Positive  # no gap is expected to be longer
+    sequences: Whole = 0  # how many all data had, to tell whether they are still the same
+    events: Whole = 0
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Scales":
         """What `as_json` made."""
-        return cls(**{**kept, "type_names": tuple(kept["type_names"])})
+        return read(cls, kept, f"{place_of(kept)}: learned")
 
     def as_json(self) -> dict[str, Any]:
         """Lists, numbers and strings."""

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from subquad.attention import require_causal
-from subquad.checking import AtLeastTwo, Checked, Count, NonNegative, Seed, Whole
+from subquad.checking import AtLeastTwo, Checked, Count, FileName, NonNegative, Seed, Whole, Words
 from subquad.errors import SubquadError
-from subquad.models import ModelOptions, detached
+from subquad.models import ModelOptions, Size, detached, with_stack
 from subquad.results import Row
 from subquad.tasks.buckets import Buckets
 from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
@@ -25,7 +25,7 @@ from subquad.tasks.events.judging import UNITS, metric_rows, residual_rows, trut
 from subquad.tasks.events.likelihood import Integral
 from subquad.tasks.events.loading import EventSplits, load_sequences, load_splits
 from subquad.tasks.events.metrics import Baselines, accuracy, rmse
-from subquad.tasks.events.model import EventModel, HeadOptions
+from subquad.tasks.events.model import EventModel, HeadOptions, event_numbers
 from subquad.tasks.events.repairs import Backwards, Broken, Repairs, Ties
 from subquad.tasks.events.scales import Scales, learn
 from subquad.tasks.events.scoring import Scored, encode, score
@@ -36,15 +36,18 @@ from subquad.types import AttentionOptions, Counted
 SHARE = 5
 """Of simulated sequences there are so many times fewer for development, and as many for the test."""
 
+SEQUENCE_BYTES = 500
+"""Memory of a simulated sequence, at least: its name, and the times and types of some thirty events or more."""
+
 
 @dataclass(frozen=True)
 class Events(Checked):
     """When the next event comes and of which type: on simulated sequences, or on your own."""
 
-    data: str = ""  # a folder, a file, or a name such as easytpp/taxi; simulated sequences unless told
-    sequence_column: str = ""  # of a table: "sequence" or "id" unless told
-    time_column: str = ""  # numbers or ISO dates; "time" unless told
-    type_column: str = ""  # "type" unless told
+    data: FileName = ""  # a folder, a file, or a name such as easytpp/taxi; simulated sequences unless told
+    sequence_column: Words = ""  # of a table: "sequence" or "id" unless told
+    time_column: Words = ""  # numbers or ISO dates; "time" unless told
+    type_column: Words = ""  # "type" unless told
     ties: Ties = "keep"  # events at the time of the one before: keep, refuse, spread over half of the smallest gap, or drop
     backwards: Backwards = "refuse"  # events before the one before: refuse or sort
     broken: Broken = "refuse"  # events without a time or of no type: refuse or drop
@@ -80,6 +83,11 @@ class Events(Checked):
         """What is read from the stack."""
         given = (self.head, self.inner, self.integral, self.integral_points, self.components, self.types_see_gap)
         return HeadOptions(*given, self.type_weight, self.time_weight)
+
+    def size(self, attention: AttentionOptions, model: ModelOptions, types: int = 1) -> Size:
+        """What its model and simulated sequences need, at least. The number of types is known once the data are."""
+        size = with_stack(event_numbers(types, model.model_width, self.heads), attention, model)
+        return size._replace(data_bytes=0 if self.data else self.sequences * SEQUENCE_BYTES)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
         """The task itself. With what was learned before, the data are read only when they are needed."""

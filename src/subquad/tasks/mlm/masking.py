@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from subquad.checking import Checked, InnerShare, Share
 from subquad.tasks.mlm.corpus import Windows
 from subquad.tasks.mlm.vocabulary import FIRST, MASK
 
@@ -21,12 +22,12 @@ class MaskedBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Masking:
+class Masking(Checked):
     """Of the chosen tokens most become [MASK], some any other token, and the rest stays: nowhere can a model be sure."""
 
-    share: float
-    blank: float
-    random: float
+    share: InnerShare
+    blank: Share
+    random: Share
     whole_words: bool
 
     def mask(self, windows: Windows, size: int, generator: torch.Generator) -> MaskedBatch:

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from subquad.checking import AtLeastTwo, Checked, Count, InnerShare, Seed, Share
+from subquad.checking import STRICT, AtLeastTwo, Checked, Count, FileName, InnerShare, Seed, Share, Whole, read_as
 from subquad.errors import SubquadError
-from subquad.models import ModelOptions
-from subquad.results import Row
+from subquad.models import ModelOptions, Size, linear_numbers, with_stack
+from subquad.results import Row, place_of
 from subquad.tasks.buckets import bounded
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.corpus import FEW, SplitName, TextSplits, Tokens, split_texts
@@ -44,7 +45,7 @@ GUESSES = 3  # that an answer names for each [MASK]
 class Mlm(Checked):
     """Words that were taken out of a text, from those around them: Python's own help, or your texts."""
 
-    text: str = ""  # a folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; Python's help topics unless told
+    text: FileName = ""  # a folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; Python's help topics unless told
     vocabulary: VocabularyKind = "wordpiece"  # pieces of words are learned by the package tokenizers
     vocabulary_size: Count = 4096  # tokens at most, for characters and wordpiece
     lowercase: bool = True  # for wordpiece
@@ -71,9 +72,27 @@ class Mlm(Checked):
                 f"{self.random_share}"
             )
 
+    def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
+        """What its model needs, at least, with a vocabulary of so many symbols: none where the texts are not read yet."""
+        width = model.model_width
+        vectors = (1 if model.tied else 2) * symbols * width + symbols
+        return with_stack(vectors + linear_numbers(width, width) + 2 * width, attention, model)._replace(
+            data_bytes=length_bytes(self.length)
+        )
+
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "MlmTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
         return MlmTask(self, learned)
+
+
+class LearnedFields(TypedDict):
+    """What a run keeps of its texts."""
+
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+
+    vocabulary: dict[str, Any]
+    documents: Whole
+    characters: Whole
 
 
 class HeldOut(NamedTuple):
@@ -100,7 +119,8 @@ class MlmTask:
     takes_text = True  # lines are given to `reply` as they are
 
     def __init__(self, options: Mlm, learned: Mapping[str, Any] | None = None) -> None:
-        self.options, self.kept = options, learned
+        self.options = options
+        self.kept = None if learned is None else read_as(LearnedFields, learned, f"{place_of(learned)}: learned")
 
     @cached_property
     def documents(self) -> Documents:
@@ -291,6 +311,11 @@ class MlmTask:
             raise SubquadError(f"the {which} split has no tokens: give more text")
         windows = tokens.windows(begin[some], end[some])
         return HeldOut(options.masking.mask(windows, self.vocabulary.size, drawing), documents[some])
+
+
+def length_bytes(length: int) -> int:
+    """Bytes that `check_length` needs at least: three inputs and an output of two numbers for each position."""
+    return 4 * 4 * 2 * length
 
 
 def check_length(length: int, attention: AttentionOptions, model: ModelOptions) -> None:

@@ -3,19 +3,33 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Required
 
 import numpy as np
 from jaxtyping import Bool, Int
 from numpy import ndarray
+from typing_extensions import TypedDict
 
+from subquad.checking import STRICT, read_as
 from subquad.errors import SubquadError
+from subquad.results import place_of
 
 PAD, MASK, UNKNOWN, FIRST = range(4)  # behind a text, what is to be found, what was never seen, the first of the others
 BLANK = "[MASK]"
 """How a user writes the token that is to be found."""
 
 VocabularyKind = Literal["bytes", "characters", "wordpiece"]
+
+
+class VocabularyFields(TypedDict, total=False):
+    """What `as_json` gives. Which of the fields are there depends on the kind."""
+
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+
+    kind: Required[VocabularyKind]
+    characters: str
+    pieces: list[str]
+    lowercase: bool
 
 
 class Vocabulary(Protocol):
@@ -189,14 +203,25 @@ def learn_vocabulary(kind: VocabularyKind, texts: Sequence[str], *, most: int, l
 
 def vocabulary_from(values: Mapping[str, Any]) -> Vocabulary:
     """From what a run keeps."""
-    kind = values.get("kind")
-    if kind == "bytes":
+    place = f"{place_of(values)}: learned: vocabulary"
+    fields = read_as(VocabularyFields, values, place)
+    if fields["kind"] == "bytes":
         return Bytes()
-    if kind == "characters":
-        return Characters(values["characters"])
-    if kind == "wordpiece":
-        return Wordpiece(values["pieces"], lowercase=values["lowercase"])
-    raise SubquadError(f"the run's vocabulary is of a kind that is not known, {kind!r}: update subquad to read it")
+    if fields["kind"] == "characters":
+        known: list[str] = list(_required(fields, "characters", place))
+        if known != sorted(set(known)) or not known:
+            raise SubquadError(f"{place}: characters must be some that are in order, each once: the file is damaged")
+        return Characters("".join(known))
+    pieces: list[str] = _required(fields, "pieces", place)
+    if tuple(pieces[:FIRST]) != SPECIAL or len(set(pieces)) < len(pieces):
+        raise SubquadError(f"{place}: pieces must begin with {', '.join(SPECIAL)}, each once: the file is damaged")
+    return Wordpiece(pieces, lowercase=_required(fields, "lowercase", place))
+
+
+def _required(fields: Mapping[str, Any], name: str, place: str) -> Any:
+    if name not in fields:
+        raise SubquadError(f"{place} lacks {name}: the file is damaged")
+    return fields[name]
 
 
 def encode_blanks(vocabulary: Vocabulary, text: str) -> Int[ndarray, "n"]:

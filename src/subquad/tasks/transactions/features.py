@@ -8,7 +8,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from subquad.checking import Checked, Count, Positive, read
 from subquad.errors import SubquadError
+from subquad.results import place_of
 from subquad.tasks.transactions.histories import Histories, first_events
 from subquad.tasks.transactions.times import DAY
 
@@ -23,7 +25,7 @@ FIELDS = (*IDS, *NUMBERS)
 
 
 @dataclass(frozen=True)
-class Features:
+class Features(Checked):
     """From an event to numbers, the same for every client to come."""
 
     codes: tuple[str, ...]  # number 0 stands for every other code
@@ -31,21 +33,20 @@ class Features:
     amounts: Amounts
     edges: tuple[float, ...]  # between bins of amounts
     amount_mean: float  # of sign(amount) log(1 + |amount|)
-    amount_scale: float
+    amount_scale: Positive
     gap_mean: float  # of log(1 + seconds since the last event)
-    gap_scale: float
+    gap_scale: Positive
     age_mean: float  # of the seconds since the client's first event
-    age_scale: float
+    age_scale: Positive
     fields: tuple[str, ...]  # which of code, type and amount the data had
     labels: tuple[str, str]
-    clients: int = 0  # how many all data had, to tell whether they are still the same
-    events: int = 0
+    clients: Count = 1  # how many all data had, to tell whether they are still the same
+    events: Count = 1
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Features":
         """What `as_json` made."""
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-        return cls(**values)
+        return read(cls, kept, f"{place_of(kept)}: learned")
 
     def as_json(self) -> dict[str, Any]:
         """Lists, numbers and strings."""
@@ -56,7 +57,7 @@ class Features:
         """How many symbols each field of `IDS` has, the unknown one included."""
         return len(self.codes) + 1, len(self.types) + 1, len(self.edges) + 2, WEEKDAYS
 
-    def check(self, histories: Histories) -> None:
+    def require_fields(self, histories: Histories) -> None:
         """Refuses events that lack what the model was trained with."""
         for field in self.fields:
             if field not in histories.fields:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.models import Encoder, ModelOptions
+from subquad.models import Encoder, ModelOptions, linear_numbers
 from subquad.tasks.transactions.features import IDS, NUMBERS, UNKNOWN
 from subquad.types import AttentionOptions
 
@@ -51,6 +51,13 @@ class EventEmbedding(nn.Module):
             summed = summed + nn.functional.embedding(events[..., field].long(), vectors)
         mixed, gate = self.mix(self.norm(summed)).chunk(2, dim=-1)
         return mixed * (1.0 + gate)
+
+
+def classifier_numbers(symbols: int, width: int, pooling: Pooling) -> int:
+    """Parameters of `Classifier` beside its stack, with so many symbols in all fields together."""
+    embedding = (symbols + len(NUMBERS)) * width + 2 * width + linear_numbers(width, 2 * width)
+    pooled = {"last": 0, "mean": 1, "attention": 1 + linear_numbers(width, 1)}
+    return embedding + pooled[pooling] + linear_numbers(width, 1)
 
 
 class Classifier(nn.Module):

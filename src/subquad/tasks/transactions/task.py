@@ -13,9 +13,9 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, Seed, Whole, check
+from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, FileName, Seed, Whole, Words, check
 from subquad.errors import OptionError, SubquadError
-from subquad.models import ModelOptions
+from subquad.models import ModelOptions, Size, with_stack
 from subquad.results import Row
 from subquad.tasks.buckets import Buckets, bounded
 from subquad.tasks.transactions.batches import EventBatch, pad
@@ -23,23 +23,26 @@ from subquad.tasks.transactions.features import Amounts, Features, learn
 from subquad.tasks.transactions.histories import Histories
 from subquad.tasks.transactions.loading import Columns, load_histories
 from subquad.tasks.transactions.metrics import accuracy, accuracy_interval, auroc, auroc_interval
-from subquad.tasks.transactions.model import Classifier, Pooling
+from subquad.tasks.transactions.model import Classifier, Pooling, classifier_numbers
 from subquad.tasks.transactions.simulator import Simulator
 from subquad.tasks.transactions.splits import SplitName, Splits, split
 from subquad.types import AttentionOptions, Counted
+
+CLIENT_BYTES, EVENT_BYTES = 64, 60
+"""Memory of a simulated client's name, and of an event with its features, at least."""
 
 
 @dataclass(frozen=True)
 class Transactions(Checked):
     """A client's class from the history of card transactions: simulated ones, or your own."""
 
-    data: str = ""  # Sberbank's or Berka's folder, or a table in CSV or Parquet; simulated clients unless told
-    label: str = ""  # the table's column with the label; for Berka age (born before 1950) or gender
-    client_column: str = ""  # of a table: "client" or "customer_id" unless told
-    time_column: str = ""  # seconds, ISO dates or "D HH:MM:SS"; "time" or "tr_datetime" unless told
-    code_column: str = ""  # what was bought; "code" or "mcc_code", if there is one, unless told
-    type_column: str = ""  # how it was paid; "type" or "tr_type", if there is one, unless told
-    amount_column: str = ""  # "amount", if there is one, unless told
+    data: FileName = ""  # Sberbank's or Berka's folder, or a table in CSV or Parquet; simulated clients unless told
+    label: Words = ""  # the table's column with the label; for Berka age (born before 1950) or gender
+    client_column: Words = ""  # of a table: "client" or "customer_id" unless told
+    time_column: Words = ""  # seconds, ISO dates or "D HH:MM:SS"; "time" or "tr_datetime" unless told
+    code_column: Words = ""  # what was bought; "code" or "mcc_code", if there is one, unless told
+    type_column: Words = ""  # how it was paid; "type" or "tr_type", if there is one, unless told
+    amount_column: Words = ""  # "amount", if there is one, unless told
     amounts: Amounts = "quantile"  # amounts as bins with as many events in each, or as scaled logarithms
     pooling: Pooling = "mean"  # how the positions of a history become one vector
     latest: Count = 100_000  # events of a client that are kept: the last ones
@@ -71,6 +74,13 @@ class Transactions(Checked):
             raise OptionError("fold", f"must be below the number of folds, {self.folds}, but is {self.fold}")
         if not self.data:
             check(self.simulator)
+
+    def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
+        """What its model, a training step and simulated clients need, at least. Symbols are known once the data are."""
+        shortest = 0 if self.data else self.shortest_history
+        size = with_stack(classifier_numbers(symbols, model.model_width, self.pooling), attention, model)
+        simulated = 0 if self.data else self.clients * (CLIENT_BYTES + shortest * EVENT_BYTES)
+        return size._replace(positions=min(shortest, self.latest), data_bytes=simulated)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "TransactionsTask":
         """The task itself. With what was learned before, the data are read only when they are needed."""
@@ -215,7 +225,7 @@ class TransactionsTask:
     def scores(self, model: nn.Module, which: SplitName | Histories) -> Float[ndarray, "clients"]:
         """How likely each client is of class 1: those of a split, or new ones."""
         if isinstance(which, Histories):
-            self.features.check(which)
+            self.features.require_fields(which)
             histories = which.latest(self.options.latest)
             return self._scores(model, histories, self.features.encode(histories), np.arange(len(histories.clients)))
         histories, splits = self.data
