@@ -22,5 +22,6 @@ def test_every_promise_names_a_test_that_exists() -> None:
         named = NAMED_TEST.findall(promise)
         assert named, f"this promise names no test: {promise}"
         for file, name in named:
-            functions = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
+            nodes = ast.walk(ast.parse((ROOT / file).read_text()))
+            functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
             assert name in functions, f"{file} has no {name}, which a promise names"
