@@ -90,6 +90,12 @@ def inputs(
     return [(scale * x).to(dtype).requires_grad_() for x in drawn]
 
 
+def gradients(mixed: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
+    """Of a sum with fixed random weights, so that no gradient cancels."""
+    weights = torch.randn(mixed.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64).to(mixed.dtype)
+    return torch.autograd.grad(mixed, of, weights, allow_unused=True, materialize_grads=True)
+
+
 def equation(attend: nn.Module, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool = False) -> Tensor:
     """The mechanism's reference equation. A new mechanism needs an entry here, and one in ops/reference.py."""
     return EQUATIONS[next(kind for kind in type(attend).__mro__ if kind in EQUATIONS)](attend, q, k, v, keep, causal)

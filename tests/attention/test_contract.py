@@ -1,6 +1,7 @@
 """What every mechanism must satisfy. A new entry of MECHANISMS is tested here by itself."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from tests.attention.cases import CASES, CAUSAL, HEADS, WIDTH, build, equation, inputs
+from tests.attention.cases import CASES, CAUSAL, HEADS, WIDTH, build, equation, gradients, inputs
 
 every = pytest.mark.parametrize("name", CASES)
 every_causal = pytest.mark.parametrize("name", CAUSAL)
-
-
-def gradients(mixed: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
-    """Of a sum with fixed random weights, so that no gradient cancels."""
-    weights = torch.randn(mixed.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64).to(mixed.dtype)
-    return torch.autograd.grad(mixed, of, weights, allow_unused=True, materialize_grads=True)
 
 
 def some_keep(batch: int, keys: int) -> Tensor:
@@ -245,6 +240,35 @@ def test_autocast_changes_nothing_inside(name: str) -> None:
         under = attend(q, k, v)
     tight = 1e-2 if name.startswith(("softmax", "linformer")) else 1e-6  # PyTorch's own attention does follow autocast
     assert_close(under.float(), plain, rtol=tight, atol=tight)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value_width", [WIDTH, 5, 11])
+def test_a_backward_inside_autocast_is_the_one_outside(name: str, dtype: torch.dtype, value_width: int) -> None:
+    if "convolution" in name and value_width != WIDTH:
+        pytest.skip("its slots mix the coordinates of keys or values, which are as many")
+    attend = build(name, torch.float32)
+    q, k, _ = inputs(133, dtype=torch.float32)
+    v = torch.randn(2, HEADS, 133, value_width, requires_grad=True)
+    of = (q, k, v, *attend.parameters())
+    for form in [attend, *([partial(mixed_calls, attend)] if name in CAUSAL else [])]:
+        for keep in (None, some_keep(2, 133)):
+            with torch.autocast("cpu", dtype):
+                inside = gradients(form(q, k, v, keep=keep), *of)
+                mixed = form(q, k, v, keep=keep)
+            assert_close(inside, gradients(mixed, *of), rtol=0, atol=0)
+
+
+def mixed_calls(attend: Any, q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None) -> Tensor:
+    """The causal form: a piece, a step, and the rest of the sequence."""
+    state, parts = None, []
+    for piece in (slice(0, 70), slice(70, 71), slice(71, q.shape[2])):
+        some, real = [x[:, :, piece] for x in (q, k, v)], None if keep is None else keep[:, piece]
+        one = some[0].shape[2] == 1
+        mixed, state = attend.step(*some, state) if one else attend.causal(*some, state, keep=real)
+        parts.append(mixed)
+    return torch.cat(parts, dim=2)
 
 
 @every

@@ -17,8 +17,9 @@ from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.checking import Checked, Count, Exponent
 from subquad.feature_maps import FeatureMap, FeatureMapOptions, Learned
 from subquad.ops import hybrid, linear, reference
+from subquad.ops.autocast import product, without_autocast
 from subquad.ops.packing import Packed, pack, pick, put, unpack
-from subquad.ops.sums import LinearState, empty_state, precise, without_autocast
+from subquad.ops.sums import LinearState, empty_state, precise
 from subquad.types import Features, Keep, Keys, MechanismSize, Mixed, Queries, Room, Traits, Values
 
 Rest = FeatureMapOptions | Literal["none"]
@@ -124,7 +125,7 @@ class HybridAttention(nn.Module):
                 for held, new in ((state.keys, k), (state.values, v))
             )
             dtype, block = state.sums.dtype, self.options.block
-            scores = (q.to(dtype) * (hybrid.LOG2_E / math.sqrt(self.width))) @ keys.to(dtype).mT
+            scores = product(q.to(dtype) * (hybrid.LOG2_E / math.sqrt(self.width)), keys.to(dtype).mT)
             seen = torch.arange(2 * block, device=q.device) <= state.filled[:, None]
             scores = scores.masked_fill(~seen[:, None, None, :], -math.inf)
             near = hybrid.Near(scores[:, :, None], values.to(dtype)[:, :, None])

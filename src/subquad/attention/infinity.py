@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.checking import Checked, Count, InnerShare, NonNegative, Positive, Whole
 from subquad.errors import SubquadError
-from subquad.ops import memory
+from subquad.ops import exact, memory
+from subquad.ops.autocast import product, without_autocast
 from subquad.ops.packing import Packed, Segment, join, pack, pick, put, real, segments, unpack
-from subquad.ops.sums import precise, without_autocast
+from subquad.ops.sums import precise
 from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
 WIDEST = 0.5
@@ -176,7 +177,7 @@ class InfinityAttention(nn.Module):
             reuse = reuse and state is not None
             keys, values = (put(x, new, before.filled, reuse=reuse) for x, new in ((before.keys, k), (before.values, v)))
             seen = torch.arange(keys.shape[2], device=q.device) <= before.filled[:, None]
-            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen[:, None, None, :])
+            mixed = exact.attend(q, keys, values, seen[:, None, None, :])
             held = before.memory
             if self.options.basis:
                 recalled, histogram = self._recall(q, held, None)
@@ -191,8 +192,8 @@ class InfinityAttention(nn.Module):
 
     def densities(self, q: Queries, signal: Tensor) -> tuple[Tensor, Tensor]:
         """Equations 6 and 7: mu and sigma^2 of each query. K q is never made: the weights meet the keys first."""
-        guides = torch.einsum("hcm,bhmd->bhcd", self.weight.to(signal.dtype), signal[..., : self.width])
-        scores = q.to(signal.dtype) @ guides.mT / math.sqrt(self.width) + self.bias.to(signal.dtype)[:, None]
+        guides = product(self.weight.to(signal.dtype), signal[..., : self.width])
+        scores = product(q.to(signal.dtype), guides.mT) / math.sqrt(self.width) + self.bias.to(signal.dtype)[:, None]
         return torch.sigmoid(scores[..., 0]), F.softplus(scores[..., 1])
 
     def _start(self) -> None:
@@ -260,10 +261,10 @@ class InfinityAttention(nn.Module):
         """Causal softmax attention of a segment."""
         q, k, v = pieces[at]
         if not (self.options.previous and at):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return exact.attend(q, k, v, causal=True)
         k, v = (torch.cat(both, dim=2) for both in ((pieces[at - 1].k, k), (pieces[at - 1].v, v)))
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(self.options.segment)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return exact.attend(q, k, v, mask)
 
     def _recall(self, q: Tensor, held: Memory, asking: Tensor | None) -> tuple[Tensor, Tensor]:
         """What the memory says to these queries, and the histogram with the attention of those that are `asking`."""
@@ -285,11 +286,11 @@ class InfinityAttention(nn.Module):
         segment = torch.cat([k, v], dim=3).to(held.signal.dtype)
         if self.options.detached:
             segment = segment.detach()
-        alone = self.first @ segment
+        alone = product(self.first, segment)
         signal = alone
         if not first:
             begun = (held.written > 0)[:, None, None, None]
-            signal = torch.where(begun, self._contracted(held) + self.new @ segment, alone)
+            signal = torch.where(begun, self._contracted(held) + product(self.new, segment), alone)
         histogram, written = torch.zeros_like(held.histogram), held.written + 1
         if full is True:
             return Memory(signal, histogram, written)
@@ -302,11 +303,11 @@ class InfinityAttention(nn.Module):
     def _contracted(self, held: Memory) -> Tensor:
         """The memory, read at points and pressed into [0, tau]: what is read often gets more room there."""
         if not self.options.sticky:
-            return self.past @ held.signal
+            return product(self.past, held.signal)
         with torch.no_grad():
             points = memory.draw(held.histogram, self.places.to(held.signal), self.within.to(held.signal))
             bumps = memory.evaluate_basis(self._basis(), points)[:, None]  # b 1 p m
-        return self.kept @ (bumps @ held.signal)
+        return product(self.kept, product(bumps, held.signal))
 
     def _rest(self, packed: Packed, held: Memory) -> InfinityState:
         """The state after the last segment, full or not."""
@@ -359,7 +360,7 @@ class InfinityAttention(nn.Module):
         if keep is not None:
             start = first * self.options.segment
             mask = real(packed, start, start + k.shape[2])[:, None, None, :]
-        return F.scaled_dot_product_attention(pieces[at].q, k, v, attn_mask=mask)
+        return exact.attend(pieces[at].q, k, v, mask)
 
     def _append(self, held: Memory, packed: Packed, piece: Segment, at: int) -> Memory:
         full = True if packed.places is None else packed.total >= (at + 1) * self.options.segment
@@ -381,7 +382,7 @@ class InfinityAttention(nn.Module):
         t = t.masked_fill(place < 0, torch.nan)
         solved = memory.ridge(self._basis(), t, self.options.ridge)[:, None]
         segment = torch.cat([k, v], dim=3).to(held.signal.dtype)
-        alone = solved @ (segment.detach() if self.options.detached else segment)
+        alone = product(solved, segment.detach() if self.options.detached else segment)
         signal = torch.where(part[:, None, None, None], alone, written.signal)
         return written._replace(signal=signal, written=torch.where(part, 1, written.written))
 
@@ -396,7 +397,7 @@ class InfinityAttention(nn.Module):
         places = last + torch.arange(min(segment, length), device=q.device)
         seen = (places < packed.total[:, None])[:, None, None, :]
         k, v = (pick(x, places.clamp(max=max(0, length - 1))) for x in (packed.k, packed.v))
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        mixed = exact.attend(q, k, v, seen)
         if self.options.basis and length > segment:
             mixed = mixed + self._recall(q, held, None)[0]
         return mixed

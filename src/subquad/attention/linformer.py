@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from subquad.attention.checks import check_inputs, check_result
 from subquad.checking import Checked, Count
 from subquad.errors import SubquadError
-from subquad.ops.sums import precise, without_autocast
+from subquad.ops import exact
+from subquad.ops.autocast import product, without_autocast
+from subquad.ops.sums import precise
 from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
 Method = Literal["learned", "mean", "convolution"]
@@ -79,7 +81,7 @@ class LinformerAttention(nn.Module):
             slots_k, slots_v, used = self.projection(k, v, keep)
             mask = None if used is None else used[:, None, None, :]
             # a slot is a sum, too large to be rounded to half precision
-            mixed = F.scaled_dot_product_attention(q.to(slots_k.dtype), slots_k, slots_v, attn_mask=mask)
+            mixed = exact.attend(q.to(slots_k.dtype), slots_k, slots_v, mask)
         return check_result(mixed.to(v.dtype), q, k, v, q, slots_k, slots_v)
 
 
@@ -125,7 +127,7 @@ class LearnedSlots(SlotProjection):
         b, h, n, d = x.shape
         g = len(weight)
         grouped = x.unflatten(1, (g, h // g)).permute(1, 3, 0, 2, 4)  # g n b h/g d
-        slots = torch.bmm(weight[..., :n].to(x.dtype), grouped.reshape(g, n, b * h // g * d))
+        slots = product(weight[..., :n].to(x.dtype), grouped.reshape(g, n, b * h // g * d))
         return slots.view(g, self.options.k, b, h // g, d).permute(2, 0, 3, 1, 4).flatten(1, 2)
 
 
@@ -174,7 +176,8 @@ class ConvolutionSlots(SlotProjection):
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
         """A convolution whose kernel is as long as its stride is a product with each run of positions."""
         filled = F.pad(x, (0, 0, 0, -x.shape[2] % self.stride))
-        return filled.unflatten(2, (filled.shape[2] // self.stride, self.stride)).flatten(3) @ weight.to(x.dtype)
+        runs = filled.unflatten(2, (filled.shape[2] // self.stride, self.stride)).flatten(3)
+        return product(runs, weight.to(x.dtype))
 
 
 _METHODS: dict[str, type[SlotProjection]] = {

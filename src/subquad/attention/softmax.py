@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subquad.attention.checks import check_inputs, check_result, check_state
 from subquad.checking import Checked
-from subquad.ops import reference
+from subquad.ops import exact, reference
 from subquad.ops.sums import precise
 from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
@@ -92,12 +91,12 @@ class SoftmaxAttention(nn.Module):
             q, k = q.to(precise(q.dtype)), k.to(precise(k.dtype))
             return reference.attend(reference.softmax_weights(q, k, keep, causal).to(v.dtype), v)
         if keep is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            return exact.attend(q, k, v, causal=causal)
         if causal and q.shape[2] > 1:
             mask = reference.visible(q.shape[2], k.shape[2], keep, causal, q.device)
         else:
             mask = keep[:, None, None, :]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return exact.attend(q, k, v, mask)
 
 
 def _blanked(x: Tensor, keep: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from subquad.attention import HybridAttention
 from subquad.attention.looking import Call, watched
 from subquad.conversion.convertible import Convertible
 from subquad.ops import reference
-from subquad.ops.sums import precise, without_autocast
+from subquad.ops.autocast import without_autocast
+from subquad.ops.sums import precise
 from subquad.tasks.mlm.masking import MaskedBatch
 
 QUERIES = 128

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from subquad.checking import Checked, Count
 from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
+from subquad.ops.autocast import product
 from subquad.types import FeatureFunction, Features, MechanismSize, Room
 
 
@@ -56,7 +57,7 @@ class LearnedSide(FeatureMap):
     def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
         if room is not None:
             return Features(self._write(x, room), None)
-        logits = (x * x.shape[-1] ** -0.25) @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
+        logits = product(x * x.shape[-1] ** -0.25, self.weight.to(x.dtype)) + self.bias.to(x.dtype)
         return Features(torch.cat([logits.softmax(-1), (-logits).softmax(-1)], dim=-1), None)
 
     def _write(self, x: Float[Tensor, "b h n d"], room: Room) -> Float[Tensor, "b h n m"]:

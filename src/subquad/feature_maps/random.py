@@ -13,6 +13,7 @@ from subquad.checking import Checked, Count, NonNegative
 from subquad.errors import SubquadError
 from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
 from subquad.ops import calibration, projections
+from subquad.ops.autocast import product
 from subquad.types import FeatureFunction, Features, MechanismSize, Room
 
 Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
@@ -79,7 +80,7 @@ class RandomMap(FeatureMap):
     def _project(self, x: Tensor, scale: float, room: Room | None) -> Tensor:
         """scale omega . y, the scale folded into the small matrix."""
         omega = (self.omega * (scale * x.shape[-1] ** -0.25)).to(x.dtype)
-        return x @ omega if room is None else project(x, omega, room)
+        return product(x, omega) if room is None else project(x, omega, room)
 
     def _unproject(self, gradient: Tensor, d: int) -> Tensor:
         """The gradient for x from the one for omega . y."""
@@ -259,12 +260,12 @@ class CalibratedSide(FeatureMap):
 
     def _turned(self, x: Float[Tensor, "b h n d"]) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n 1"]]:
         """y and t times log2 e, for exponents of 2."""
-        turned = x @ (LOG2_E * self.affine).to(x.dtype) + (LOG2_E * self.offset).to(x.dtype)
+        turned = product(x, (LOG2_E * self.affine).to(x.dtype)) + (LOG2_E * self.offset).to(x.dtype)
         return turned[..., :-1], turned[..., -1:]
 
     def _project(self, y: Float[Tensor, "b h n d"], room: Room | None) -> Float[Tensor, "b h n r"]:
         omega = self._omega.to(y.dtype)
-        logits = y @ omega if room is None else project(y, omega, room)
+        logits = product(y, omega) if room is None else project(y, omega, room)
         return logits if self.bias is None else logits.add_((LOG2_E * self.bias).to(y.dtype))
 
 

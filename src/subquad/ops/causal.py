@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from subquad.ops.autocast import needs_gradient, product, without_autocast
 from subquad.ops.chunks import attend_in_chunks
 from subquad.ops.linear import prefers_parallel
 from subquad.ops.sums import (
@@ -28,11 +29,9 @@ from subquad.ops.sums import (
     finite,
     kept,
     kept_features,
-    needs_gradient,
     or_infinite,
     precise,
     reciprocal,
-    without_autocast,
 )
 from subquad.types import FeatureFunction
 
@@ -85,7 +84,7 @@ def step(
         sums = sums.addcmul_(keys.mT, v)
         norms = norms.add_(keys.squeeze(2))
         total = torch.linalg.vecdot(queries, norms.unsqueeze(2)).unsqueeze(3)
-        mixed = (queries @ sums).div_(or_infinite(total))
+        mixed = product(queries, sums).div_(or_infinite(total))
         return mixed if mixed.dtype == dtype else mixed.to(dtype), LinearState(sums, norms, peak)
 
 
@@ -124,20 +123,21 @@ def attend_parallel(
     after = peak[:, :, :, -1, 0]  # b h t
     before = torch.cat([state.peak[..., None], after[:, :, :-1]], dim=2)
     share = torch.exp2(exponent - finite(after)[..., None, None])
-    sums = torch.cat([state.sums[:, :, None], (keys * share).mT @ values], dim=2)  # what the past and each chunk adds
+    # what the past and each chunk adds
+    sums = torch.cat([state.sums[:, :, None], product((keys * share).mT, values)], dim=2)
     norms = torch.cat([state.norms[:, :, None], (keys * share).sum(3)], dim=2)
     peaks = torch.cat([state.peak[..., None], after], dim=2)
     # the sums up to and with chunk t: 2^(peak_s - peak_t) of every s <= t; one small product, and nothing to overflow
     fade = torch.exp2(peaks[..., None, :] - finite(peaks)[..., None]).tril()
-    sums = (fade @ sums.flatten(3)).unflatten(3, sums.shape[3:])
-    norms = fade @ norms
+    sums = product(fade, sums.flatten(3)).unflatten(3, sums.shape[3:])
+    norms = product(fade, norms)
 
     size = queries.shape[3]
     future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
-    scores = (queries @ keys.mT) * torch.exp2((exponent.mT - finite(peak)).masked_fill(future, -math.inf))
+    scores = product(queries, keys.mT) * torch.exp2((exponent.mT - finite(peak)).masked_fill(future, -math.inf))
     rows = torch.exp2(before[..., None, None] - finite(peak))
     total = scores.sum(-1, keepdim=True) + rows * along(queries, norms[:, :, :-1])
-    mixed = (scores @ values + rows * (queries @ sums[:, :, :-1])) * reciprocal(total)
+    mixed = (product(scores, values) + rows * product(queries, sums[:, :, :-1])) * reciprocal(total)
     return mixed.flatten(2, 3)[:, :, :n].to(v.dtype), LinearState(sums[:, :, -1], norms[:, :, -1], peaks[:, :, -1])
 
 

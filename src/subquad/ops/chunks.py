@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from subquad.ops.autocast import needs_gradient, outside_autocast
 from subquad.ops.linear import quotient
 from subquad.ops.scratch import Scratch
 from subquad.ops.sums import (
@@ -33,7 +34,6 @@ from subquad.ops.sums import (
     flat_keys,
     kept,
     kept_features,
-    needs_gradient,
     new_mixed,
     precise,
     reciprocal,
@@ -97,6 +97,7 @@ class _Chunks(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @outside_autocast
     def backward(
         ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
     ) -> tuple[Tensor | None, ...]:

@@ -22,9 +22,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from subquad.ops.autocast import needs_gradient, outside_autocast, product
 from subquad.ops.linear import prefers_parallel
 from subquad.ops.scratch import WORKING_SET, Scratch
-from subquad.ops.sums import LinearState, finite, needs_gradient, precise, reciprocal
+from subquad.ops.sums import LinearState, finite, precise, reciprocal
 from subquad.types import FeatureFunction, Features
 
 LOG2_E = math.log2(math.e)
@@ -133,6 +134,7 @@ class _Around(torch.autograd.Function):
         return sums
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         summed: Tensor = _Around.apply(gradient)  # type: ignore[no-untyped-call]
         return summed
@@ -146,7 +148,7 @@ def mix(
     log_gain: Float[Tensor, "h"],
 ) -> Float[Tensor, "b h t c e"]:
     """Blocks of queries over what is near and the sums of the rest, whose last column is that of the norms."""
-    rest = queries.values @ sums
+    rest = product(queries.values, sums)
     level = finite(peak)[..., None, None] + (LOG2_E * log_gain)[:, None, None, None]
     level = level if queries.exponent is None else level + queries.exponent
     height = level.detach() + rest[..., -1:].detach().abs().log2()  # -inf where there is no rest
@@ -154,7 +156,7 @@ def mix(
     weights = near.scores.sub_(top).exp2_()  # in place: they are as large as all the rest together
     limit = torch.where(height == -math.inf, HIGHEST_OF_NONE, HIGHEST)
     rest = rest * torch.exp2(torch.minimum(level - top, limit))
-    mixed = weights @ near.values + rest[..., :-1]
+    mixed = product(weights, near.values) + rest[..., :-1]
     return mixed * reciprocal(weights.sum(-1, keepdim=True) + rest[..., -1:])
 
 
@@ -171,7 +173,7 @@ def _near(
     """Own block and neighbours, before and, unless causal, behind: of some of the blocks. Without `valid` all is real."""
     keys, values = (_beside(x, block, part, causal=causal) for x in (k, v))
     queries = cut(q[:, :, part.start * block : part.stop * block] * (LOG2_E / math.sqrt(q.shape[-1])), block)
-    scores = queries @ keys.mT
+    scores = product(queries, keys.mT)
     inside = part.start > 0 and (part.stop + 1) * block <= k.shape[2]
     if valid is None and inside and not causal:
         return Near(scores, values)
@@ -201,11 +203,12 @@ def _block_sums(keys: Features, v: Tensor, valid: Bool[Tensor, "b n"] | None, bl
     ones = cut(F.pad(v, (0, 1), value=1.0), block)
     if keys.exponent is None:
         empty = values.new_zeros(values.shape[:3])
-        return values.mT @ ones, empty
+        return product(values.mT, ones), empty
     exponent = keys.exponent if padding is None else keys.exponent.masked_fill(padding, -math.inf)
     exponent = cut(exponent, block, -math.inf)
     peaks = exponent.detach().amax(3)[..., 0]
-    return (values * torch.exp2(exponent - finite(peaks)[..., None, None])).mT @ ones, peaks
+    faded = values * torch.exp2(exponent - finite(peaks)[..., None, None])
+    return product(faded.mT, ones), peaks
 
 
 def _before(
@@ -220,7 +223,7 @@ def _before(
     highest = heights.cummax(2).values
     if prefers_parallel(blocks):  # one product over pairs of blocks, which compilers and GPUs like better than a loop
         fade = torch.exp2(heights[..., None, :] - finite(highest)[..., None]).tril()
-        summed = (fade @ added.flatten(3)).unflatten(3, added.shape[3:])
+        summed = product(fade, added.flatten(3)).unflatten(3, added.shape[3:])
     else:
         fades = torch.exp2(F.pad(highest, (1, 0), value=-math.inf)[..., :-1] - finite(highest))[..., None, None]
         shares = torch.exp2(heights - finite(highest))[..., None, None]

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from subquad.ops.autocast import needs_gradient, outside_autocast, product, without_autocast
 from subquad.ops.scratch import Scratch
 from subquad.ops.sums import (
     WeightGradients,
@@ -31,11 +32,9 @@ from subquad.ops.sums import (
     kept_features,
     land,
     landing,
-    needs_gradient,
     new_mixed,
     precise,
     reciprocal,
-    without_autocast,
 )
 from subquad.types import FeatureFunction
 
@@ -76,7 +75,7 @@ def attend_parallel(
             values = values * torch.exp2(exponent - peak)
         queries = phi_q(q.to(precise(q.dtype))).values
         total = along(queries, values.sum(2))
-        mixed = queries @ (values.mT @ kept(v, keep, everything)) * reciprocal(total)
+        mixed = product(queries, product(values.mT, kept(v, keep, everything))) * reciprocal(total)
         return mixed.to(v.dtype)
 
 
@@ -119,6 +118,7 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @outside_autocast
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, inverse, sums, norms, peak, *_ = ctx.saved_tensors
         phi_q, phi_k = ctx.maps

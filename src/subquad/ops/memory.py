@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from subquad.ops.autocast import outside_autocast
+
 HALF_LOG2_E = 0.5 / math.log(2.0)  # exp(-x / 2) = 2**(-x HALF_LOG2_E), and exp2 is the faster one on a CPU
 
 
@@ -90,6 +92,7 @@ class _Read(torch.autograd.Function):
         return expected_basis(Basis(centres, widths), mean, variance) @ signal
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         mean, variance, signal, centres, widths = ctx.saved_tensors
         (gradient,) = gradients

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from subquad.ops.autocast import product
 from subquad.ops.scratch import WORKING_SET, Scratch
 from subquad.types import FeatureFunction, Features, Room
 
@@ -23,18 +23,6 @@ class LinearState(NamedTuple):
     sums: Float[Tensor, "b h m e"]  # sum over j of phi(k_j) v_j^T
     norms: Float[Tensor, "b h m"]  # sum over j of phi(k_j)
     peak: Float[Tensor, "b h"]
-
-
-def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Sums stay precise under autocast, too. Where it is off, which is cheap to ask, nothing needs to be done."""
-    if torch.is_autocast_enabled(x.device.type):
-        return torch.autocast(x.device.type, enabled=False)
-    return nullcontext()
-
-
-def needs_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd will come back for any of these."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
@@ -75,7 +63,7 @@ def reciprocal(total: Tensor) -> Tensor:
 
 def along(x: Float[Tensor, "*b n m"], norms: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n 1"]:
     """x_i . norms for every i. As a row times a matrix: a matrix times a column takes a CPU up to ten times as long."""
-    return (norms[..., None, :] @ x.mT).mT
+    return product(norms[..., None, :], x.mT).mT
 
 
 def across(x: Float[Tensor, "*b n m"], factors: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b m"]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.checking import AtLeastTwo, Checked, Count, NonNegative
 from subquad.models import CausalEncoder, DecoderState, ModelOptions, linear_numbers
-from subquad.ops.sums import without_autocast
+from subquad.ops.autocast import without_autocast
 from subquad.tasks.events.batches import EventBatch, Piece
 from subquad.tasks.events.heads import HawkesHead, HeadName
 from subquad.tasks.events.likelihood import Integral, Terms
