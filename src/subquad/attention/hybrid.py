@@ -72,7 +72,7 @@ class HybridState(NamedTuple):
     @property
     def rest(self) -> LinearState:
         """What is seen through features."""
-        return LinearState(self.sums, self.norms, self.peak)
+        return LinearState(self.sums, self.norms, self.peak.detach())
 
 
 class HybridAttention(nn.Module):
@@ -124,15 +124,15 @@ class HybridAttention(nn.Module):
                 put(held, new.to(held.dtype), state.filled, reuse=reuse)
                 for held, new in ((state.keys, k), (state.values, v))
             )
-            dtype, block = state.sums.dtype, self.options.block
+            dtype, block, rest = state.sums.dtype, self.options.block, state.rest
             scores = product(q.to(dtype) * (hybrid.LOG2_E / math.sqrt(self.width)), keys.to(dtype).mT)
             seen = torch.arange(2 * block, device=q.device) <= state.filled[:, None]
             scores = scores.masked_fill(~seen[:, None, None, :], -math.inf)
             near = hybrid.Near(scores[:, :, None], values.to(dtype)[:, :, None])
             sums = torch.cat([state.sums, state.norms[..., None]], dim=-1)[:, :, None]
             queries = hybrid.cut_features(phi_q(q.to(dtype)), 1)
-            mixed = hybrid.mix(queries, sums, state.peak[..., None], near, self.log_gain.to(dtype))[:, :, 0]
-            filled, rest = state.filled + 1, state.rest
+            mixed = hybrid.mix(queries, sums, rest.peak[..., None], near, self.log_gain.to(dtype))[:, :, 0]
+            filled = state.filled + 1
             full = filled == 2 * block
             if torch.compiler.is_compiling() or bool(full.any()):
                 folded = hybrid.fold(rest, keys[:, :, :block], values[:, :, :block], phi_k)

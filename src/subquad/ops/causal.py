@@ -77,8 +77,8 @@ def step(
         if not reuse or needs_gradient(q, k, v, sums, norms):
             sums, norms = sums.clone(), norms.clone()
         if exponent is not None:
-            higher = torch.maximum(peak, exponent[..., 0, 0])
-            fade = torch.exp2(peak - higher)[..., None]
+            higher = torch.maximum(peak, exponent[..., 0, 0]).detach()
+            fade = torch.exp2(peak.detach() - higher)[..., None]
             sums, norms, peak = sums.mul_(fade[..., None]), norms.mul_(fade), higher
             keys = keys * torch.exp2(exponent - higher[..., None, None])
         sums = sums.addcmul_(keys.mT, v)
@@ -109,7 +109,7 @@ def attend_parallel(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """All chunks at once. The state before chunk t is the sum of what the chunks before it add, each faded to t's peak."""
-    n, everything = q.shape[2], slice(0, q.shape[2])
+    n, everything, given_peak = q.shape[2], slice(0, q.shape[2]), state.peak.detach()[..., None]
     queries = _chunked(phi_q(q.to(precise(q.dtype))).values)
     features = kept_features(phi_k, kept(k, keep, everything), keep, everything)
     keys, values = _chunked(features.values), _chunked(kept(v, keep, everything))
@@ -118,15 +118,15 @@ def attend_parallel(
         exponent = features.values.new_zeros(*features.values.shape[:3], 1)
     exponent = _chunked(exponent, -math.inf)  # b h t c 1
 
-    highest = exponent.detach().flatten(2, 3).cummax(2).values  # cancels in the quotient, so it needs no gradient
-    peak = torch.maximum(highest, state.peak[..., None, None]).view_as(exponent)
+    highest = exponent.detach().flatten(2, 3).cummax(2).values
+    peak = torch.maximum(highest, given_peak[..., None]).view_as(exponent)
     after = peak[:, :, :, -1, 0]  # b h t
-    before = torch.cat([state.peak[..., None], after[:, :, :-1]], dim=2)
+    before = torch.cat([given_peak, after[:, :, :-1]], dim=2)
     share = torch.exp2(exponent - finite(after)[..., None, None])
     # what the past and each chunk adds
     sums = torch.cat([state.sums[:, :, None], product((keys * share).mT, values)], dim=2)
     norms = torch.cat([state.norms[:, :, None], (keys * share).sum(3)], dim=2)
-    peaks = torch.cat([state.peak[..., None], after], dim=2)
+    peaks = torch.cat([given_peak, after], dim=2)
     # the sums up to and with chunk t: 2^(peak_s - peak_t) of every s <= t; one small product, and nothing to overflow
     fade = torch.exp2(peaks[..., None, :] - finite(peaks)[..., None]).tril()
     sums = product(fade, sums.flatten(3)).unflatten(3, sums.shape[3:])

@@ -61,7 +61,7 @@ def linear_weights(
     seen = visible(queries.values.shape[2] if places is None else s, s, keep, causal, keys.values.device)
     seen = seen if places is None else seen[:, :, places]
     scores = queries.values @ keys.values.mT
-    if keys.exponent is not None:
+    if keys.exponent is not None and s:
         exponents = keys.exponent.mT.masked_fill(~seen, -math.inf)
         largest = exponents.amax(-1, keepdim=True)
         scores = scores * torch.exp2(exponents - largest.masked_fill(largest == -math.inf, 0.0))

@@ -18,6 +18,8 @@ class LinearState(NamedTuple):
 
     Both sums are relative to 2**peak, the largest exponent that a key has had (0 for features without exponents), so that
     they never overflow and never look ahead. They are float32, or float64 where the input is.
+
+    Results do not depend on the peak, so it is a constant for autograd: sums and norms carry the whole gradient.
     """
 
     sums: Float[Tensor, "b h m e"]  # sum over j of phi(k_j) v_j^T
