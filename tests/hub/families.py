@@ -48,6 +48,30 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "layoutlm": lambda: hf.LayoutLMConfig(**SMALL),  # makes its own mask
 }
 
+_DECODER: dict[str, Any] = {**_WIDE, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "eos_token_id": None}
+_LATENT: dict[str, Any] = {**_WIDE, "num_attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 16}
+_LATENT |= {"q_lora_rank": 16, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 6}
+_LATENT |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 2, "eos_token_id": None}
+_JETMOE: dict[str, Any] = {**_WIDE, "num_key_value_heads": 2, "kv_channels": 8, "num_local_experts": 4}
+
+DECODERS: dict[str, Callable[[], Any]] = {
+    "diffllama": lambda: hf.DiffLlamaConfig(**_DECODER),  # calls its attention twice
+    "deepseek_v2": lambda: hf.DeepseekV2Config(**_LATENT, topk_method="greedy"),  # makes keys of what it cached
+    "deepseek_v3": lambda: hf.DeepseekV3Config(**_LATENT, n_group=1, topk_group=1),
+    "jetmoe": lambda: hf.JetMoeConfig(**_JETMOE, num_experts_per_tok=2, eos_token_id=None),  # repeats keys that it cached
+    "llama4": lambda: hf.Llama4TextConfig(  # counts its chunks from the first real token
+        **_DECODER, attention_chunk_size=32, intermediate_size_mlp=32, num_local_experts=2, layer_types=None
+    ),
+    "hrm_text": lambda: hf.HrmTextConfig(**{**_DECODER, "num_key_value_heads": 4}),  # goes through its layers several times
+}
+"""Decoders that do something unusual with their cache or their mask."""
+
+
+def big_bird_pegasus(attention_type: str = "original_full") -> Any:
+    """Its decoder says that it is not causal, and trusts in the mask."""
+    given = {"pad_token_id": 0, "eos_token_id": None, "decoder_start_token_id": 1, "max_position_embeddings": 128}
+    return hf.BigBirdPegasusConfig(**{**_BART, "decoder_attention_heads": 3}, **given, attention_type=attention_type)
+
 
 def bart() -> Any:
     return hf.BartConfig(**_BART, max_position_embeddings=128, pad_token_id=0, forced_eos_token_id=None, eos_token_id=None)

@@ -90,6 +90,22 @@ REFUSED: dict[str, Any] = {
 }
 
 
+CHOOSING: dict[str, Any] = {
+    "Doge": lambda: hf.DogeConfig(**SMALL),
+    "HYV4": lambda: hf.HYV4Config(**SMALL, n_routed_experts=4, num_experts_per_tok=2),
+}
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_a_family_that_chooses_keys_by_its_mask_is_refused(name: str) -> None:
+    says = f"{name}Model cannot be swapped: its {name}Attention chooses the keys of each query by a mask"
+    for kind in ("softmax", "linear"):
+        with pytest.raises(SubquadError, match=says):
+            hf.AutoModel.from_config(CHOOSING[name](), attn_implementation=f"subquad_{kind}")
+        with pytest.raises(SubquadError, match=says):
+            hub.swap(hf.AutoModel.from_config(CHOOSING[name]()), kind)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of DeBERTa's own code
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_family_that_does_not_look_up_its_attention_is_refused(name: str) -> None:

@@ -8,7 +8,22 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from subquad import Infinity, SubquadError
-from tests.hub.families import CAUSAL, CONFIGS, OPTIONS, VOCABULARY, bart, hf, hidden, hub, model, padding, tokens
+from tests.hub.families import (
+    CAUSAL,
+    CONFIGS,
+    DECODERS,
+    LENGTH,
+    OPTIONS,
+    VOCABULARY,
+    bart,
+    big_bird_pegasus,
+    hf,
+    hidden,
+    hub,
+    model,
+    padding,
+    tokens,
+)
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 EVERY = [("bert", name) for name in OPTIONS] + [("distilbert", "favor")]
@@ -79,6 +94,55 @@ def test_the_future_is_not_seen(family: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CAUSAL)
+def test_a_decoder_that_trusts_in_its_mask_is_causal(name: str) -> None:
+    """Its modules say that they are not."""
+    network = hub.swap(model(big_bird_pegasus(), hf.AutoModelForSeq2SeqLM), OPTIONS[name])
+    changed = tokens()
+    changed[:, 11:] = (changed[:, 11:] + 7) % VOCABULARY
+    with torch.no_grad():
+        for mask in (None, torch.ones(3, LENGTH), padding("right")):
+            given = {"attention_mask": padding("left"), "decoder_attention_mask": mask}
+            before, after = (network(tokens(), decoder_input_ids=each, **given).logits for each in (tokens(), changed))
+            assert torch.equal(before[:, :11], after[:, :11])
+            assert not torch.allclose(before[:, 11:], after[:, 11:], atol=1e-2)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("is_float", [False, True])
+def test_a_dense_mask_that_hides_the_future_or_padding(family: str, side: str, is_float: bool) -> None:
+    """Users and families may bring one instead of a mask of (batch, positions)."""
+    network = hub.swap(model(CONFIGS[family]()), "linear")
+    keep = torch.ones(3, LENGTH) if side == "none" else padding(side)
+    dense = keep.bool()[:, None, None].expand(3, 1, LENGTH, LENGTH)
+    dense = dense.tril() if family == "llama" else dense
+    places = (keep.long().cumsum(1) - 1).clamp(min=0)
+    wanted = hidden(network, tokens(), attention_mask=keep, position_ids=places)
+    mask = torch.where(dense, 0.0, torch.finfo(torch.float32).min) if is_float else dense
+    found = hidden(network, tokens(), attention_mask=mask, position_ids=places)
+    assert_close(found[keep.bool()], wanted[keep.bool()], **CLOSE)
+
+
+def test_an_encoder_that_makes_its_own_mask_looks_both_ways() -> None:
+    """Its modules do not say whether they are causal."""
+    network = hub.swap(model(CONFIGS["layoutlm"]()), "linear")
+    changed = tokens()
+    changed[:, -1] = (changed[:, -1] + 7) % VOCABULARY
+    assert not torch.allclose(hidden(network, tokens())[:, 0], hidden(network, changed)[:, 0], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_chunks_that_begin_behind_left_padding(name: str) -> None:
+    network = hub.swap(model(DECODERS["llama4"]()), OPTIONS[name])
+    mask = padding("left")
+    places = (mask.cumsum(1) - 1).clamp(min=0)
+    together = hidden(network, tokens(), attention_mask=mask, position_ids=places)
+    for row in range(3):
+        real = mask[row].bool()
+        assert_close(together[row, real][None], hidden(network, tokens()[row : row + 1, real]), **CLOSE)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
 def test_grouped_keys_serve_their_groups(name: str) -> None:
     """As a model whose groups are written out has it."""
     config = CONFIGS["llama"]()
@@ -138,7 +202,7 @@ def test_no_dense_mask_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden(network, tokens(), attention_mask=padding("left"))
     places = torch.arange(17).remainder(6)[None].expand(3, -1)
     hidden(network, tokens(), position_ids=places, use_cache=False)
-    assert set(shapes) == {(3, 17)}
+    assert set(shapes) == {(3, 1, 1, 17)}
 
 
 def test_a_mask_says_which_sequence_a_key_belongs_to() -> None:
@@ -148,13 +212,20 @@ def test_a_mask_says_which_sequence_a_key_belongs_to() -> None:
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Any:
         return packed(batch, head, q, k) & (numbers[batch, q] == numbers[batch, k])
 
-    assert hub.masks.describe_mask(2, 6, 6, mask_function=sees).tolist() == (numbers + 1).tolist()
+    def described(*sizes: int, **given: Any) -> Any:
+        mask = hub.masks.describe_mask(*sizes, **given)
+        return mask.dtype, mask[:, 0, 0].tolist()
+
+    packed_causal, causal = hub.masks.PACKED_CAUSAL, hub.masks.CAUSAL
+    assert described(2, 6, 6, mask_function=sees) == (packed_causal, (numbers + 1).tolist())
     keep = torch.tensor([[1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]])
-    found = hub.masks.describe_mask(2, 6, 6, mask_function=sees, attention_mask=keep)
-    assert found.tolist() == [[1, 1, 1, 2, 2, 0], [0, 2, 2, 2, 2, 2]]
-    assert hub.masks.describe_mask(2, 6, 6) is None
-    assert hub.masks.describe_mask(2, 1, 1, 5, 5, attention_mask=keep.new_ones(2, 6)) is None
-    assert hub.masks.describe_mask(2, 1, 1, 5, 5, attention_mask=keep).tolist() == [[False], [True]]
+    found = described(2, 6, 6, mask_function=sees, attention_mask=keep)
+    assert found == (packed_causal, [[1, 1, 1, 2, 2, 0], [0, 2, 2, 2, 2, 2]])
+    assert described(2, 6, 6) == (causal, [[1] * 6] * 2)
+    assert hub.masks.read_mask(hub.masks.describe_mask(2, 6, 6)) == (True, None, None, None, 6)
+    assert described(2, 1, 1, 5, 5, attention_mask=keep.new_ones(2, 6)) == (causal, [[1]] * 2)
+    assert described(2, 1, 1, 5, 5, attention_mask=keep) == (causal, [[0], [1]])
+    assert hub.masks.describe_mask(2, 6, 6, mask_function=hf.masking_utils.bidirectional_mask_function) is None
 
 
 @pytest.mark.parametrize("window", [2, 3, 5])
@@ -166,7 +237,7 @@ def test_a_window_is_no_sequence(window: int) -> None:
     assert dense is not None
     assert dense.shape == (1, 1, 6, 6)
     within = hub.masks.describe_mask(1, window, window, mask_function=sees)
-    assert within is None
+    assert hub.masks.read_mask(within) == (True, None, None, None, window)
 
 
 def test_a_chunk_is_a_sequence() -> None:
@@ -175,7 +246,7 @@ def test_a_chunk_is_a_sequence() -> None:
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (k <= q) & (k // 4 == q // 4)
 
-    assert hub.masks.describe_mask(1, 6, 6, mask_function=sees).tolist() == [[1, 1, 1, 1, 2, 2]]
+    assert hub.masks.describe_mask(1, 6, 6, mask_function=sees)[:, 0, 0].tolist() == [[1, 1, 1, 1, 2, 2]]
 
 
 def test_half_precision() -> None:
@@ -184,3 +255,24 @@ def test_half_precision() -> None:
     rough = hidden(network.to(torch.bfloat16), tokens())
     assert rough.dtype == torch.bfloat16
     assert (rough.float() - exact).norm() / exact.norm() < 0.1
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "modernbert", "bert"])
+@pytest.mark.parametrize("name", ["softmax", "linear", "favor", "hybrid"])
+def test_autocast(family: str, name: str) -> None:
+    """Rotary positions leave queries and keys in float32 while values are in bfloat16."""
+    network = hub.swap(model(CONFIGS[family]()), OPTIONS[name])
+    exact = hidden(network, tokens(length=3))
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = network(tokens(length=3)).last_hidden_state
+        rough.float().square().sum().backward()
+    assert (rough.float() - exact).norm() / exact.norm() < 0.1
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in network.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit.trace itself
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_tracing_is_refused(family: str) -> None:
+    network = hub.swap(model(CONFIGS[family]()), "linear")
+    with pytest.raises(SubquadError, match=r"torch\.jit\.trace would freeze the mask"):
+        torch.jit.trace(network, (tokens(), padding("right")), strict=False, check_trace=False)

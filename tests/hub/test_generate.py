@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from subquad import SubquadError
-from tests.hub.families import CAUSAL, CONFIGS, OPTIONS, bart, hf, hub, model, padding, tokens
+from tests.hub.families import CAUSAL, CONFIGS, DECODERS, OPTIONS, bart, hf, hub, model, padding, tokens
 
 CONSTANT = [name for name in CAUSAL if name != "softmax"]
 NEW = 8
@@ -89,6 +89,51 @@ def test_layers_of_both_kinds() -> None:
     ids = tokens(length=9)
     wanted = written(network, ids, use_cache=False, num_beams=2)
     assert torch.equal(written(network, ids, num_beams=2, past_key_values=cache), wanted)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("layers", [[0], [1]])
+@pytest.mark.parametrize("name", ["linear", "hybrid"])
+def test_layers_of_both_kinds_behind_left_padding(family: str, layers: list[int], name: str) -> None:
+    """Layers that keep all keys need a mask of all positions, those with a state one of the new positions."""
+    network = hub.swap(model(CONFIGS[family](), hf.AutoModelForCausalLM).double(), OPTIONS[name], layers=layers)
+    ids, given = tokens(length=9), {"attention_mask": padding("left", length=9)[[0, 1, 1]]}
+    for way in ("greedy", "beams"):
+        wanted = written(network, ids, **given, **WAYS[way], use_cache=False)
+        assert torch.equal(written(network, ids, **given, **WAYS[way], past_key_values=hub.state_cache(network)), wanted)
+    pieces: dict[str, Any] = {"prefill_chunk_size": 4, "past_key_values": hub.state_cache(network)}
+    assert torch.equal(written(network, ids, **given, **pieces), written(network, ids, **given, use_cache=False))
+
+
+@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("layers", [None, [0], [-1]])
+def test_unusual_decoders(family: str, layers: list[int] | None) -> None:
+    network = hub.swap(model(DECODERS[family](), hf.AutoModelForCausalLM).double(), OPTIONS["linear"], layers=layers)
+    ids, given = tokens(length=9), {"attention_mask": padding("left", length=9)[[0, 1, 1]]}
+    cache = hub.state_cache(network)
+    assert "StateLayer" in {type(layer).__name__ for layer in cache.layers}
+    wanted = written(network, ids, **given, use_cache=False)
+    assert torch.equal(written(network, ids, **given, past_key_values=cache), wanted)
+    assert torch.equal(written(network, ids, **given), wanted)
+
+
+def test_a_state_is_not_found_by_a_later_call_without_a_cache() -> None:
+    """Where a module keeps the state until its attention is called, and something fails in between."""
+    network, ids = hub.swap(model(DECODERS["jetmoe"](), hf.AutoModelForCausalLM), "linear"), tokens(length=9)
+    wanted = network(ids).logits
+    cache = hub.state_cache(network)
+    cache.update(torch.zeros(3, 2, 9, 8), torch.zeros(3, 2, 9, 8), 0)
+    assert_close(network(ids, use_cache=False).logits, wanted, rtol=0, atol=0)
+    with pytest.raises(SubquadError, match="did not find its state"):
+        network(ids, past_key_values=cache)
+
+
+def test_a_cache_that_only_its_family_has() -> None:
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 32, "vocab_size": 61, "head_dim": 8}
+    config = hf.MiniMaxConfig(**sizes, num_attention_heads=3, num_key_value_heads=3, block_size=4, num_local_experts=2)
+    network = hub.swap(model(config, hf.AutoModelForCausalLM), "linear")
+    with pytest.raises(SubquadError, match="MiniMaxForCausalLM generates with a cache of its own, MiniMaxCache"):
+        hub.state_cache(network)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -1,10 +1,8 @@
 """Mechanisms on the attention modules of a transformers model: found, hung on, and written down in its config."""
 
-import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from subquad.attention import MECHANISMS, Softmax, options_from, require_causal
 from subquad.errors import SubquadError
-from subquad.hub.masks import refusal
+from subquad.hub._compat import can_swap, changes_mask, looks_up
 from subquad.types import AttentionOptions
 
 ATTRIBUTE = "subquad"
@@ -63,10 +61,29 @@ def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
     if not isinstance(model, PreTrainedModel):
         raise SubquadError(f"a model of transformers is needed, but this is a {type(model).__name__}")
     kinds: dict[str, Any] = {name: type(module) for name, module in model.named_modules()}
-    found = {name: module for name, module in model.named_modules() if _looks_up(kinds[name])}
-    if not found or not type(model)._can_set_attn_implementation():
-        raise SubquadError(refusal(type(model).__name__))
+    found = {name: module for name, module in model.named_modules() if looks_up(kinds[name])}
+    require_swappable(type(model), kinds.values())
+    if not found:
+        raise SubquadError(_refusal(type(model)))
     return found
+
+
+def require_swappable(kind: type[PreTrainedModel], modules: Iterable[type[nn.Module]]) -> None:
+    """Refuses a class of models that never looks up its attention, or that does more with the mask than to pass it on."""
+    if not can_swap(kind):
+        raise SubquadError(_refusal(kind))
+    if (changer := next((each for each in modules if changes_mask(each)), None)) is not None:
+        raise SubquadError(
+            f"{kind.__name__} cannot be swapped: its {changer.__name__} chooses the keys of each query by a mask that it "
+            "makes of the model's, which no other mechanism can follow"
+        )
+
+
+def _refusal(kind: type[PreTrainedModel]) -> str:
+    return (
+        f"{kind.__name__} cannot be swapped: its attention is built in and does not go through transformers' "
+        "AttentionInterface, as that of BERT, DistilBERT, RoBERTa, GPT-2, Llama and BART does"
+    )
 
 
 def attached(module: nn.Module) -> Any:
@@ -186,19 +203,3 @@ def _places(layers: Sequence[int], count: int) -> list[int]:
         if not -count <= layer < count:
             raise SubquadError(f"there is no layer {layer}: the model has {count} attention modules, 0 to {count - 1}")
     return sorted({layer % count for layer in layers})
-
-
-@cache
-def _looks_up(kind: type[nn.Module]) -> bool:
-    """Whether a class of modules asks the AttentionInterface, which only its source tells."""
-    if issubclass(kind, PreTrainedModel):
-        return False
-    for each in kind.__mro__:
-        if each is nn.Module or not issubclass(each, nn.Module):
-            continue
-        try:
-            if "ALL_ATTENTION_FUNCTIONS.get_interface(" in inspect.getsource(each):
-                return True
-        except (OSError, TypeError):
-            continue
-    return False

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.utils.output_capturing import _active_collector
 
 from subquad.attention import HybridAttention, InfinityAttention, SoftmaxAttention, SoftmaxState, require_causal
 from subquad.errors import SubquadError
+from subquad.hub._compat import collects_attentions, decides_causality
 from subquad.hub.attach import (
     ATTRIBUTE,
     SWAPPED,
@@ -29,7 +29,7 @@ from subquad.hub.attach import (
     write_down,
 )
 from subquad.hub.cache import layer_of
-from subquad.hub.masks import padding_of
+from subquad.hub.masks import PATTERN, Visible, read_mask, refuse_tracing, without_pairs
 from subquad.ops.reference import visible
 from subquad.types import CausalAttention
 
@@ -56,31 +56,58 @@ def mix(
     **others: Any,  # transformers passes on whatever a model was called with
 ) -> tuple[Tensor, None]:
     """Mixes values, with positions before heads in the result, as transformers wants it."""
+    refuse_tracing()
     attend = _mechanism(module, implementation, query)
-    exact, bias = isinstance(attend, SoftmaxAttention), others.get("position_bias")
+    exact, bias, n = isinstance(attend, SoftmaxAttention), others.get("position_bias"), query.shape[2]
     _check_asked(module, attend, others)
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    layer, mask = layer_of(key), attention_mask
-    if mask is not None and not (exact and mask.ndim == 4):
-        mask = padding_of(mask, type(module).__name__)
-    mask = _with_offsets(mask, others.get("cu_seq_lens_q"), query, key)
-    if exact and (dropout or bias is not None or (mask is not None and (mask.ndim == 4 or mask.dtype != torch.bool))):
-        dense = _dense(mask, query.shape[2], key.shape[2], causal, query.device)
+    layer = layer_of(module, key)
+    query, key, value = _of_one_type(query, key, value)
+    sees = read_mask(attention_mask)
+    if not exact:
+        sees = without_pairs(sees, n, type(module).__name__)
+    sees = _with_offsets(sees, others.get("cu_seq_lens_q"), query, key)
+    causal = _is_causal(module, is_causal, sees)
+    key, value = (x[:, :, : sees.width] for x in (key, value))
+    if exact and (dropout or bias is not None or sees.dense is not None or sees.numbers is not None):
+        dense = _dense(sees, n, key.shape[2], causal, query.device)
         given: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "position_bias": bias, "is_causal": False}
-        key, value = (x[:, :, : dense.shape[3]] for x in (key, value))
         return sdpa_attention_forward(module, query, key, value, dense, **given)
-    width = key.shape[2] if mask is None else mask.shape[1]
     q = _scaled(query, scaling)
-    k, v = (_for_each_head(x[:, :, :width], query.shape[1]) for x in (key, value))
-    if mask is not None and mask.dtype != torch.bool:
-        if layer is not None:
+    k, v = (_for_each_head(x, query.shape[1]) for x in (key, value))
+    if layer is not None:
+        if sees.numbers is not None:
             raise SubquadError("packed sequences do not go on from a state: call the model with use_cache=False")
-        mixed = _packed(attend, q, k, v, mask, causal)
-    elif layer is not None:
-        mixed = layer.attend(require_causal(attend, _name(attend)), q, k, v, mask)
+        new = None if sees.keep is None else sees.keep[:, -n:]  # layers that keep all keys need the others
+        mixed = layer.attend(require_causal(attend, _name(attend)), q, k, v, new)
+    elif sees.numbers is not None:
+        mixed = _packed(attend, q, k, v, sees.numbers, causal)
     else:
-        mixed = _mixed(attend, q, k, v, mask, causal, cross=_is_cross(module))
+        mixed = _mixed(attend, q, k, v, sees.keep, causal, cross=not causal and _is_cross(module))
     return mixed.transpose(1, 2).contiguous(), None
+
+
+def _is_causal(module: nn.Module, asked: bool | None, sees: Visible) -> bool:
+    """Whether a query sees nothing ahead of it.
+
+    The mask knows best, for some decoders' modules say that they are not causal and trust in it. But a model that is called
+    with ``is_causal=False`` looks both ways where nothing is padding, as with PyTorch's attention.
+    """
+    says = bool(getattr(module, "is_causal", True))
+    if sees.causal is None:
+        return says if asked is None else bool(asked)
+    is_overruled = asked is not None and not asked and says and not decides_causality(type(module))
+    return sees.causal and not (is_overruled and sees.keep is None and sees.numbers is None)
+
+
+def _of_one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """All in the type that PyTorch's attention would take: autocast's, or else that of the values.
+
+    Rotary positions leave queries and keys in float32 where autocast has made the values bfloat16.
+    """
+    device, dtype = query.device.type, value.dtype
+    if torch.is_autocast_enabled(device) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def _mechanism(module: nn.Module, implementation: str, query: Tensor) -> Any:
@@ -114,8 +141,7 @@ def _as_described(module: nn.Module, config: Any, query: Tensor) -> Any:
 
 def _check_asked(module: nn.Module, attend: Any, others: dict[str, Any]) -> None:
     """Refuses what a mechanism cannot follow."""
-    collected = _active_collector.get() or {}
-    if others.get("output_attentions") or any(name.endswith("attentions") for name in collected):
+    if others.get("output_attentions") or collects_attentions():
         raise SubquadError(
             f"{_name(attend)} makes no attention weights to give out: call the model without output_attentions, or after "
             "model.set_attn_implementation('eager')"
@@ -127,10 +153,10 @@ def _check_asked(module: nn.Module, attend: Any, others: dict[str, Any]) -> None
             )
 
 
-def _with_offsets(mask: Tensor | None, offsets: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+def _with_offsets(sees: Visible, offsets: Tensor | None, query: Tensor, key: Tensor) -> Visible:
     """The numbers of packed sequences from the offsets at which they begin, where a model was called with these."""
-    if offsets is None or (mask is not None and (mask.ndim == 4 or mask.dtype != torch.bool)):
-        return mask
+    if offsets is None or sees.dense is not None or sees.numbers is not None:
+        return sees
     n = query.shape[2]
     if len(query) != 1 or n != key.shape[2] or int(offsets[-1]) != n:
         raise SubquadError(
@@ -138,7 +164,7 @@ def _with_offsets(mask: Tensor | None, offsets: Tensor | None, query: Tensor, ke
             f"{len(query)} rows, {key.shape[2]} keys and the end is {int(offsets[-1])}"
         )
     numbers = torch.repeat_interleave(torch.arange(1, len(offsets), device=offsets.device), offsets.diff())[None]
-    return numbers if mask is None else numbers * mask
+    return sees._replace(numbers=numbers if sees.keep is None else numbers * sees.keep)
 
 
 def _mixed(
@@ -186,15 +212,15 @@ def _packed(attend: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Int[Tensor, "
     return mixed
 
 
-def _dense(mask: Tensor | None, n: int, s: int, causal: bool, device: torch.device) -> Tensor:
+def _dense(sees: Visible, n: int, s: int, causal: bool, device: torch.device) -> Tensor:
     """The mask that PyTorch's attention takes, ``b 1 n s``: for softmax, whose weights are as many."""
-    if mask is not None and mask.ndim == 4:
-        return mask
-    if mask is None or mask.dtype == torch.bool:
-        return visible(n, s if mask is None else mask.shape[1], mask, causal, device)
-    s = mask.shape[1]
-    together = mask[:, None, s - n :, None] == mask[:, None, None, :]
-    return visible(n, s, mask > 0, causal, device) & together
+    if sees.dense is not None:
+        return sees.dense.bool() if sees.dense.dtype == PATTERN else sees.dense
+    numbers = sees.numbers
+    if numbers is None:
+        return visible(n, s, sees.keep, causal, device)
+    together = numbers[:, None, s - n :, None] == numbers[:, None, None, :]
+    return visible(n, s, numbers > 0, causal, device) & together
 
 
 def _scaled(q: Tensor, scaling: float | None) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Any
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from subquad.attention import MECHANISMS
-from subquad.errors import SubquadError
-from subquad.hub.attach import SWAPPED
+from subquad.hub._compat import classes_beside
+from subquad.hub.attach import SWAPPED, require_swappable
 from subquad.hub.forward import mix
-from subquad.hub.masks import describe_mask, refusal
+from subquad.hub.masks import describe_mask
 
 IMPLEMENTATIONS = (SWAPPED, *(f"subquad_{kind}" for kind in MECHANISMS))
 
@@ -35,8 +35,8 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def guarded(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
         asked = any(given in IMPLEMENTATIONS for given in (*args, *kwargs.values()))
-        if asked and not type(self)._can_set_attn_implementation():
-            raise SubquadError(refusal(type(self).__name__))
+        if asked:
+            require_swappable(type(self), classes_beside(type(self)))
         return method(self, *args, **kwargs)
 
     guarded.is_guarded_by_subquad = True  # type: ignore[attr-defined]

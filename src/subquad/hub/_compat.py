@@ -1,0 +1,77 @@
+"""Private names of transformers, and what only the source of a family's attention class tells."""
+
+import inspect
+import re
+import sys
+from functools import cache
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils.output_capturing import _active_collector
+
+_LOOKS_UP = "ALL_ATTENTION_FUNCTIONS.get_interface("
+_CHANGES_MASK = re.compile(r"\battention_mask(\[| &|\.masked_fill)|\[attention_mask,|build_\w*mask")
+_CHANGES_KEYS = re.compile(r"\.update\((?:(?!\.update\().)*?\n\s+key_states\b[^\n]* = ", re.DOTALL)
+_MAKES_CACHE = re.compile(r"past_key_values = (\w+Cache)\(")
+_CACHES = {"DynamicCache", "EncoderDecoderCache", "StaticCache"}
+_DECIDES_CAUSALITY = re.compile(r"is_causal = [^\n]*attention_mask is None")
+
+
+def can_swap(kind: type[PreTrainedModel]) -> bool:
+    """Whether transformers lets the attention of a class of models be chosen."""
+    return bool(kind._can_set_attn_implementation())
+
+
+def collects_attentions() -> bool:
+    """Whether the model that is running was asked for its attention weights."""
+    return any(name.endswith("attentions") for name in _active_collector.get() or {})
+
+
+def classes_beside(kind: type[PreTrainedModel]) -> list[type[nn.Module]]:
+    """The classes of modules in the file of a class of models."""
+    beside = vars(sys.modules[kind.__module__]).values()
+    return [each for each in beside if isinstance(each, type) and issubclass(each, nn.Module)]
+
+
+def own_cache(model: PreTrainedModel) -> str | None:
+    """The name of a model's cache class, where it has one of its own instead of a `DynamicCache`."""
+    parts = {type(module) for module in model.modules() if isinstance(module, PreTrainedModel)}
+    return next((name for part in parts for name in _MAKES_CACHE.findall(_source(part)) if name not in _CACHES), None)
+
+
+@cache
+def looks_up(kind: Any) -> bool:
+    """Whether a class of modules asks transformers' AttentionInterface for its attention."""
+    return not issubclass(kind, PreTrainedModel) and _LOOKS_UP in _source(kind)
+
+
+@cache
+def changes_mask(kind: Any) -> bool:
+    """Whether a class of attention chooses the keys of each query by changing the mask that it was given."""
+    return looks_up(kind) and _CHANGES_MASK.search(_source(kind)) is not None
+
+
+@cache
+def changes_cached_keys(kind: Any) -> bool:
+    """Whether a class of attention makes other keys of those that its cache gives back, as latent attention does."""
+    return _CHANGES_KEYS.search(_source(kind)) is not None
+
+
+@cache
+def decides_causality(kind: Any) -> bool:
+    """Whether a class of attention says that it is causal only where it was given no mask."""
+    return _DECIDES_CAUSALITY.search(_source(kind)) is not None
+
+
+@cache
+def _source(kind: Any) -> str:
+    """The source of a class of modules and of those that it is built on; empty where there is none to be had."""
+    sources = []
+    for each in kind.__mro__:
+        if each is not nn.Module and issubclass(each, nn.Module):
+            try:
+                sources.append(inspect.getsource(each))
+            except (OSError, TypeError):
+                continue
+    return "\n".join(sources)
