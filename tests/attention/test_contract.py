@@ -302,6 +302,29 @@ def test_an_empty_sequence_gives_an_empty_result(name: str) -> None:
         assert_close(tuple(after), tuple(state))
 
 
+@every_causal
+@pytest.mark.parametrize("length", [0, 1, 9, 200])
+def test_no_sequences_give_none(name: str, length: int) -> None:
+    """In every form, from a state and from none, with gradients."""
+    attend = build(name)
+    q, k, v = inputs(length, batch=0)
+    for form in (attend.causal, attend.step):
+        for state in (None, attend.causal(*inputs(70, batch=0))[1]):
+            mixed, after = form(q, k, v, state)
+            assert mixed.shape == (0, HEADS, length, WIDTH)
+            gradients(mixed, q, k, v, *attend.parameters())
+            assert attend.step(*inputs(1, batch=0), after)[0].shape == (0, HEADS, 1, WIDTH)
+
+
+@every
+def test_the_matrix_of_an_empty_sequence_is_empty(name: str) -> None:
+    attend = build(name)
+    if not hasattr(attend, "weights"):
+        pytest.skip("it has no matrix")
+    for causal in (False, True):
+        assert attend.weights(*inputs(0)[:2], causal=causal).shape == (2, HEADS, 0, 0)
+
+
 class Form(nn.Module):
     """One form of a mechanism as a module, which is what compilers and exporters take."""
 

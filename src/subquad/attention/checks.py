@@ -1,11 +1,27 @@
 """What a mechanism says of input that it cannot use: the argument, what it got and what it needs, in one sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from subquad.errors import SubquadError
+from subquad.ops.autocast import needs_gradient
+from subquad.ops.sums import precise
+
+State = TypeVar("State", bound=tuple[Tensor, ...])
+
+
+class Part(NamedTuple):
+    """What a part of a state must be."""
+
+    shape: tuple[int, ...]
+    types: tuple[torch.dtype, ...]
+
+
+COUNTS = (torch.int64,)
+FLAGS = (torch.bool,)
 
 
 def check_inputs(
@@ -39,15 +55,57 @@ def check_inputs(
         _check_shape("keep", keep, (b, s))
 
 
-def check_state(state: Sequence[Tensor], fields: dict[str, tuple[int, ...]]) -> None:
-    """Whether a state fits the inputs that are to continue it."""
-    if len(state) != len(fields):
-        raise SubquadError(f"state must be ({', '.join(fields)}), but has {len(state)} parts")
-    for (name, needed), part in zip(fields.items(), state, strict=True):
+def as_state(kind: type[State], state: Any) -> State:
+    """The state as a named tuple of tensors, also where its parts came in a plain tuple or list, as from a file."""
+    names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+    if not isinstance(state, kind):
+        plain = isinstance(state, (tuple, list)) and not hasattr(state, "_fields")
+        if not plain or len(state) != len(names):
+            raise SubquadError(
+                f"state must be the {kind.__name__} that an earlier call returned, or its parts ({', '.join(names)}), "
+                f"but is of type {type(state).__name__}" + (f" with {len(state)} parts" if plain else "")
+            )
+        state = kind(*state)
+    for name, part in zip(names, state, strict=True):
+        if not isinstance(part, Tensor):
+            raise SubquadError(f"state.{name} must be a tensor, but is of type {type(part).__name__}")
+    return state
+
+
+def check_state(state: tuple[Tensor, ...], v: Tensor, parts: Mapping[str, Part]) -> None:
+    """Whether a state fits the inputs that are to continue it: shapes, types and devices."""
+    for part, (name, (needed, types)) in zip(state, parts.items(), strict=True):
         _check_shape(f"state.{name}", part, needed)
+        if part.dtype not in types or part.device != v.device:
+            right = part.dtype if part.dtype in types else types[0]
+            raise SubquadError(
+                f"state.{name} is {part.dtype} on {part.device}, but must be {right} on {v.device} to go with the inputs: "
+                "convert it with .to, or start without a state"
+            )
 
 
-def check_result(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, *also: Tensor) -> Tensor:
+def sums_like(v: Tensor) -> tuple[torch.dtype, ...]:
+    """The type of sums in a state that v can continue."""
+    return (precise(v.dtype),)
+
+
+def held_like(v: Tensor) -> tuple[torch.dtype, ...]:
+    """The types of keys and values in a state that v can continue: they are kept as they came."""
+    return (torch.float64,) if v.dtype == torch.float64 else (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_reuse(attend: nn.Module, reuse: bool, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> None:
+    """Whether the memory of a state may be written to: not while autograd may come back for what it held."""
+    if reuse and torch.is_grad_enabled() and needs_gradient(q, k, v, *(state or ()), *attend.parameters()):
+        raise SubquadError(
+            "reuse=True writes over the state, which gradients are being recorded for: "
+            "leave reuse out, or call step under torch.no_grad()"
+        )
+
+
+def check_result(
+    mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, *also: Tensor, state: tuple[Tensor, ...] | None = None
+) -> Tensor:
     """The result, unless what went in was not finite. A sum over the result tells; a GPU, which would wait, is not asked.
 
     `also` holds what else to sum: PyTorch's fused attention may turn a NaN into zeros, so its result alone does not tell.
@@ -56,8 +114,10 @@ def check_result(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, *also: Tensor) 
         return mixed
     if all(part.detach().sum().isfinite() for part in (mixed, *also)):
         return mixed
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        for what, found in (("NaN", x.isnan()), ("infinite numbers", x.isinf())):
+    held = {} if state is None else state._asdict()  # type: ignore[attr-defined]
+    for name, x in {"q": q, "k": k, "v": v, **{f"state.{name}": part for name, part in held.items()}}.items():
+        infinite = x == torch.inf if name == "state.peak" else x.isinf()  # the peak of no keys is minus infinity
+        for what, found in (("NaN", x.isnan()), ("infinite numbers", infinite)):
             if found.any():
                 place = tuple(found.nonzero()[0].tolist())
                 raise SubquadError(f"{name} holds {what}, first at {place} of its shape {_shape(x)}: look at what made it")

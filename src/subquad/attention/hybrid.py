@@ -13,7 +13,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.attention.checks import (
+    COUNTS,
+    Part,
+    as_state,
+    check_inputs,
+    check_result,
+    check_reuse,
+    check_state,
+    held_like,
+    sums_like,
+)
 from subquad.checking import Checked, Count, Exponent
 from subquad.feature_maps import FeatureMap, FeatureMapOptions, Learned
 from subquad.ops import hybrid, linear, reference
@@ -98,26 +108,27 @@ class HybridAttention(nn.Module):
     ) -> tuple[Mixed, HybridState]:
         check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
         with without_autocast(q):
-            if state is None:
+            before = None if state is None else self._checked(state, v)
+            if before is None:
                 packed, skipped = pack(q, k, v, keep), 0
                 rest = empty_state(k, v, self.feature_map.sides()[1])
             else:
-                self._check(state, v)
-                packed, skipped, rest = self._continued(q, k, v, state, keep), 2 * self.options.block, state.rest
+                packed, skipped, rest = self._continued(q, k, v, before, keep), 2 * self.options.block, before.rest
             mixed, after = self._attend(packed, rest)
             assert after is not None
             mixed = unpack(packed, mixed)[:, :, skipped:]
             last = self._last(packed, after)
-        return check_result(mixed.to(v.dtype), q, k, v), last
+        return check_result(mixed.to(v.dtype), q, k, v, state=before), last
 
     def step(
         self, q: Queries, k: Keys, v: Values, state: HybridState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, HybridState]:
         """One position, in time that does not depend on how many came before."""
         check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
+        state = None if state is None else self._checked(state, v)
+        check_reuse(self, reuse, q, k, v, state)
         if state is None or q.shape[2] != 1:
             return self.causal(q, k, v, state)
-        self._check(state, v)
         phi_q, phi_k = self.feature_map.sides()
         with without_autocast(q):
             keys, values = (
@@ -139,7 +150,8 @@ class HybridAttention(nn.Module):
                 rest = LinearState(*(_where(full, new, old) for new, old in zip(folded, rest, strict=True)))
                 keys, values = (_where(full, _moved(x, block), x) for x in (keys, values))
                 filled = torch.where(full, filled - block, filled)
-        return check_result(mixed.to(v.dtype), q, k, v), HybridState(keys, values, *rest, filled)
+        after = HybridState(keys, values, *rest, filled)
+        return check_result(mixed.to(v.dtype), q, k, v, state=state), after
 
     def weights(
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
@@ -184,11 +196,21 @@ class HybridAttention(nn.Module):
         keys, values = (torch.where(held, pick(x, places.clamp(max=x.shape[2] - 1)), 0.0) for x in (k, v))
         return HybridState(keys, values, *rest, packed.total - start)
 
-    def _check(self, state: HybridState, v: Tensor) -> None:
+    def _checked(self, state: HybridState, v: Tensor) -> HybridState:
+        state = as_state(HybridState, state)
         b, h, d, e = len(v), self.heads, self.width, v.shape[3]
         m, room = self.feature_map.width(d), 2 * self.options.block
-        sizes = {"keys": (b, h, room, d), "values": (b, h, room, e), "sums": (b, h, m, e), "norms": (b, h, m)}
-        check_state(state, {**sizes, "peak": (b, h), "filled": (b,)})
+        held, sums = held_like(v), sums_like(v)
+        parts = {
+            "keys": Part((b, h, room, d), held),
+            "values": Part((b, h, room, e), held),
+            "sums": Part((b, h, m, e), sums),
+            "norms": Part((b, h, m), sums),
+            "peak": Part((b, h), sums),
+            "filled": Part((b,), COUNTS),
+        }
+        check_state(state, v, parts)
+        return state
 
 
 def _where(full: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -15,7 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.attention.checks import (
+    COUNTS,
+    Part,
+    as_state,
+    check_inputs,
+    check_result,
+    check_reuse,
+    check_state,
+    held_like,
+    sums_like,
+)
 from subquad.checking import Checked, Count, InnerShare, NonNegative, Positive, Whole
 from subquad.errors import SubquadError
 from subquad.ops import exact, memory
@@ -165,13 +175,17 @@ class InfinityAttention(nn.Module):
                 held = self._write(held, piece.k, piece.v, full, first=state is None and start == 0)
             mixed = unpack(packed, join(parts))[:, :, skipped:]
             after = self._rest(packed, held)
-        return check_result(mixed.to(v.dtype), q, k, v, packed.q, packed.k, packed.v), after
+        also = (packed.q, packed.k, packed.v, *self._drawn_from(before))
+        return check_result(mixed.to(v.dtype), q, k, v, *also, state=before), after
 
     def step(
         self, q: Queries, k: Keys, v: Values, state: InfinityState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, InfinityState]:
         """One position, in time that does not depend on how many came before."""
         check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
+        check_reuse(self, reuse, q, k, v, state)
+        if q.shape[2] != 1:
+            return self.causal(q, k, v, state)
         with without_autocast(q):
             before = self._checked(state, k, v) if state is not None else self._empty(k, v)
             reuse = reuse and state is not None
@@ -186,9 +200,8 @@ class InfinityAttention(nn.Module):
             full = filled == (torch.where(before.written > 0, 2, 1) * segment if self.options.previous else segment)
             if torch.compiler.is_compiling() or bool(full.any()):
                 keys, values, filled, held = self._close(keys, values, filled, held, full)
-        return check_result(mixed.to(v.dtype), q, k, v, q, k, v), InfinityState(
-            keys, values, *held[:2], filled, held.written
-        )
+        after = InfinityState(keys, values, *held[:2], filled, held.written)
+        return check_result(mixed.to(v.dtype), q, k, v, q, k, v, *self._drawn_from(before), state=before), after
 
     def densities(self, q: Queries, signal: Tensor) -> tuple[Tensor, Tensor]:
         """Equations 6 and 7: mu and sigma^2 of each query. K q is never made: the weights meet the keys first."""
@@ -243,10 +256,19 @@ class InfinityAttention(nn.Module):
         )
 
     def _checked(self, state: InfinityState, k: Tensor, v: Tensor) -> InfinityState:
+        state = as_state(InfinityState, state)
         b, h, _, d = k.shape
         room, e = self.options.segment * (2 if self.options.previous else 1), v.shape[3]
-        sizes = {"keys": (b, h, room, d), "values": (b, h, room, e), "signal": (b, h, self.options.basis, d + e)}
-        check_state(state, {**sizes, "histogram": (b, self.options.bins), "filled": (b,), "written": (b,)})
+        held, sums = held_like(v), sums_like(v)
+        parts = {
+            "keys": Part((b, h, room, d), held),
+            "values": Part((b, h, room, e), held),
+            "signal": Part((b, h, self.options.basis, d + e), sums),
+            "histogram": Part((b, self.options.bins), sums),
+            "filled": Part((b,), COUNTS),
+            "written": Part((b,), COUNTS),
+        }
+        check_state(state, v, parts)
         return state._replace(keys=state.keys.to(k.dtype), values=state.values.to(v.dtype))
 
     def _continued(self, q: Tensor, k: Tensor, v: Tensor, before: InfinityState, keep: Tensor | None) -> Packed:
@@ -299,6 +321,10 @@ class InfinityAttention(nn.Module):
             torch.where(full[:, None], histogram, held.histogram),
             torch.where(full, written, held.written),
         )
+
+    def _drawn_from(self, before: InfinityState) -> tuple[Tensor, ...]:
+        """The histogram where points are drawn from it: a NaN there does not show in the result."""
+        return (before.histogram,) if self.options.sticky else ()
 
     def _contracted(self, held: Memory) -> Tensor:
         """The memory, read at points and pressed into [0, tau]: what is read often gets more room there."""

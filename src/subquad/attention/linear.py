@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.attention.checks import Part, as_state, check_inputs, check_result, check_reuse, check_state, sums_like
 from subquad.checking import Checked
 from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
 from subquad.ops import causal, linear, reference
@@ -50,20 +50,21 @@ class LinearAttention(nn.Module):
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, LinearState]:
         check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
-        self._check_state(state, v)
-        mixed, after = causal.attend(q, k, v, *self.feature_map.sides(), state, keep)
-        return check_result(mixed, q, k, v), after
+        before = self._checked(state, v)
+        mixed, after = causal.attend(q, k, v, *self.feature_map.sides(), before, keep)
+        return check_result(mixed, q, k, v, state=before), after
 
     def step(
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, LinearState]:
         """One position: the fast path of `causal`. With `reuse` the new state takes the memory of the old one."""
         check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
-        self._check_state(state, v)
+        before = self._checked(state, v)
+        check_reuse(self, reuse, q, k, v, before)
         if q.shape[2] != 1:
-            return self.causal(q, k, v, state)
-        mixed, after = causal.step(q, k, v, *self.feature_map.sides(), state, reuse)
-        return check_result(mixed, q, k, v), after
+            return self.causal(q, k, v, before)
+        mixed, after = causal.step(q, k, v, *self.feature_map.sides(), before, reuse)
+        return check_result(mixed, q, k, v, state=before), after
 
     def weights(
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
@@ -74,8 +75,12 @@ class LinearAttention(nn.Module):
         some = q if places is None else q[:, :, places]
         return reference.linear_weights(phi_q(some), phi_k(k), keep, causal, places)
 
-    def _check_state(self, state: LinearState | None, v: Tensor) -> None:
+    def _checked(self, state: LinearState | None, v: Tensor) -> LinearState | None:
         if state is None:
-            return
+            return None
+        state = as_state(LinearState, state)
         b, h, m = len(v), self.heads, self.feature_map.width(self.width)
-        check_state(state, {"sums": (b, h, m, v.shape[3]), "norms": (b, h, m), "peak": (b, h)})
+        types = sums_like(v)
+        parts = {"sums": Part((b, h, m, v.shape[3]), types), "norms": Part((b, h, m), types), "peak": Part((b, h), types)}
+        check_state(state, v, parts)
+        return state

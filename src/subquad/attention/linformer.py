@@ -166,6 +166,11 @@ class ConvolutionSlots(SlotProjection):
 
     def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
         self._check_length(k)
+        if v.shape[3] != k.shape[3]:
+            raise SubquadError(
+                f"v is {v.shape[3]} wide and k is {k.shape[3]}: linformer by convolution mixes coordinates, so both must be "
+                "as wide; take method='learned' or 'mean' for values of another width"
+            )
         used = None
         if keep is not None:
             runs = -(-k.shape[2] // self.stride)

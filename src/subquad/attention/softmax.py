@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from subquad.attention.checks import check_inputs, check_result, check_state
+from subquad.attention.checks import FLAGS, Part, as_state, check_inputs, check_result, check_reuse, check_state, held_like
 from subquad.checking import Checked
 from subquad.ops import exact, reference
 from subquad.ops.sums import precise
@@ -64,18 +64,19 @@ class SoftmaxAttention(nn.Module):
             keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
         else:
             k, v = _blanked(k, keep), _blanked(v, keep)
-        new = (q, k, v)
+        new, before = (q, k, v), None
         if state is not None:
-            b, h, s, d = state.keys.shape
-            check_state(state, {"keys": (len(k), self.heads, s, d), "values": (len(k), h, s, v.shape[3]), "keep": (b, s)})
-            k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
-            every = keep = torch.cat([state.keep, keep], dim=1)
-        return check_result(self._mix(q, k, v, every, causal=True), *new, *new), SoftmaxState(k, v, keep)
+            before = self._checked(state, v)
+            k, v = torch.cat([before.keys.to(k.dtype), k], dim=2), torch.cat([before.values.to(v.dtype), v], dim=2)
+            every = keep = torch.cat([before.keep, keep], dim=1)
+        mixed = self._mix(q, k, v, every, causal=True)
+        return check_result(mixed, *new, *new, state=before), SoftmaxState(k, v, keep)
 
     def step(
         self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, SoftmaxState]:
         """One position: `causal`, whose only query sees every key. The state grows, so there is nothing to reuse."""
+        check_reuse(self, reuse, q, k, v, state)
         return self.causal(q, k, v, state)
 
     def weights(
@@ -84,6 +85,13 @@ class SoftmaxAttention(nn.Module):
         """The attention matrix, for analysis; or its rows at some of the queries' places."""
         check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
         return reference.softmax_weights(q, k if keep is None else _blanked(k, keep), keep, causal, places)
+
+    def _checked(self, state: SoftmaxState, v: Tensor) -> SoftmaxState:
+        state = as_state(SoftmaxState, state)
+        b, h, s, types = len(v), self.heads, state.keep.shape[-1] if state.keep.ndim else 0, held_like(v)
+        held = {"keys": Part((b, h, s, self.width), types), "values": Part((b, h, s, v.shape[3]), types)}
+        check_state(state, v, {**held, "keep": Part((b, s), FLAGS)})
+        return state
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
         """Attention in which the last query stands beside the last key."""

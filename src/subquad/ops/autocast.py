@@ -44,7 +44,12 @@ def product(x: Float[Tensor, "*bx n m"], y: Float[Tensor, "*by m e"]) -> Float[T
     """x @ y, with a gradient that is as precise as they are wherever the backward is called."""
     if torch.compiler.is_compiling() or not needs_gradient(x, y):  # compilers keep autocast out of the backward themselves
         return x @ y
-    return _Product.apply(x, y)  # type: ignore[no-untyped-call]
+    batch = x.shape[:-2]
+    if len(batch) < 2 or y.shape[:-2] != batch:
+        return _Product.apply(x, y)  # type: ignore[no-untyped-call]
+    # in one dimension, so that what is copied for that is copied here, and not in the backward again
+    flat: Tensor = _Product.apply(x.flatten(0, -3), y.flatten(0, -3))  # type: ignore[no-untyped-call]
+    return flat.unflatten(0, batch)
 
 
 class _Product(torch.autograd.Function):

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.ops.autocast import needs_gradient, product, without_autocast
+from subquad.ops.autocast import product, without_autocast
 from subquad.ops.chunks import attend_in_chunks
 from subquad.ops.linear import prefers_parallel
 from subquad.ops.sums import (
@@ -74,7 +74,7 @@ def step(
         if q.dtype != sums.dtype:
             q, k, v = q.to(sums.dtype), k.to(sums.dtype), v.to(sums.dtype)
         queries, keys, exponent = _both(q, k, phi_q, phi_k)
-        if not reuse or needs_gradient(q, k, v, sums, norms):
+        if not reuse:
             sums, norms = sums.clone(), norms.clone()
         if exponent is not None:
             higher = torch.maximum(peak, exponent[..., 0, 0]).detach()

@@ -217,9 +217,9 @@ def _place(x: Float[Tensor, "b h n d"], position: slice, found: Tensor) -> None:
 def _runs(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], features: int) -> list[list[slice]]:
     """The blocks of a sequence, in runs, with a state to save between runs: half a number for each position in all.
 
-    Every block has whole chunks, but for the last one, which has the positions that are left.
+    No sequences have no blocks. Every block has whole chunks, but for the last one, which has the positions that are left.
     """
-    n, numbers = q.shape[2], features * (v.shape[-1] + 1)
+    n, numbers = q.shape[2] if len(q) else 0, features * (v.shape[-1] + 1)
     whole = n - n % CHUNK
     found = [*blocks(whole, block_length(q, features, BLOCK)), *([slice(whole, n)] if whole < n else [])]
     length = math.ceil(len(found) / max(1, n // (2 * numbers)))

@@ -92,6 +92,8 @@ def hybrid_weights(
     if places is not None:
         q, seen, near = q[:, :, places], seen[:, :, places], near[:, :, places]
     scores = ((q @ k.mT) / math.sqrt(q.shape[-1])).masked_fill(~near, -math.inf)
+    if not n:
+        return scores
     features = queries.values @ keys.values.mT
     logs = log_gain[:, None, None].expand(-1, q.shape[2], n)
     if queries.exponent is not None and keys.exponent is not None:

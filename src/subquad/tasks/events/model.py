@@ -123,8 +123,8 @@ class EventModel(nn.Module):
         return self.stack.causal(events, FASTER * events.times, state)
 
     def step(self, event: EventBatch, state: DecoderState | None = None) -> tuple[Float[Tensor, "b 1 w"], DecoderState]:
-        """The same for one event, which gives up the old state."""
-        return self.stack.step(event, FASTER * event.times, state, reuse=True)
+        """The same for one event, which gives up the old state unless gradients are recorded."""
+        return self.stack.step(event, FASTER * event.times, state, reuse=not torch.is_grad_enabled())
 
     def _extra(self, h: Tensor, gaps: Tensor, types: Tensor) -> Tensor:
         total = torch.zeros_like(gaps)
