@@ -6,7 +6,6 @@ options: their values are checked whenever one is made. `read` makes one from wh
 
 import dataclasses
 import json
-import os
 import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,8 @@ from subquad.errors import OptionError, SubquadError
 
 LARGEST = 2**48
 """Largest count of anything: above it, sizes of tensors overflow instead of being too large."""
+LARGEST_NUMBER = 3e38
+"""Largest real number: above it, float32 is infinite."""
 
 Count = Annotated[int, Ge(1), Le(LARGEST)]
 """How many there are, at least one."""
@@ -36,10 +37,10 @@ Place = Annotated[int, Ge(-LARGEST), Le(LARGEST)]
 """Position in a list, counted from 0, or from the end if negative."""
 Seed = Annotated[int, Ge(0), Lt(2**63)]
 """Seed of a random number generator."""
-Positive = Annotated[float, Gt(0)]
-"""A finite number above 0."""
-NonNegative = Annotated[float, Ge(0)]
-"""A finite number, 0 or above."""
+Positive = Annotated[float, Gt(0), Le(LARGEST_NUMBER)]
+"""A number above 0 that float32 can hold."""
+NonNegative = Annotated[float, Ge(0), Le(LARGEST_NUMBER)]
+"""A number, 0 or above, that float32 can hold."""
 Exponent = Annotated[float, Ge(-80), Le(80)]
 """A logarithm of a number that float32 can hold."""
 Share = Annotated[float, Ge(0), Le(1)]
@@ -55,7 +56,7 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 def _writable(text: Any) -> Any:
     """Refuses what no file name and no message can hold."""
     try:
-        size = len(os.fsencode(text))
+        size = len(str(text).encode())
     except UnicodeEncodeError:
         raise PydanticCustomError("text", "a text that UTF-8 can write") from None
     if "\0" in str(text):
@@ -67,7 +68,7 @@ def _writable(text: Any) -> Any:
 
 def _file_name(name: Any) -> Any:
     """Refuses what is too long for a file system."""
-    if any(len(os.fsencode(part)) > LONGEST_NAME for part in Path(name).parts):
+    if any(len(part.encode()) > LONGEST_NAME for part in Path(name).parts):
         raise PydanticCustomError("text", f"a path whose parts have at most {LONGEST_NAME} bytes")
     return name
 
@@ -87,6 +88,9 @@ GivenFileName = Annotated[FileName, MinLen(1)]
 """The same as a text that is not empty."""
 
 T = TypeVar("T")
+
+Several = Annotated[tuple[T, ...], MinLen(1)]
+"""One value or several."""
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 """Pydantic's settings for every check: no value is turned into another type, and every number is finite."""
@@ -224,6 +228,10 @@ def _rule(error: ErrorDetails) -> str:
             return "true or false"
         case "string_type":
             return "a text"
+        case "json_invalid":
+            return "made of characters that UTF-8 can write"
+        case "too_short" if limits["field_type"] == "Tuple":
+            return "one value or several"
         case "string_too_short" | "too_short":
             return "not empty"
         case "tuple_type" | "list_type":

@@ -99,7 +99,7 @@ def _training() -> Iterator[Base]:
 
 
 def _commands() -> Iterator[Base]:
-    measured: Words = {"lengths": ("16",), "mechanisms": ("linear",), "what": ("forward",), "budget": ("0.001",)}
+    measured: Words = {"lengths": ("16",), "mechanisms": ("linear",), "what": ("forward",), "budget": ("0.000001",)}
     yield Base("compare", ("compare",), measured | {"heads": ("1",), "width": ("4",)}, (compare.Compare,))
     yield Base("advise", ("advise",), {"length": ("100",), "run": ("compared",)}, (advise.Advise,), ("compared",))
     yield Base("predict", ("predict", "copied", "1", "2"), {}, (predict.Predict,), ("copied",))

@@ -47,6 +47,8 @@ def make(folder: Path) -> None:
     lines = [json.dumps({"text": text, "label": "ab"[n % 2]}) for n, text in enumerate(SENTENCES)]
     (folder / "labelled.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "events.csv").write_text("sequence,time,type\n" + "".join(f"s{n % 3},{n},{n % 2}\n" for n in range(12)))
+    rows = "".join(f"c{n % 3},{n},N{n % 3},card,{n}.5\n" for n in range(12))
+    (folder / "clients.csv").write_text("client,time,code,type,amount\n" + rows)
     _in_child(folder, _make_runs)
 
 

@@ -18,7 +18,7 @@ from rich.progress import ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
 from subquad.attention import MECHANISMS, Softmax, options_from
-from subquad.checking import Checked, Count, FilePath, Positive, Seed, Words, read
+from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words, read
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
 from subquad.cli.parsing import parse
@@ -26,7 +26,7 @@ from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.values import choose, parse_bytes, parse_lengths
 from subquad.errors import SubquadError
 from subquad.experiments import linformer
-from subquad.experiments.compare.cells import Setting
+from subquad.experiments.compare.cells import Dtype, Setting
 from subquad.experiments.compare.plan import Group, Plan, Progress, measure
 from subquad.experiments.compare.views import BASELINE, FORMS, MATERIALISED, Form, What
 from subquad.measure.devices import require_device
@@ -60,24 +60,24 @@ class Compare(Checked):
 
     mechanisms: tuple[Words, ...] = ()
     """Which to measure against softmax: materialised, linear, favor, linformer (the ones unless told), infinity, hybrid."""
-    lengths: tuple[Words, ...] = ("128..16384",)
+    lengths: Several[Words] = ("128..16384",)
     """Numbers, and ranges that double from their start: 128..65536."""
     causal: Flag = False
     """The causal form only. Both forms are measured unless told."""
     bidirectional: Flag = False
     """The bidirectional form only."""
-    what: tuple[What, ...] = ("forward", "training", "layer", "step")
+    what: Several[What] = ("forward", "training", "layer", "step")
     """Attention forward; attention forward and backward; a whole transformer layer; one decoding step at that context; one
     update of a whole encoder-decoder of 4 + 4 layers on the copy task."""
-    batch: tuple[Count, ...] = (1,)
+    batch: Several[Count] = (1,)
     """Sequences at a time. Several numbers here and below measure every combination."""
-    heads: tuple[Count, ...] = (8,)
-    width: tuple[Count, ...] = (64,)
+    heads: Several[Count] = (8,)
+    width: Several[Count] = (64,)
     """Of a head."""
     threads: tuple[Count, ...] = ()
     """Threads that PyTorch uses: all cores unless told."""
-    dtype: tuple[Literal["float32", "bfloat16", "float16", "float64"], ...] = ("float32",)
-    device: tuple[Words, ...] = ("cpu",)
+    dtype: Several[Dtype] = ("float32",)
+    device: Several[Words] = ("cpu",)
     """cpu, cuda, cuda:1, ..."""
     grid: Literal["linformer"] | None = None
     """linformer: its table of speed-up and memory saved by length and slots, beside the published one."""
@@ -133,6 +133,7 @@ def _create(given: Compare, command: Sequence[str]) -> Run:
     for device in given.device:
         require_device(device)
     options = _options(given)
+    _plan(options)  # what cannot be measured is refused before there is a folder
     folder = given.out or Path("runs") / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     about = {
         "options": options,
@@ -151,9 +152,6 @@ def _options(given: Compare) -> dict[str, Any]:
     variants, shortest = _variants(given)
     threads = given.threads or (torch.get_num_threads(),)
     counts = {"batch": given.batch, "heads": given.heads, "width": given.width, "threads": threads}
-    for name, values in counts.items():
-        if not values:
-            raise SubquadError(f"--{name} takes one number or several, but was given none")
     axes: dict[str, Sequence[object]] = {**counts, "dtype": given.dtype, "device": given.device}
     forms = [form for form in FORMS if getattr(given, form)] or list(FORMS)
     lengths: Sequence[str] = given.lengths

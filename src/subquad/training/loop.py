@@ -4,6 +4,7 @@ Batches, dropout and redrawn features come from generators that are made anew fo
 the model's and the optimizer's. On many processes each makes the same batch and takes its share of it.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,7 +193,12 @@ class _Loop:
         if not self.accelerator.is_main_process:
             return
         self.plain.eval()
-        self.metrics = self.task.evaluate(self.plain, generator(self.seed, HELD_OUT))
+        try:
+            self.metrics = self.task.evaluate(self.plain, generator(self.seed, HELD_OUT))
+        except SubquadError:
+            if all(bool(parameter.isfinite().all()) for parameter in self.plain.parameters()):
+                raise
+            raise _NotFiniteError(step, math.nan) from None
         self._keep_best(step)
         units = self.task.units if isinstance(self.task, Measured) else {}
         for name, value in self.metrics.items():

@@ -14,12 +14,16 @@ from subquad.checking import Checked, Count, Words
 from subquad.experiments.compare.views import BASELINE, Form, What
 from subquad.measure.workers import Candidate, Work
 from subquad.models import Block, ModelOptions
+from subquad.models.sizes import stack_numbers
 from subquad.results import Row
 from subquad.tasks import Copy
 from subquad.types import AttentionOptions, CausalAttention, MechanismSize, Traits
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 TINY_LENGTH = 64
+COUNTED = 2**28
+"""Numbers up to which a layer is built to be counted. A larger one is counted by arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Setting(Checked):
     heads: Count = 8
     width: Count = 64  # of a head
     threads: Count = 1
-    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    dtype: Dtype = "float32"
     device: Words = "cpu"
 
 
@@ -141,6 +145,9 @@ def block_size(cell: Cell) -> tuple[int, int]:
     options: Any = cell.options
     if hasattr(options, "max_length"):
         options = replace(options, max_length=cell.length)
+    size = ModelOptions(layers=1, heads=cell.setting.heads, width=cell.setting.width, norm="post")
+    if (numbers := stack_numbers(options, size)) > COUNTED:
+        return numbers, 4 * numbers
     layer = _block(cell, options.build(heads=cell.setting.heads, width=cell.setting.width, generator=generator), generator)
     held = [*layer.parameters(), *layer.buffers()]
     return sum(part.numel() for part in held), sum(part.numel() * part.element_size() for part in held)
