@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -87,7 +88,11 @@ def _summarise(outcomes: list[object], seconds: float) -> None:
     codes = Counter(outcome.code for outcome in outcomes)  # type: ignore[attr-defined]
     for kind, count in kinds.items():
         print(f"  {count:5d} {kind}" + (f", {failed[kind]} failed" if failed[kind] else ""))
-    print(f"{len(outcomes)} cases in {seconds:.0f} s, {sum(failed.values())} failed; exit codes: {dict(codes)}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{len(outcomes)} cases in {seconds:.0f} s ({used.ru_utime + used.ru_stime:.0f} s of a core), "
+        f"{sum(failed.values())} failed; exit codes: {dict(codes)}"
+    )
     slowest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:5]  # type: ignore[attr-defined]
     print("slowest: " + ", ".join(f"{each.case.label} {each.seconds:.1f} s" for each in slowest))  # type: ignore[attr-defined]
 

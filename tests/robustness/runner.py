@@ -195,7 +195,7 @@ def _refusal(child: _Child, said: str, after: Listing) -> Iterator[str]:
     sentences = [line for line in said.splitlines() if line.strip()]
     if len(sentences) != 1 or not sentences[0].startswith("subquad: "):
         yield f"not one sentence but {len(sentences)} lines"
-    elif len(sentences[0]) > 1500:
+    elif len(sentences[0]) > 2020:
         yield f"a sentence of {len(sentences[0])} characters"
     if any(words in said for words in STARTED):
         return
