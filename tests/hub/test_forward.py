@@ -1,6 +1,5 @@
 """What every mechanism keeps to inside a model: padding changes nothing, packed sequences do not meet, no future is seen."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from subquad import Infinity, SubquadError
+from subquad import SubquadError
 from tests.hub.families import (
     CAUSAL,
     CONFIGS,
@@ -248,43 +247,6 @@ def test_a_chunk_is_a_sequence() -> None:
         return (k <= q) & (k // 4 == q // 4)
 
     assert hub.masks.describe_mask(1, 6, 6, mask_function=sees)[:, 0, 0].tolist() == [[1, 1, 1, 1, 2, 2]]
-
-
-def test_half_precision() -> None:
-    network = hub.swap(model(CONFIGS["bert"]()), Infinity(segment=5, basis=6, points=8, widths=(0.1,)))
-    exact = hidden(network, tokens())
-    rough = hidden(network.to(torch.bfloat16), tokens())
-    assert rough.dtype == torch.bfloat16
-    assert (rough.float() - exact).norm() / exact.norm() < 0.1
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3", "modernbert", "bert"])
-@pytest.mark.parametrize("name", ["softmax", "linear", "favor", "hybrid"])
-def test_autocast(family: str, name: str) -> None:
-    """Rotary positions leave queries and keys in float32 while values are in bfloat16."""
-    network = hub.swap(model(CONFIGS[family]()), OPTIONS[name])
-    given = {"use_cache": False} if network.config.model_type in ("llama", "qwen3") else {}
-    exact = hidden(network, tokens(length=3), **given)
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = network(tokens(length=3), **given).last_hidden_state
-        rough.float().square().sum().backward()
-    assert (rough.float() - exact).norm() / exact.norm() < 0.1
-    gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
-    assert gradients
-    assert all(gradient.isfinite().all() for gradient in gradients)
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_step_of_the_trainer_in_bfloat16(family: str, tmp_path: Path) -> None:
-    network = hub.swap(model(CONFIGS[family](), hf.AutoModelForCausalLM), "linear")
-    before = network.model.layers[0].self_attn.k_proj.weight.detach().clone()
-    rows = [{"input_ids": row, "labels": row, "attention_mask": mask} for row, mask in zip(tokens(), padding("left"))]
-    how = hf.TrainingArguments(tmp_path, max_steps=2, bf16=True, use_cpu=True, report_to="none", save_strategy="no")
-    loss = hf.Trainer(network, how, train_dataset=rows).train().training_loss
-    assert 0 < loss < 20
-    after = network.model.layers[0].self_attn.k_proj.weight
-    assert after.isfinite().all()
-    assert not torch.equal(after, before)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit.trace itself
