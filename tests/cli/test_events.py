@@ -145,6 +145,40 @@ def test_bad_lines(
     assert printed.count("\n") == 1
 
 
+def test_bad_lines_can_be_skipped(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows is as if they had not been there."""
+    good = ["s 1 a", "s 2 b", "t 5 a", "s 4 a"]
+    bad = ["s 1.5 a", "s 3 q", "s noon a", "s nan a", "s 1e999 a", "s -inf b", "s 3 a 4", "nobody", "\0 3 a", "s 1e300 a"]
+    assert following(run, "\n".join(good), monkeypatch) == 0
+    wanted = capsys.readouterr().out
+    assert following(run, "\r\n".join([*good[:3], "", *bad, good[3]]), monkeypatch, "--bad-lines", "skip") == 0
+    printed = capsys.readouterr()
+    assert printed.out == wanted
+    said = printed.err.splitlines()
+    assert len(said) == 4
+    assert said[0] == (
+        "subquad: line 5 is left out: sequence 's' goes back in time, from 2 to 1.5: sort its events (it is 's 1.5 a')"
+    )
+    assert said[3] == f"subquad: {len(bad)} lines were left out, as they could not be used"
+
+
+def test_a_huge_line_is_not_echoed(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("1 a\n" + "x" * 30_000_000 + "\n", "1 a\n2 " + "y" * 10_000_000 + "\n", "1 a\n" + "z " * 5_000_000):
+        assert following(run, text, monkeypatch) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("subquad: line 2: ")
+        assert len(said) < 400
+
+
+def test_formulas_in_names(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sequence that is called as a formula gets an apostrophe, one that is called by a negative number stays."""
+    path = tmp_path / "new.csv"
+    path.write_text("sequence,time,type\n=1+2,1,a\n=1+2,2,b\n-5,1,a\n-5,3,b\n")
+    assert predict(run, "--data", str(path), "--output", str(tmp_path / "out.csv")) == 0
+    lines = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    assert [line["sequence"] for line in lines] == ["'=1+2", "-5"]
+
+
 def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other.csv").write_text("sequence,time,type\na,1,zzz\na,2,a\n")
     for arguments, said in (

@@ -2,15 +2,16 @@
 
 import os
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from subquad.cli.explanations import explanation
-from subquad.cli.streams import prepare_streams, say, silence, stdout_problem
-from subquad.files import because
+from subquad.cli.streams import WatchedStdout, prepare_streams, say, silence, stdout_sentence
 
 CHECK_FAILED, USER_MISTAKE, BUG, INTERRUPTED = 1, 2, 70, 130
 EXIT_CODES = {
@@ -44,17 +45,39 @@ COMMANDS: dict[str, Command] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and gives its exit code: see `EXIT_CODES`."""
+    """Runs a command and gives its exit code: see `EXIT_CODES`. Without arguments, those of this process are taken."""
     prepare_streams()
+    if arguments is None:
+        _quiet_the_rest()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        code = _run(words)
-    except KeyboardInterrupt:
-        say("interrupted")
-        code = INTERRUPTED
-    except Exception as error:
-        code = _explain(error)
-    return _finish(code)
+    stdout: Any = WatchedStdout(sys.stdout)
+    with redirect_stdout(stdout):
+        try:
+            code = _run(words)
+        except KeyboardInterrupt:
+            say("interrupted")
+            code = INTERRUPTED
+        except Exception as error:
+            code = 0 if error is stdout.problem else _explain(error)
+        return _finish(code, stdout)
+
+
+def _quiet_the_rest() -> None:
+    """Makes sentences of what else this process would print: warnings, and errors in threads. Libraries log errors only."""
+    if not os.environ.get("SUBQUAD_DEBUG"):
+        for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):
+            os.environ.setdefault(f"{library}_VERBOSITY", "error")
+        warnings.showwarning = lambda message, category, *_: say(f"{category.__name__}: {message}")
+        threading.excepthook = lambda failure: say(_bug(failure.exc_value))
+        sys.unraisablehook = lambda failure: say(_bug(failure.exc_value))
+
+
+def _bug(error: BaseException | None) -> str:
+    """The sentence for an error that is nobody's mistake but ours."""
+    return (
+        f"internal error, {type(error).__name__}: {str(error)[:200]}; this is a bug: run the command again with "
+        "SUBQUAD_DEBUG=1 and report what it prints"
+    )
 
 
 def _explain(error: Exception) -> int:
@@ -62,29 +85,24 @@ def _explain(error: Exception) -> int:
     if os.environ.get("SUBQUAD_DEBUG"):
         with suppress(OSError):
             traceback.print_exception(error)
-    problem = stdout_problem() if isinstance(error, OSError) else None
-    if problem is not None and isinstance(error, OSError) and problem.errno == error.errno:
-        return 0  # whether that is a mistake, `_finish` decides
     sentence = explanation(error)
     if sentence is None:
-        say(
-            f"internal error, {type(error).__name__}: {str(error)[:200]}; this is a bug: run the command again with "
-            "SUBQUAD_DEBUG=1 and report what it prints"
-        )
+        say(_bug(error))
         return BUG
     say(sentence)
     return USER_MISTAKE
 
 
-def _finish(code: int) -> int:
+def _finish(code: int, stdout: WatchedStdout) -> int:
     """The exit code, in view of standard output: one that is full is a mistake, one that is read no further is none."""
-    problem = stdout_problem()
-    if problem is None:
+    with suppress(OSError):
+        stdout.flush()
+    if stdout.problem is None:
         return code
-    silence(sys.stdout)
-    if isinstance(problem, BrokenPipeError):
+    silence(stdout.stream)
+    if isinstance(stdout.problem, BrokenPipeError):
         return code
-    say(f"cannot write standard output: {because(problem)}")
+    say(stdout_sentence(stdout.problem))
     return code or USER_MISTAKE
 
 

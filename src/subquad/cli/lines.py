@@ -1,11 +1,11 @@
 """Lines that come in, from a file or from standard input, and lines of CSV that go out."""
 
 import csv
-import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import BinaryIO, Literal, NamedTuple
 
 from subquad.checking import excerpt
@@ -100,9 +100,10 @@ class LeftOut:
 
 def csv_text(rows: Iterable[Sequence[str]]) -> str:
     """Lines of CSV. An apostrophe goes before a text that a spreadsheet would take for a formula."""
-    written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows([_plain(cell) for cell in row] for row in rows)
-    return written.getvalue()
+    lines: list[str] = []
+    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")  # cells with either are then quoted
+    writer.writerows([_plain(cell) for cell in row] for row in rows)
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
 def _plain(cell: str) -> str:

@@ -3,8 +3,9 @@
 import io
 import os
 import sys
-from contextlib import suppress
-from typing import IO
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any, cast
 
 from subquad.files import because
 
@@ -45,58 +46,76 @@ def _shown(letter: str) -> str:
     return " " if letter.isspace() else letter.encode("unicode_escape").decode()
 
 
-def stdout_problem() -> OSError | None:
-    """Why standard output cannot be written, if it cannot: nobody reads it any more, or the disk is full."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return error
-    return None
-
-
 def silence(stream: IO[str]) -> None:
     """Sends what is still printed nowhere, so that flushing it at exit does not fail."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class TolerantStdout(io.TextIOBase):
+class WatchedStdout:
+    """Standard output that remembers why it could not be written, be it buffered or not."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.problem = stream, cast(OSError | None, None)
+
+    def write(self, text: str) -> int:
+        """Writes as the stream does, and remembers the first failure."""
+        with self._remembering():
+            return int(self.stream.write(text))
+
+    def flush(self) -> None:
+        """Flushes as the stream does, and remembers the first failure."""
+        with self._remembering():
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.problem = self.problem or error
+            raise
+
+
+class TolerantStdout:
     """Standard output for commands whose work is worth more than what they print.
 
     Once it cannot be written, as behind ``| head -1`` or on a full disk, the work goes on without it.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.stream, self.has_failed = sys.stdout, False
 
     def write(self, text: str) -> int:
+        """Writes, as long as that is possible."""
         if not self.has_failed:
-            try:
+            with self._tolerating():
                 self.stream.write(text)
-            except OSError as error:
-                self._give_up(error)
         return len(text)
 
     def flush(self) -> None:
+        """Flushes, as long as that is possible."""
         if not self.has_failed:
-            try:
+            with self._tolerating():
                 self.stream.flush()
-            except OSError as error:
-                self._give_up(error)
 
-    def isatty(self) -> bool:
-        return self.stream.isatty()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
-    def fileno(self) -> int:
-        return self.stream.fileno()
+    @contextmanager
+    def _tolerating(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.has_failed = True
+            say(f"{stdout_sentence(error)}; the work goes on without it")
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.stream.encoding
 
-    def _give_up(self, error: OSError) -> None:
-        self.has_failed = True
-        is_unread = isinstance(error, BrokenPipeError)
-        why = "nobody reads standard output any more" if is_unread else f"cannot write standard output: {because(error)}"
-        say(f"{why}; the work goes on without it")
+def stdout_sentence(error: OSError) -> str:
+    """Why standard output cannot be written."""
+    if isinstance(error, BrokenPipeError):
+        return "nobody reads standard output any more"
+    return f"cannot write standard output: {because(error)}"
