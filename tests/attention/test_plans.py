@@ -82,7 +82,8 @@ def test_calls_in_any_order_are_one_sequence(
     attend = build(name)
     root = stream(trunk, seed=1)
     begun, state = follow(attend, trunk, root, None)
-    found, wanted, of = [begun], [], [*root[:3], *attend.parameters()]
+    found, of = [begun], [*root[:3], *attend.parameters()]
+    wanted: list[Tensor] = []
     for seed, plan in enumerate(branches, start=2):
         branch = stream(plan, seed)
         found.append(follow(attend, plan, branch, state)[0])

@@ -8,6 +8,10 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.robustness.runner import Outcome
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -74,18 +78,18 @@ def _import_everything() -> None:
         import_module(name)
 
 
-def _show(outcome: object) -> None:
-    case = outcome.case  # type: ignore[attr-defined]
-    print(f"FAILED {case.label}: {'; '.join(outcome.problems)}", flush=True)  # type: ignore[attr-defined]
+def _show(outcome: "Outcome") -> None:
+    case = outcome.case
+    print(f"FAILED {case.label}: {'; '.join(outcome.problems)}", flush=True)
     print(f"    subquad {' '.join(map(ascii, case.argv))[:400]}")
-    for line in outcome.stderr.strip().splitlines()[-12:]:  # type: ignore[attr-defined]
+    for line in outcome.stderr.strip().splitlines()[-12:]:
         print(f"    | {line[:300]}")
 
 
-def _summarise(outcomes: list[object], seconds: float) -> None:
-    kinds = Counter(outcome.case.kind for outcome in outcomes)  # type: ignore[attr-defined]
-    failed = Counter(outcome.case.kind for outcome in outcomes if outcome.problems)  # type: ignore[attr-defined]
-    codes = Counter(outcome.code for outcome in outcomes)  # type: ignore[attr-defined]
+def _summarise(outcomes: "list[Outcome]", seconds: float) -> None:
+    kinds = Counter(outcome.case.kind for outcome in outcomes)
+    failed = Counter(outcome.case.kind for outcome in outcomes if outcome.problems)
+    codes = Counter(outcome.code for outcome in outcomes)
     for kind, count in kinds.items():
         print(f"  {count:5d} {kind}" + (f", {failed[kind]} failed" if failed[kind] else ""))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -93,8 +97,8 @@ def _summarise(outcomes: list[object], seconds: float) -> None:
         f"{len(outcomes)} cases in {seconds:.0f} s ({used.ru_utime + used.ru_stime:.0f} s of a core), "
         f"{sum(failed.values())} failed; exit codes: {dict(codes)}"
     )
-    slowest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:5]  # type: ignore[attr-defined]
-    print("slowest: " + ", ".join(f"{each.case.label} {each.seconds:.1f} s" for each in slowest))  # type: ignore[attr-defined]
+    slowest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:5]
+    print("slowest: " + ", ".join(f"{each.case.label} {each.seconds:.1f} s" for each in slowest))
 
 
 if __name__ == "__main__":

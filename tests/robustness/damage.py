@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,7 +195,7 @@ def _rows(name: str, templates: Path) -> Iterator[Case]:
     for number in kinds.values():
         row = json.loads(lines[number])
         for field in row:
-            changed = {"without": {key: value for key, value in row.items() if key != field}}
+            changed: dict[str, Any] = {"without": {key: value for key, value in row.items() if key != field}}
             for _ in range(FEW):
                 label, value = next(wrong)
                 changed[f"with {label} for"] = row | {field: value}
@@ -203,8 +203,8 @@ def _rows(name: str, templates: Path) -> Iterator[Case]:
                 edit = Edit("write", file, _lines([*lines[:number], json.dumps(new), *lines[number + 1 :]]))
                 yield _case("rows: fields", f"{file}, line {number + 1}, {label} {field}", (edit,), next(readers))
     for number, metric in enumerate(STRANGE_METRICS):
-        new = json.dumps(json.loads(lines[-1]) | {"metric": metric})
-        edit = Edit("write", file, _lines([*lines, new, new]))
+        strange = json.dumps(json.loads(lines[-1]) | {"metric": metric})
+        edit = Edit("write", file, _lines([*lines, strange, strange]))
         yield _case("rows: metrics", f"{file} with strange metric {number}", (edit,), _figures(name))
     for label, line in _strange_lines(lines[0]):
         edit = Edit("write", file, _lines([*lines[:1], line, *lines[1:]]))
@@ -246,7 +246,7 @@ def _checkpoints(name: str, templates: Path) -> Iterator[Case]:
         edits = (Edit("rename", f"{name}/checkpoint/{newest.name}", new.encode()),)
         yield _case("checkpoints: names", f"{name}: renamed to {new}", edits, next(readers))
     for deed in ("folder", "link", "write"):
-        edits = (Edit("remove", f"{name}/checkpoint"), Edit(deed, f"{name}/checkpoint", b"gone"))  # type: ignore[arg-type]
+        edits = (Edit("remove", f"{name}/checkpoint"), Edit(deed, f"{name}/checkpoint", b"gone"))
         yield _case("checkpoints: names", f"{name}: checkpoint is another {deed}", edits, next(readers))
     yield from _about(name, newest, readers)
     yield from _tensors(name, newest, readers)
@@ -279,7 +279,7 @@ def _tensors(name: str, newest: Path, readers: Iterator[Reader]) -> Iterator[Cas
         if not held:
             continue
         first = next(iter(held))
-        others: dict[str, Callable[[], dict[str, Any]]] = {
+        others: dict[str, Any] = {
             "none": dict,
             "one too few": lambda held=held, first=first: {k: v for k, v in held.items() if k != first},
             "one too many": lambda held=held, first=first: held | {"another": held[first]},
@@ -347,8 +347,8 @@ def _places() -> Iterator[Case]:
             )
             yield Case("places", f"{command} on {label}", (*command.split(), place), (), edits)
     for name in ("copied", "compared", "looked"):
-        edits = (Edit("folder", f"{name}/report.html"), Edit("write", f"{name}/report.html/kept", b"kept"))
-        yield Case("places", f"report of {name} over a folder", ("report", name), (name,), edits)
+        full = (Edit("folder", f"{name}/report.html"), Edit("write", f"{name}/report.html/kept", b"kept"))
+        yield Case("places", f"report of {name} over a folder", ("report", name), (name,), full)
         for place in ("file/below", "folder", "dangling", "/dev/full", "/proc/nothing"):
             files = (Edit("write", "file", b"text"), Edit("folder", "folder"), Edit("link", "dangling", b"no/where"))
             yield Case("places", f"report of {name} to {place}", ("report", name, "--out", place), (name,), files)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.robustness.cases import Case, Edit
 
@@ -56,7 +56,8 @@ class _Child(NamedTuple):
 
 def run_all(cases: Sequence[Case], templates: Path, scratch: Path, jobs: int) -> Iterator[Outcome]:
     """Outcomes in the order in which the cases end, some at a time."""
-    waiting, running = deque(enumerate(cases)), {}
+    waiting = deque(enumerate(cases))
+    running: dict[Any, Any] = {}
     with selectors.DefaultSelector() as ended:
         while waiting or running:
             while waiting and len(running) < jobs:

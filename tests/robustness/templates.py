@@ -5,6 +5,7 @@ import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 SENTENCES = [f"the cat number {n} sat on the mat and saw {n * n % 17} mice run by" for n in range(60)]
 SMALL = ("--layers", "1", "--heads", "1", "--width", "4", "--steps", "2", "--batch", "2", "--checkpoint-every", "1")
@@ -84,7 +85,7 @@ def _save_models(folder: Path) -> None:
     }
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, **special)
     torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
     model = BertForMaskedLM(BertConfig(vocab_size=len(words), max_position_embeddings=32, **sizes))
     for name in ("bert", "swapped"):
         if name == "swapped":

@@ -92,7 +92,8 @@ def _no_numbers() -> Iterator[Tried]:
 
 def _bounds(rules: tuple[Any, ...], step: int) -> tuple[float, float]:
     """The lowest and the highest value. A bound that is excluded is moved by a step."""
-    low, high = -math.inf, math.inf
+    low: Any = -math.inf
+    high: Any = math.inf
     for rule in rules:
         match rule:
             case Ge(ge=bound):

@@ -36,7 +36,7 @@ def classes_beside(kind: type[PreTrainedModel]) -> list[type[nn.Module]]:
 
 def own_cache(model: PreTrainedModel) -> str | None:
     """The name of a model's cache class, where it has one of its own instead of a `DynamicCache`."""
-    parts = {type(module) for module in model.modules() if isinstance(module, PreTrainedModel)}
+    parts: set[Any] = {type(module) for module in model.modules() if isinstance(module, PreTrainedModel)}
     return next((name for part in parts for name in _MAKES_CACHE.findall(_source(part)) if name not in _CACHES), None)
 
 

@@ -68,7 +68,7 @@ def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
     return found
 
 
-def require_swappable(kind: type[PreTrainedModel], modules: Iterable[type[nn.Module]]) -> None:
+def require_swappable(kind: type[PreTrainedModel], modules: Iterable[Any]) -> None:
     """Refuses a class of models that never looks up its attention, or that does more with the mask than to pass it on."""
     if not can_swap(kind):
         raise SubquadError(_refusal(kind))

@@ -165,7 +165,8 @@ def _put_state(layers: list[Any], name: str, module: nn.Module) -> None:
     if type(layers[place]) not in (DynamicLayer, DynamicSlidingWindowLayer, StateLayer):
         kept = type(layers[place]).__name__
         raise SubquadError(f"{name} keeps more than keys and values in its cache, a {kept}: generate with a DynamicCache")
-    is_owner = changes_cached_keys(type(module))
+    kind: Any = type(module)
+    is_owner = changes_cached_keys(kind)
     if is_owner and not hasattr(module, _FORGETS):
         module.register_forward_pre_hook(_forget)
         setattr(module, _FORGETS, True)

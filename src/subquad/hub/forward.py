@@ -95,7 +95,8 @@ def _is_causal(module: nn.Module, asked: bool | None, sees: Visible) -> bool:
     says = bool(getattr(module, "is_causal", True))
     if sees.causal is None:
         return says if asked is None else bool(asked)
-    is_overruled = asked is not None and not asked and says and not decides_causality(type(module))
+    kind: Any = type(module)
+    is_overruled = asked is not None and not asked and says and not decides_causality(kind)
     return sees.causal and not (is_overruled and sees.keep is None and sees.numbers is None)
 
 

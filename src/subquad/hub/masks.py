@@ -74,7 +74,8 @@ def describe_mask(
         if sequences is None:
             known: dict[str, Any] = {"mask_function": mask_function, "attention_mask": attention_mask, "device": device}
             known |= {"use_vmap": use_vmap, "allow_is_causal_skip": False}
-            return sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, **known).to(PATTERN)
+            dense: Any = sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, **known)
+            return dense.to(PATTERN)
         causal, numbers = sequences
     if causal:
         stop = min(stop, int(q_offset) + q_length)  # a static cache has room for keys that are yet to come
@@ -94,7 +95,7 @@ def describe_mask(
 
 def refuse_tracing() -> None:
     """Refuses `torch.jit.trace`, which keeps what depends on the values of its example, such as whether there is padding."""
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         raise SubquadError("torch.jit.trace would freeze the mask and the length of its example: use torch.export instead")
 
 

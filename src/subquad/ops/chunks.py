@@ -98,7 +98,7 @@ class _Chunks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     @outside_autocast
-    def backward(
+    def backward(  # type: ignore[override]
         ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
     ) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, *saved = ctx.saved_tensors

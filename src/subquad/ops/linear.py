@@ -119,7 +119,7 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     @outside_autocast
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         q, k, v, keep, mixed, inverse, sums, norms, peak, *_ = ctx.saved_tensors
         phi_q, phi_k = ctx.maps
         heads, dtype = q.shape[:2], inverse.dtype
