@@ -28,6 +28,8 @@ FORMAT = 1
 
 LOCK = ".lock"
 """The file in a run's folder that is locked while a command writes to it. The system unlocks it when the command ends."""
+LOCK_SECONDS = 1.0
+"""How long a command waits for the lock, which a command that was killed a moment ago may still hold."""
 
 Row = dict[str, Any]
 """Flat: numbers, strings, booleans and None. `metric`, `value`, `unit`, and what it was measured on."""
@@ -63,6 +65,7 @@ class RowFields(TypedDict, total=False):
     low: float | None
     high: float | None
     step: Whole
+    at: Whole
     split: str
     mechanism: str
     model: str
@@ -154,15 +157,18 @@ class Run:
     """What is in ``run.json``: kind, options, seed, versions, machine and command."""
 
     @classmethod
-    def create(cls, folder: Path, kind: str, about: Mapping[str, Any]) -> "Run":
-        """A new run. A folder that holds one already is refused."""
+    def create(cls, folder: Path, kind: str, about: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()) -> "Run":
+        """A new run, with rows where they are all known already. A folder that holds a run is refused.
+
+        The rows are written before ``run.json``, without which a folder is no run: a killed command leaves all of them or
+        no run at all.
+        """
         refuse_taken(folder)
         run = cls(folder, {"format": FORMAT, "kind": kind, **about})
-        try:
+        with run.writing():
+            refuse_taken(folder)  # it may have been made by another command in this very moment
+            run._replace_rows(rows)
             write_new(folder / "run.json", json.dumps(run.about, indent=2) + "\n")
-        except FileExistsError:  # made by another command in this very moment
-            refuse_taken(folder)
-        append_rows(run.rows_path, [])
         return run
 
     @classmethod
@@ -192,8 +198,15 @@ class Run:
         return self.folder / "rows.jsonl"
 
     def rows(self) -> list[Row]:
-        """What was measured so far."""
-        return read_rows(self.rows_path)
+        """What was measured so far. A run without the file has not measured anything."""
+        return read_rows(self.rows_path) if self.rows_path.exists() else []
+
+    def count_rows(self) -> int:
+        """How many rows there are, without reading what is in them."""
+        if not self.rows_path.exists():
+            return 0
+        with self.rows_path.open("rb") as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Keeps rows, at once and for good."""
@@ -204,14 +217,29 @@ class Run:
         rows = self.rows()
         kept = [row for row in rows if wanted(row)]
         if len(kept) < len(rows):
-            write_whole(self.rows_path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in kept))
+            self._replace_rows(kept)
+
+    def keep_first_rows(self, count: int) -> None:
+        """Takes out all rows but the first ones."""
+        if count < self.count_rows():
+            self._replace_rows(self.rows()[:count] if count else ())  # where none is kept, none has to be readable
+
+    def _replace_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        write_whole(self.rows_path, "".join(json.dumps(dict(row), allow_nan=False) + "\n" for row in rows))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Inside the block, this process alone writes to the run. A second one is refused in a sentence."""
+        """Inside the block, this process alone writes to the run. A second one is refused in a sentence.
+
+        The lock is the system's, on an open file that child processes do not inherit: it ends with the process.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.folder, error) from None
         lock = FileLock(self.folder / LOCK)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=LOCK_SECONDS)
         except Timeout:
             raise SubquadError(
                 f"another command is writing to {self.folder} at this moment: wait for it to end, or choose another --out"
@@ -248,4 +276,4 @@ def _drop_half_line(path: Path) -> None:
             file.truncate(end)
 
 
-_BLOCK = 4096  # bytes that are searched for a line break at once
+_BLOCK = 2**16  # bytes that are searched for line breaks at once

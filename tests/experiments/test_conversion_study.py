@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from subquad.cli import main, reproduce
+from subquad.cli import main, trainings
 from subquad.experiments.conversion_claims import (
     CONTROL,
     Converted,
@@ -38,8 +38,10 @@ from subquad.experiments.conversion_study import (
     Way,
 )
 from subquad.experiments.trials import Trial, finished
+from subquad.files import write_whole
 from subquad.report.recipes import CHARTS, points, recipe_table
 from subquad.results import Row, Run
+from tests.experiments.runs import finished_training
 from tests.experiments.test_linformer_study import Done, held
 
 QUICK = SCALES["quick"]
@@ -108,8 +110,7 @@ def test_the_original_is_judged_beside_the_unigram(tmp_path: Path) -> None:
     for seed in range(3):
         values = {"perplexity": 20.0 + seed, "perplexity_of_unigram": 100.0}
         rows: list[Row] = [{"metric": name, "value": value, "split": "test", "step": 1} for name, value in values.items()]
-        run = Run.create(tmp_path / f"pretrain-{seed}", "train", {})
-        run.append([*rows, {"metric": "sample", "value": None, "step": 1}])
+        finished_training(tmp_path / f"pretrain-{seed}", rows)
     (found,) = learned(tmp_path, QUICK)
     assert found.held
     assert "21.0 against 100.0" in found.figures
@@ -169,6 +170,23 @@ def test_a_conversion_is_finished_with_its_last_control(tmp_path: Path, controls
     assert finished(run.folder)
 
 
+@pytest.mark.parametrize(
+    ("about", "is_finished"),
+    [
+        ('{"phases": 9, "stand": {"phase": 9}}', True),
+        ('{"phases": 9, "stand": {"phase": 8}}', False),  # the model is not saved yet
+        ('{"phases": 9}', False),
+        ("[]", False),
+        ("", False),
+    ],
+)
+def test_a_conversion_is_finished_with_its_last_phase(tmp_path: Path, about: str, is_finished: bool) -> None:
+    run = Run.create(tmp_path / "run", "convert", {"options": {"conversion": {"controls": False}}})
+    run.append([row("tuned", 1.0, recipe="conversion")])
+    write_whole(run.folder / "checkpoint" / "step-000000009" / "about.json", about)
+    assert finished(run.folder) is is_finished
+
+
 TINY = Grid(
     seeds=(0, 1),
     features=4,
@@ -192,7 +210,7 @@ def write(folder: Path) -> Path:
 
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCALES, "quick", TINY)
-    monkeypatch.setattr(reproduce, "_start", Done)
+    monkeypatch.setattr(trainings, "_start", Done)
     monkeypatch.chdir(tmp_path)
     texts = write(tmp_path / "texts")
     assert main(["reproduce", "conversion", "--data", str(texts), "--out", "run"]) == 0
@@ -230,7 +248,7 @@ def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
 
     grid = replace(TINY, seeds=(0,))
     monkeypatch.setitem(SCALES, "quick", grid)
-    monkeypatch.setattr(reproduce, "_start", Done)
+    monkeypatch.setattr(trainings, "_start", Done)
     monkeypatch.chdir(tmp_path)
     models.save(tmp_path / "distilbert", "DistilBertForMaskedLM")
     models.write(tmp_path / "texts")
@@ -245,7 +263,7 @@ def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_stopped_is_gone_on_with(tmp_path: Path) -> None:
     trial = Trial("b", "", 0, 0, ("--attention", "elu"), "a", "convert")
-    assert reproduce._arguments(trial, Path("run")) == ["run/a", "--attention", "elu", "--no-page", "--out", "run/b"]
+    assert trainings.arguments(trial, Path("run")) == ["run/a", "--attention", "elu", "--no-page", "--out", "run/b"]
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "run.json").write_text(json.dumps({"format": 1, "kind": "convert"}))
-    assert reproduce._arguments(trial, tmp_path) == ["--resume", str(tmp_path / "b")]
+    assert trainings.arguments(trial, tmp_path) == ["--resume", str(tmp_path / "b")]

@@ -11,17 +11,17 @@ from subquad.cli import main
 from subquad.experiments import events
 from subquad.experiments.events import SCALES, Grid, Setting, Trained, cheaper, difference, judge, over_seeds, trained
 from subquad.results import Row, Run
+from tests.experiments.runs import finished_training
 
 TAXI = Setting("taxi")
 
 
 def run(folder: Path, setting: Setting, attention: str, seed: int, **metrics: float) -> Trained:
     """A finished training that came to these figures on the test."""
-    about = {"options": {"times": setting.times}}
-    made = Run.create(folder / f"events-{setting.source}-{setting.times}-{attention}-{seed}", "train", about)
     rows: list[Row] = [{"metric": name, "value": value, "split": "test", "step": 9} for name, value in metrics.items()]
-    made.append([*rows, {"metric": "nll", "value": 99.0, "split": "held out", "step": 9}])
-    made.append([{"metric": "sample", "value": 0.0, "step": 9}])
+    rows.append({"metric": "nll", "value": 99.0, "split": "held out", "step": 9})
+    path = folder / f"events-{setting.source}-{setting.times}-{attention}-{seed}"
+    made = finished_training(path, rows, {"times": setting.times})
     return Trained(setting, attention, seed, made, made.rows())
 
 
@@ -107,17 +107,34 @@ def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path,
 
     monkeypatch.setattr(event_costs, "costs", costs)
     events.measure(tmp_path, "quick")
-    assert given == [{"softmax": {"times": "sinusoidal"}, "favor": {"times": "sinusoidal"}}]
+    (measured,) = given
+    assert {name: options["times"] for name, options in measured.items()} == dict.fromkeys(
+        ("softmax", "favor"), "sinusoidal"
+    )
 
 
 def test_costs_that_were_not_measured_to_the_end_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from subquad.experiments import event_costs
 
-    given: list[Row] = [{"mechanism": "softmax", "metric": metric, "value": 1.0} for metric in ("seconds", "times_the_peak")]
-    for wanted, rows in ((1, given[:1]), (3, given), (3, given)):
-        monkeypatch.setattr(event_costs, "costs", lambda options, rows=rows: rows)
+    for name in ("softmax", "favor"):
+        run(tmp_path, Setting("simulated"), name, 0, nll=1.0)
+    given: list[Row] = [
+        {"mechanism": name, "metric": metric, "value": 1.0}
+        for name in ("softmax", "favor")
+        for metric in ("seconds", "times_the_peak")
+    ]
+    calls: list[int] = []
+    for cut in range(len(given) + 1):  # killed after each row, with which it starts the next time
+
+        def costs(options: Any, rows: list[Row] = given[:cut]) -> list[Row]:
+            calls.append(1)
+            return rows
+
+        monkeypatch.setattr(event_costs, "costs", costs)
         events.measure(tmp_path, "quick")
-        assert len(Run.open(tmp_path / "costs", "costs").rows()) == wanted
+        assert Run.open(tmp_path / "costs", "costs").rows() == given[:cut]
+    events.measure(tmp_path, "quick")  # all are there
+    assert len(calls) == len(given) + 1
 
 
 def test_sources_are_folders_of_data(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from subquad.cli import main, reproduce
+from subquad.cli import main, reproduce, trainings
 from subquad.experiments.linformer_claims import (
     Pretrained,
     accuracies,
@@ -26,6 +26,7 @@ from subquad.experiments.linformer_study import SCALES, SHARINGS, Grid, Variant
 from subquad.experiments.trials import Trial, Verdict, at_least
 from subquad.measure.timing import Interval
 from subquad.results import Row, Run
+from tests.experiments.runs import finished_training
 
 QUICK = SCALES["quick"]
 
@@ -153,7 +154,7 @@ class Done:
     returncode = 0
 
     def __init__(self, trial: Trial, folder: Path) -> None:
-        assert main([trial.command, *reproduce._arguments(trial, folder)]) == 0
+        assert main([trial.command, *trainings.arguments(trial, folder)]) == 0
 
     def poll(self) -> int:
         return 0
@@ -190,7 +191,7 @@ def write(folder: Path) -> Path:
 
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCALES, "quick", TINY)
-    monkeypatch.setattr(reproduce, "_start", Done)
+    monkeypatch.setattr(trainings, "_start", Done)
     monkeypatch.setattr(reproduce, "_time", lambda own, arguments, budget: None)
     monkeypatch.chdir(tmp_path)
     texts = write(tmp_path / "texts")
@@ -216,9 +217,9 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_trial_waits_for_what_it_starts_from(tmp_path: Path) -> None:
     """It is neither started while the other runs nor before it, and does not keep others waiting."""
     first, second, third = (Trial(name, "", 0, 0, (), start) for name, start in (("a", ""), ("b", "a"), ("c", "")))
-    assert reproduce._ready([second, third], {"a"}, tmp_path) == third
-    assert reproduce._ready([second], {"a"}, tmp_path) is None
-    assert reproduce._ready([first, second], {}, tmp_path) == first
-    Run.create(tmp_path / "a", "train", {}).append([{"metric": "sample", "value": None, "step": 1}])
-    assert reproduce._ready([second], {"a"}, tmp_path) is None
-    assert reproduce._ready([second], {}, tmp_path) == second
+    assert trainings.ready([second, third], {"a"}, tmp_path) == third
+    assert trainings.ready([second], {"a"}, tmp_path) is None
+    assert trainings.ready([first, second], {}, tmp_path) == first
+    finished_training(tmp_path / "a")
+    assert trainings.ready([second], {"a"}, tmp_path) is None
+    assert trainings.ready([second], {}, tmp_path) == second

@@ -221,7 +221,8 @@ def test_options_that_cannot_be_run(values: dict[str, Any], words: str) -> None:
 def test_checkpoints_are_readable_by_others(tmp_path: Path) -> None:
     run, model = trained(tmp_path / "run")
     folder = run.folder / "checkpoint" / "step-000000012"
-    assert json.loads((folder / "about.json").read_text()) == {"step": 12, "seed": 0}
+    counts = {"rows": len(run.rows()), "moments": 3 * len(list(model.parameters()))}
+    assert json.loads((folder / "about.json").read_text()) == {"step": 12, "seed": 0, **counts}
     from safetensors.torch import load_file
 
     assert load_file(folder / "model.safetensors").keys() == model.state_dict().keys()

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from subquad.cli.explanations import explanation
+from subquad.cli.signals import ends_like_ctrl_c
 from subquad.cli.streams import WatchedStdout, prepare_streams, say, silence, stdout_sentence
 
 CHECK_FAILED, USER_MISTAKE, BUG, INTERRUPTED = 1, 2, 70, 130
@@ -19,7 +20,7 @@ EXIT_CODES = {
     CHECK_FAILED: "a check that was asked for did not hold",
     USER_MISTAKE: "something that the user can mend: a sentence on standard error says what",
     BUG: "a bug in subquad",
-    INTERRUPTED: "interrupted by Ctrl-C or by the system; what was done is kept",
+    INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; what was done is kept",
 }
 
 
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stdout: Any = WatchedStdout(sys.stdout)
     with redirect_stdout(stdout):
         try:
-            code = _run(words)
+            with ends_like_ctrl_c():
+                code = _run(words)
         except KeyboardInterrupt:
             say("interrupted")
             code = INTERRUPTED

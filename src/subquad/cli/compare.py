@@ -102,15 +102,22 @@ def main(arguments: Sequence[str]) -> int:
     if given.resume is not None:
         _refuse_other_options(given)
         run = Run.open(given.resume, "compare")
+        plan, limits = _plan(run.about["options"])
     else:
-        run = _create(given, ["subquad", "compare", *arguments])
-    plan, limits = _plan(run.about["options"])
+        about = _describe_run(given, ["subquad", "compare", *arguments])
+        plan, limits = _plan(about["options"])
+        run = Run.create(given.out or Path("runs") / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}", "compare", about)
+    with run.writing():
+        return _measure(run, plan, limits, given.budget, console)
+
+
+def _measure(run: Run, plan: Plan, limits: Limits, budget: float, console: Console) -> int:
     left: list[Group] = []
     interrupted = False
-    watch = _Watch(console, given.budget)
+    watch = _Watch(console, budget)
     try:
         with watch.bar:
-            left = measure(plan, run, budget=given.budget, limits=limits, progress=Progress(watch.started, watch.finished))
+            left = measure(plan, run, budget=budget, limits=limits, progress=Progress(watch.started, watch.finished))
     except KeyboardInterrupt:
         interrupted = True
     measured = load([run.folder])[0]
@@ -129,13 +136,12 @@ def _refuse_other_options(given: Compare) -> None:
             raise SubquadError(f"--resume goes on with the options of the run: leave --{name} out, or start a new run")
 
 
-def _create(given: Compare, command: Sequence[str]) -> Run:
+def _describe_run(given: Compare, command: Sequence[str]) -> dict[str, Any]:
+    """What run.json keeps."""
     for device in given.device:
         require_device(device)
     options = _options(given)
-    _plan(options)  # what cannot be measured is refused before there is a folder
-    folder = given.out or Path("runs") / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    about = {
+    return {
         "options": options,
         "mechanisms": {name: options_from(kept).traits._asdict() for name, kept in options["variants"].items()},
         "seed": given.seed,
@@ -144,7 +150,6 @@ def _create(given: Compare, command: Sequence[str]) -> Run:
         "command": shlex.join(command),
         "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
     }
-    return Run.create(folder, "compare", about)
 
 
 def _options(given: Compare) -> dict[str, Any]:

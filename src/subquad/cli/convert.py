@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from subquad.attention import MECHANISMS, Linear, options_from
 from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed, Words, read
 from subquad.cli import INTERRUPTED
-from subquad.cli.options import attention_in, is_resumed, joined, registry
+from subquad.cli.options import Resume, attention_in, is_resumed, joined, registry
 from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import Output, PlainColumn, show
@@ -73,25 +73,26 @@ class Kept(Checked):
     original: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Resume(Checked):
-    """Goes on with a conversion where it stopped. Its options stay as they were."""
-
-    resume: FilePath
-
-
 def main(arguments: Sequence[str]) -> int:
     """Converts a model, keeps rows and checkpoints, and leaves the model and a page."""
     given = list(arguments)
     if is_resumed(given):
-        run = Run.open(parse(Resume, given, prog="subquad convert").resume, "convert")
-        original, attention, options = _opened(run.about)
-    else:
-        run, original, attention, options = _create(given)
-    return _convert(run, original, attention, options)
+        resume = parse(Resume, given, prog="subquad convert")
+        run = Run.open(resume.resume, "convert")
+        with run.writing():
+            return _convert(run, *_opened(run.about), restart=resume.restart)
+    folder, about, opened = describe_run(given)
+    run = Run.create(folder, "convert", about)
+    with run.writing():
+        return _convert(run, *opened)
 
 
-def _create(given: list[str]) -> tuple[Run, Convertible, AttentionOptions, ConversionOptions]:
+Opened = tuple[Convertible, AttentionOptions, ConversionOptions]
+"""What is converted, to what, and how."""
+
+
+def describe_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
+    """The folder and the run.json of a command line, and what it is to convert. What cannot be converted is refused."""
     name = choose("attention", attention_in(given, Shared.attention), ATTENTIONS)
     parsed: Any = parse(
         joined("Convert", {"shared": Shared, "mechanism": ATTENTIONS[name], "conversion": ConversionOptions}),
@@ -120,10 +121,10 @@ def _create(given: list[str]) -> tuple[Run, Convertible, AttentionOptions, Conve
     original, attention, options = _opened(about)
     about["options"] |= {"mechanism": dataclasses.asdict(attention), "original": original.notes}  # type: ignore[call-overload]
     folder = shared.out or Path("runs") / f"convert-{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    return Run.create(folder, "convert", about), original, attention, options
+    return folder, about, (original, attention, options)
 
 
-def _opened(about: Mapping[str, Any]) -> tuple[Convertible, AttentionOptions, ConversionOptions]:
+def _opened(about: Mapping[str, Any]) -> Opened:
     """What a run.json names. What cannot be converted is refused."""
     place = f"{place_of(about)}: options"
     kept = read(Kept, about["options"], place)
@@ -167,7 +168,9 @@ def _values(options: ConversionOptions) -> dict[str, Any]:
     return {**values, "pairs": None if options.pairs is None else str(options.pairs)}
 
 
-def _convert(run: Run, original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> int:
+def _convert(
+    run: Run, original: Convertible, attention: AttentionOptions, options: ConversionOptions, *, restart: bool = False
+) -> int:
     console = Output()
     console.print(f"The run: {run.folder}", soft_wrap=True)
     columns = (PlainColumn(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -178,7 +181,8 @@ def _convert(run: Run, original: Convertible, attention: AttentionOptions, optio
             def watch(done: Progress) -> None:
                 bar.update(task, completed=done.step, total=done.total, description=_words(done))
 
-            convert(original, attention, options, run, seed=run.about["seed"], watch=watch, say=say)
+            seed = run.about["seed"]
+            convert(original, attention, options, run, seed=seed, watch=watch, say=say, restart=restart)
     except KeyboardInterrupt:
         print(f"subquad: interrupted; go on with: subquad convert --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
         return INTERRUPTED

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -17,8 +18,18 @@ from tyro.constructors import (
 )
 
 from subquad.attention.hybrid import Rest
+from subquad.checking import Checked, FilePath
 from subquad.cli.values import choose
 from subquad.feature_maps import FEATURE_MAPS, FeatureMapOptions
+
+
+@dataclass(frozen=True)
+class Resume(Checked):
+    """Goes on with a run where it stopped. Its options stay as they were."""
+
+    resume: FilePath
+    restart: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Starts the run over, deleting its rows and checkpoints. Needed where no checkpoint can be read."""
 
 
 def is_resumed(given: Sequence[str]) -> bool:

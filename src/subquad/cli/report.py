@@ -1,5 +1,6 @@
 """`subquad report`."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError(f"the runs are of different kinds ({', '.join(kinds)}): report one kind at a time")
     for run in runs:
         if not run.rows():
-            raise SubquadError(f"{run.folder} has no measurements yet: go on with subquad {kinds[0]} --resume {run.folder}")
+            raise SubquadError(f"{run.folder} has no measurements yet: go on with {_command(run)}")
     page = given.out or (given.runs[0] if len(runs) == 1 else Path()) / "report.html"
     figures = PAGES[kinds[0]](runs, page) if kinds[0] in PAGES else _comparison(given.runs, page)
     console = Output()
@@ -51,6 +52,14 @@ def main(arguments: Sequence[str]) -> int:
         count = sum(1 for _ in figures(given.figures))
         console.print(f"{count} charts, each as PNG and SVG: {given.figures}", soft_wrap=True)
     return 0
+
+
+def _command(run: Run) -> str:
+    """The command that goes on with a run."""
+    folder = shlex.quote(str(run.folder))
+    if run.about.get("kind") == "reproduce":
+        return f"{run.about.get('command')} --out {folder}"
+    return f"subquad {run.about.get('kind')} --resume {folder}"
 
 
 def _comparison(folders: Sequence[Path], page: Path) -> Callable[[Path], Iterator[Path]]:
@@ -75,5 +84,14 @@ def _conversion(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Pa
     return partial(write_conversion_figures, runs)
 
 
-PAGES = {"train": _training, "spectrum": _spectrum, "convert": _conversion}
+def _reproduction(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
+    from subquad.cli.reproduce import report
+
+    for run in runs[1:]:
+        raise SubquadError(f"{run.folder} is one reproduction too many: report one at a time")
+    report(runs[0], page)
+    return lambda folder: iter(())
+
+
+PAGES = {"train": _training, "spectrum": _spectrum, "convert": _conversion, "reproduce": _reproduction}
 """What writes the page of a kind of run; that of the others is a comparison's."""

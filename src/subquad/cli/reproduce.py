@@ -3,22 +3,21 @@
 import dataclasses
 import os
 import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from subquad.checking import Checked, Count, FilePath, Words
+from subquad.checking import Checked, Count, FilePath, Words, read
 from subquad.cli import INTERRUPTED
 from subquad.cli.parsing import parse
-from subquad.cli.show import Output, PlainColumn, show
+from subquad.cli.reproductions import Kept, open_reproduction
+from subquad.cli.show import Output, show
+from subquad.cli.streams import say
+from subquad.cli.trainings import train_all
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
 from subquad.experiments import (
@@ -31,7 +30,7 @@ from subquad.experiments import (
     memory,
     transactions,
 )
-from subquad.experiments.trials import Trial, Verdict, finished
+from subquad.experiments.trials import Trial, Verdict
 from subquad.report.copying import write_replication_page
 from subquad.report.events import write_events_page
 from subquad.report.linformer import write_linformer_page
@@ -39,7 +38,7 @@ from subquad.report.memory import write_memory_page
 from subquad.report.recipes import write_recipes_page
 from subquad.report.tables import verdicts
 from subquad.report.transactions import write_transactions_page
-from subquad.results import Run
+from subquad.results import Row, Run
 
 
 class Scale(Protocol):
@@ -98,15 +97,24 @@ def _look(trained: Path, own: Path) -> None:
     """What `subquad spectrum` does, without its page."""
     from subquad.cli import spectrum
 
-    there = (own / "run.json").exists()
-    if there and Run.open(own, "spectrum").rows():
+    run = Run.open(own, "spectrum") if (own / "run.json").exists() else None
+    if run is not None and _is_whole(run.rows()):
         return
     given, console = spectrum.Spectrum(model=str(trained), sequences=SEQUENCES), Output()
     looked = spectrum.look(given, console)
     rows = spectrum.measured(looked, console, random=True)
     command = ["subquad", "spectrum", str(trained), "--sequences", str(SEQUENCES)]
-    about = spectrum.describe_run(given, looked, command)
-    (Run.open(own) if there else Run.create(own, "spectrum", about)).append(rows)
+    if run is None:
+        Run.create(own, "spectrum", spectrum.describe_run(given, looked, command), rows)
+    else:  # left by an older version, which was killed while it wrote
+        run.keep_first_rows(0)
+        run.append(rows)
+
+
+def _is_whole(rows: Sequence[Row]) -> bool:
+    """Whether the model with fresh weights, the second of the two, has as many rows as the trained one."""
+    models = [row["model"] for row in rows]
+    return models.count("random") == models.count("trained") > 0
 
 
 SEQUENCES = 4
@@ -162,21 +170,41 @@ def main(arguments: Sequence[str]) -> int:
     experiment = EXPERIMENTS[choose("experiment", given.experiment, EXPERIMENTS)]
     scale = choose("scale", given.scale, experiment.scales)
     folder = given.out or Path("runs") / f"reproduce-{given.experiment}-{scale}"
-    grid = _with_original(_with_data(experiment.scales[scale], given.experiment, given.data), given)
+    trials = list(_with_original(_with_data(experiment.scales[scale], given.experiment, given.data), given).trials())
+    options = Kept(given.experiment, scale, *(None if path is None else str(path) for path in (given.data, given.original)))
+    run = open_reproduction(folder, options, trials)
+    with run.writing():
+        return _reproduce(run, options, trials, given.jobs, console)
+
+
+def _reproduce(run: Run, options: Kept, trials: Sequence[Trial], jobs: int, console: Console) -> int:
+    experiment, scale = EXPERIMENTS[options.experiment], options.scale
     try:
-        _train_all(list(grid.trials()), folder, given.jobs, console)
-        experiment.measure(folder, scale)
+        train_all(trials, run.folder, jobs, console)
+        experiment.measure(run.folder, scale)
     except KeyboardInterrupt:
-        paths = {"--data": given.data, "--original": given.original}
-        more = "".join(f" {name} {shlex.quote(str(path))}" for name, path in paths.items() if path)
-        again = f"subquad reproduce {given.experiment} --scale {scale} --out {shlex.quote(str(folder))}{more}"
-        print(f"subquad: interrupted; go on with: {again}", file=sys.stderr)
+        say(f"interrupted; go on with: subquad reproduce {options.words} --out {shlex.quote(str(run.folder))}")
         return INTERRUPTED
-    page = folder / "report.html"
-    experiment.write_page(folder, scale, page)
-    show(verdicts(experiment.judge(folder, scale)), console)
+    judged = experiment.judge(run.folder, scale)
+    run.keep_first_rows(0)
+    run.append(map(_row, judged))
+    page = run.folder / "report.html"
+    report(run, page)
+    show(verdicts(judged), console)
     console.print(f"The page: {page}", soft_wrap=True)
     return 0
+
+
+def _row(verdict: Verdict) -> Row:
+    held = None if verdict.held is None else int(verdict.held)
+    return {"metric": "held", "value": held, "unit": "truth", "claim": verdict.claim, "figures": verdict.figures}
+
+
+def report(run: Run, page: Path) -> None:
+    """Writes the page of an experiment that was run to its end."""
+    options = read(Kept, run.about["options"], f"{run.folder / 'run.json'}: options")
+    experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
+    experiment.write_page(run.folder, choose("scale", options.scale, experiment.scales), page)
 
 
 def _with_data(grid: Any, name: str, data: Path | None) -> Scale:
@@ -213,68 +241,3 @@ def _list(console: Console) -> None:
         for scale, grid in experiment.scales.items():
             count = len(list(grid.trials()))
             console.print(f"  --scale {scale}: {count} trainings and what is timed; {grid.minutes}")
-
-
-def _train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console) -> None:
-    """Every trial that is not finished, some at a time, each in a process on one thread."""
-    waiting = [trial for trial in trials if not finished(folder / trial.name)]
-    running: dict[str, subprocess.Popen[str]] = {}
-    columns = (
-        PlainColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, refresh_per_second=2) as bar:
-        task = bar.add_task("trainings", total=len(trials), completed=len(trials) - len(waiting))
-        try:
-            while waiting or running:
-                while len(running) < jobs and (trial := _ready(waiting, running, folder)):
-                    waiting.remove(trial)
-                    running[trial.name] = _start(trial, folder)
-                assert running, f"{waiting[0].name} waits for {waiting[0].start}, which is not among the trainings"
-                bar.update(task, description=", ".join(running))
-                time.sleep(0.2)
-                for name in [name for name, process in running.items() if process.poll() is not None]:
-                    process = running.pop(name)
-                    said = process.communicate()[1].strip().splitlines()
-                    if process.returncode:
-                        raise SubquadError(f"the training {folder / name} stopped: {said[-1] if said else 'without a word'}")
-                    bar.advance(task)
-        finally:
-            for process in running.values():
-                process.kill()
-                process.communicate()
-
-
-def _ready(waiting: Sequence[Trial], running: Collection[str], folder: Path) -> Trial | None:
-    """The first that has what it starts from."""
-
-    def has_start(trial: Trial) -> bool:
-        return not trial.start or (trial.start not in running and finished(folder / trial.start))
-
-    return next(filter(has_start, waiting), None)
-
-
-def _start(trial: Trial, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "subquad", trial.command, *_arguments(trial, folder)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def _arguments(trial: Trial, folder: Path) -> list[str]:
-    """What a trial's command is given, or how it goes on with what is there."""
-    own = folder / trial.name
-    if (own / "run.json").exists():
-        return ["--resume", str(own)]
-    if trial.command == "convert":
-        model = (str(folder / trial.start),) if trial.start else ()
-        return [*model, *trial.arguments, "--no-page", "--out", str(own)]
-    start = ("--start", str(folder / trial.start)) if trial.start else ()
-    return [*trial.arguments, *start, "--no-page", "--out", str(own)]

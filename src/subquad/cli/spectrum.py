@@ -39,7 +39,8 @@ class Spectrum(Checked):
     """The singular values of a model's attention matrices: how low a rank would do, layer by layer and head by head.
 
     Measured on text, beside the same model with fresh weights, and beside the rank that each mechanism can have. The answer
-    is printed, and kept as a folder with the rows and a page.
+    is printed, and kept as a folder with the rows and a page. The folder is made when all is measured: a command that is
+    interrupted leaves none, and is given again.
     """
 
     model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -76,8 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     refuse_taken(folder)
     looked = look(given, console)
     rows = measured(looked, console, random=given.random)
-    run = Run.create(folder, "spectrum", describe_run(given, looked, ["subquad", "spectrum", *arguments]))
-    run.append(rows)
+    run = Run.create(folder, "spectrum", describe_run(given, looked, ["subquad", "spectrum", *arguments]), rows)
     page = run.folder / "report.html"
     write_spectrum_page([run], page)
     for table in (layer_table(rows), rank_table(rows)):

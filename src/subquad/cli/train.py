@@ -4,7 +4,8 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from subquad.attention import MECHANISMS
 from subquad.capacity import require_memory
 from subquad.checking import Checked, FilePath, Seed, Words, read
 from subquad.cli import INTERRUPTED
-from subquad.cli.options import attention_in, is_resumed, joined, registry
+from subquad.cli.options import Resume, attention_in, is_resumed, joined, registry
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn
 from subquad.cli.streams import say
@@ -27,7 +28,7 @@ from subquad.cli.values import choose
 from subquad.errors import SubquadError
 from subquad.measure.machine import describe, versions
 from subquad.models import ModelOptions
-from subquad.results import Run, place_of
+from subquad.results import FORMAT, Run, place_of
 from subquad.tasks import TASKS
 from subquad.tasks.kept import read_kept
 from subquad.training import TrainOptions
@@ -59,39 +60,44 @@ class Built(NamedTuple):
     options: TrainOptions
 
 
-@dataclass(frozen=True)
-class Resume(Checked):
-    """Goes on with a run where it stopped. Its options stay as they were."""
-
-    resume: FilePath
-
-
 def main(arguments: Sequence[str]) -> int:
     """Trains a model on a task, keeps rows and checkpoints, and leaves a page."""
     given = list(arguments)
-    if is_resumed(given):
-        run = Run.open(parse(Resume, given, prog="subquad train").resume, "train")
-        built = build(run.about)
-        if not any((run.folder / "checkpoint").glob("step-*")):
-            _begin(run.about, built)
-    elif not given or given[0] in ("-h", "--help"):
+    if not given or given[0] in ("-h", "--help"):
         print(_usage())
         return 0
-    else:
-        run, built = _create(given)
-    return _train(run, built)
+    if is_resumed(given):
+        resume = parse(Resume, given, prog="subquad train")
+        run = Run.open(resume.resume, "train")
+        with _writing(run):
+            built = build(run.about)
+            return _train(run, built, lambda: _begin(run.about, built), restart=resume.restart)
+    folder, about, built = describe_run(given)
+    run = _create(folder, about, built)
+    with _writing(run):
+        return _train(run, built)
+
+
+def _is_main() -> bool:
+    """Whether this process is the one, of those that `accelerate launch` started, that writes to the run."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def _writing(run: Run) -> AbstractContextManager[None]:
+    return run.writing() if _is_main() else nullcontext()
 
 
 def _usage() -> str:
     wide = max(map(len, TASKS))
     tasks = "\n".join(f"  {name:<{wide}} {options.__doc__}" for name, options in TASKS.items())
     return (
-        "usage: subquad train TASK [--attention NAME] [options]\n       subquad train --resume RUN\n\n"
+        "usage: subquad train TASK [--attention NAME] [options]\n       subquad train --resume RUN [--restart]\n\n"
         f"Trains a model on a task.\n\n{tasks}\n\n`subquad train TASK --help` lists the options."
     )
 
 
-def _create(given: list[str]) -> tuple[Run, Built]:
+def describe_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Built]:
+    """The folder, the run.json and the model of a command line. What cannot be built, or read, is refused."""
     name = choose("task", given[0], TASKS)
     attention = choose("attention", attention_in(given, Shared.attention), MECHANISMS)
     parsed: Any = parse(
@@ -104,7 +110,6 @@ def _create(given: list[str]) -> tuple[Run, Built]:
     options = {part: dataclasses.asdict(getattr(parsed, part)) for part in ("task", "mechanism", "model", "training")}
     if start := options["task"].get("start"):
         options |= _shape(start, options, is_named="--attention" in " ".join(given))
-    attention = options["mechanism"]["kind"]
     about: dict[str, Any] = {
         "options": options,
         "seed": parsed.shared.seed,
@@ -114,16 +119,21 @@ def _create(given: list[str]) -> tuple[Run, Built]:
         "command": shlex.join(["subquad", "train", *given]),
         "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
     }
-    built = build(about)  # what cannot be built is refused before there is a folder
+    built = build(about)
+    built.options.check_processes(int(os.environ.get("WORLD_SIZE", 1)))
     _begin(about, built)
     if hasattr(built.task, "learned"):  # what a task has learned of its data, for the model to work without them
         about["learned"] = built.task.learned
-        for complaint in built.task.complaints:
-            say(complaint)
-    folder = parsed.shared.out or Path("runs") / f"{name}-{attention}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    if int(os.environ.get("RANK", 0)):  # of many processes one makes the folder
-        return Run(folder, {"format": 1, "kind": "train", **about}), built
-    return Run.create(folder, "train", about), built
+    kind = options["mechanism"]["kind"]
+    return parsed.shared.out or Path("runs") / f"{name}-{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}", about, built
+
+
+def _create(folder: Path, about: Mapping[str, Any], built: Built) -> Run:
+    for complaint in built.task.complaints if hasattr(built.task, "learned") else ():
+        say(complaint)
+    if not _is_main():
+        return Run(folder, {"format": FORMAT, "kind": "train", **about})
+    return Run.create(folder, "train", about)
 
 
 def _shape(start: str, options: Mapping[str, Any], *, is_named: bool) -> dict[str, Any]:
@@ -173,10 +183,9 @@ def _require_memory(task: Any, attention: AttentionOptions, size: ModelOptions, 
     require_memory("this training", needed, "make the model, the batch, the sequences or the data smaller")
 
 
-def _train(run: Run, built: Built) -> int:
+def _train(run: Run, built: Built, begin: Callable[[], None] = lambda: None, *, restart: bool = False) -> int:
     task, model, options = built
-    main_process = int(os.environ.get("RANK", 0)) == 0
-    console = Output(quiet=not main_process)
+    console = Output(quiet=not _is_main())
     console.print(f"{parameters(model) / 1e6:.2f} M parameters; the run: {run.folder}", soft_wrap=True)
     columns = (
         TextColumn("step"),
@@ -186,7 +195,7 @@ def _train(run: Run, built: Built) -> int:
         TimeRemainingColumn(),
     )
     try:
-        with Bar(*columns, console=console, refresh_per_second=4, disable=not main_process) as bar:
+        with Bar(*columns, console=console, refresh_per_second=4, disable=not _is_main()) as bar:
             task_bar = bar.add_task("", total=options.steps)
 
             def watch(done: Progress) -> None:
@@ -194,11 +203,12 @@ def _train(run: Run, built: Built) -> int:
                 words = ", ".join(filter(None, (f"loss {done.loss:.4g}", metrics, f"{done.tokens_per_second:.0f} tokens/s")))
                 bar.update(task_bar, completed=done.step, description=words)
 
-            train(task, model, options, run, seed=run.about["seed"], watch=watch, say=say)
+            seed = run.about["seed"]
+            train(task, model, options, run, seed=seed, watch=watch, say=say, begin=begin, restart=restart)
     except KeyboardInterrupt:
         print(f"subquad: interrupted; go on with: subquad train --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
         return INTERRUPTED
-    if main_process:
+    if _is_main():
         _results(run, console)
         if run.about.get("page", True):
             from subquad.report.training import write_training_page

@@ -5,6 +5,7 @@ come, and what was decided on the way (how many steps fit into the time, which l
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from subquad.checking import NonNegative, Whole, read
 from subquad.conversion import matching
 from subquad.conversion.convertible import Convertible
 from subquad.conversion.goals import GOALS, find_goal
@@ -25,6 +27,7 @@ from subquad.results import Row, Run
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.training import checkpoints
 from subquad.training.loop import BATCH, generator
+from subquad.training.resuming import FOLDER, find_start, go_back, start_over
 from subquad.types import AttentionOptions
 
 MATCHED = 0.3
@@ -32,6 +35,8 @@ MATCHED = 0.3
 WATCHED = 6
 """How often quality is looked at in a stage."""
 CHECKPOINT_SECONDS = 60.0
+FIRST = 2
+"""Clock of the first checkpoint: the original has been measured, and the first recipe has its model."""
 CALIBRATED = 12  # batches that calibration, and the choice of layers, look at
 PLACES, LOOKED = 20, 21  # streams of random numbers
 
@@ -51,14 +56,14 @@ class Progress(NamedTuple):
 class Stand:
     """How far a conversion has come."""
 
-    phase: int = 0
-    step: int = 0  # of the phase
-    taken: int = 0  # steps of the recipe, in its phases before
-    clock: int = 0  # ticks with every step and phase, so that rows and checkpoints can be put in order
-    elapsed: float = 0.0  # seconds of the recipe's training
-    timed: list[float] = field(default_factory=list)  # seconds of the phase's steps, where they are to fit into a time
-    steps: dict[str, int] = field(default_factory=dict)  # that phases were found to have
-    kept: list[int] = field(default_factory=list)  # layers that stay exact
+    phase: Whole = 0
+    step: Whole = 0  # of the phase
+    taken: Whole = 0  # steps of the recipe, in its phases before
+    clock: Whole = 0  # ticks with every step and phase, so that rows and checkpoints can be put in order
+    elapsed: NonNegative = 0.0  # seconds of the recipe's training
+    timed: list[NonNegative] = field(default_factory=list)  # seconds of the phase's steps, if they are to fit into a time
+    steps: dict[str, Whole] = field(default_factory=dict)  # that phases were found to have
+    kept: list[Whole] = field(default_factory=list)  # layers that stay exact
 
 
 def convert(
@@ -70,8 +75,15 @@ def convert(
     seed: int,
     watch: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda words: None,
+    restart: bool = False,
 ) -> None:
-    """Converts from where the run stands, keeps rows and checkpoints, and leaves the model in the run's folder."""
+    """Converts from where the run stands, keeps rows and checkpoints, and leaves the model in the run's folder.
+
+    With `restart`, what the run has so far is deleted first.
+    """
+    if restart:
+        start_over(run)
+        shutil.rmtree(run.folder / "model", ignore_errors=True)
     conversion = _Conversion(original, attention, options, run, seed, watch, say)
     conversion.go_on()
 
@@ -129,7 +141,7 @@ class _Conversion:
         checkpoint = self._resume()
         while self.stand.phase < len(self.phases):
             phase = self.phases[self.stand.phase]
-            self.stand.clock += 1
+            self.stand.clock += not self.stand.step  # a phase that is gone on with has ticked already
             if phase.does == "start":
                 self.model = self._fresh(phase.recipe)
                 self.stand.taken, self.stand.elapsed = 0, 0.0
@@ -318,25 +330,35 @@ class _Conversion:
         self.waiting.append({**row, **about, "at": self.stand.clock})
 
     def _checkpoint(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Rows first: those that a checkpoint knows of are there."""
+        """Writes rows first, so that a checkpoint has all rows that it counts."""
         self.run.append(self.waiting)
         self.waiting, self.saved = [], time.monotonic()
         if self.model is not None:
-            about = {"seed": self.seed, "stand": asdict(self.stand)}
-            checkpoints.save(self.run.folder / "checkpoint", self.stand.clock, self.model, optimizer, about)
+            about: dict[str, Any] = {"seed": self.seed, "rows": self.run.count_rows()}
+            about |= {"phases": len(self.phases), "stand": asdict(self.stand)}
+            checkpoints.save(self.run.folder / FOLDER, self.stand.clock, self.model, optimizer, about)
 
     def _resume(self) -> checkpoints.Checkpoint | None:
         """Puts the newest checkpoint back and takes later rows out, which will come again."""
-        found, complaints = checkpoints.load(self.run.folder / "checkpoint")
-        for complaint in complaints:
+        fresh = self.stand
+        start = find_start(self.run, self._put_back, counter="at", first=FIRST)
+        for complaint in start.complaints:
             self.say(complaint)
-        if found is not None:
-            self.stand = Stand(**found.about["stand"])
-            if self.stand.phase < len(self.phases) and self.phases[self.stand.phase].does != "start":
-                self.model = self._fresh(self.phases[self.stand.phase].recipe)
-                checkpoints.restore(found, self.model)
-        self.run.keep_rows(lambda row: row["at"] <= self.stand.clock)
-        return found
+        go_back(self.run, start)
+        if start.checkpoint is None:
+            self.stand, self.model = fresh, None
+        return start.checkpoint
+
+    def _put_back(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Takes up a checkpoint. Raises `SubquadError` for one that does not fit."""
+        where = f"the checkpoint of step {checkpoint.step}: its stand"
+        self.stand, self.model = read(Stand, checkpoint.about.get("stand"), where), None
+        if self.stand.phase > len(self.phases) or any(layer >= self.layers for layer in self.stand.kept):
+            raise SubquadError(f"{where} is not of a conversion with these options")
+        if self.stand.phase < len(self.phases) and (phase := self.phases[self.stand.phase]).does != "start":
+            self.model = self._fresh(phase.recipe)
+            checkpoints.check_fit(checkpoint, self.model, self._optimizer(phase) if self.stand.step else None)
+            checkpoints.restore(checkpoint, self.model)
 
 
 class _NotFiniteError(Exception):

@@ -185,8 +185,10 @@ def measure(folder: Path, scale: str) -> None:
     own = folder / "costs"
     about = {"versions": versions(), "machine": describe(), "command": f"subquad reproduce events --scale {scale}"}
     run = Run.open(own, "costs") if (own / "run.json").exists() else Run.create(own, "costs", about)
-    if not any(row["metric"] == "times_the_peak" for row in run.rows()):  # the last of what is measured
-        first = {one.attention: one.run.about["options"] for one in trained(folder) if one.setting == Setting(SIMULATED)}
+    first = {one.attention: one.run.about["options"] for one in trained(folder) if one.setting == Setting(SIMULATED)}
+    done = {row["mechanism"] for row in run.rows() if row["metric"] == "times_the_peak"}  # the last of what is measured
+    if not first.keys() <= done:
+        run.keep_first_rows(0)
         run.append(costs(first))
 
 

@@ -21,7 +21,7 @@ from subquad.results import Row, Run
 CLAIM = "efficient attentions tell clients apart by their transactions as well as softmax, for less (after Baikalov et al.)"
 ATTENTIONS = ("softmax", "linear", "favor", "infinity", "linformer")
 BASELINE, BOOSTING = "softmax", "boosting"
-BEST_POSSIBLE = "best_possible_auroc"
+SCORE, BEST_POSSIBLE = "score", "best_possible_auroc"
 NEAR = 0.02
 """How far from the best possible AUROC counts as having learned the task."""
 QUARTER = 0.25
@@ -89,18 +89,38 @@ def measure(folder: Path, scale: str) -> None:
     own = folder / "scores"
     about = {"versions": versions(), "machine": describe(), "command": f"subquad reproduce transactions --scale {scale}"}
     run = Run.open(own, "scores") if (own / "run.json").exists() else Run.create(own, "scores", about)
-    known = {(row["label"], row["mechanism"], row["fold"]) for row in run.rows() if row["metric"] == "score"}
     trained = [Run.open(path, "train") for path in sorted(folder.glob("transactions-*")) if finished(path)]
-    run.append(score(trained, known))
-    if not any(row["metric"] == "seconds" for row in run.rows()):
-        run.append(costs({found.about["options"]["mechanism"]["kind"]: found.about["options"] for found in trained}))
+    options = {found.about["options"]["mechanism"]["kind"]: found.about["options"] for found in trained}
+    is_costed = options.keys() <= {row["mechanism"] for row in run.rows() if _is_last_cost(row)}
+    _forget_unfinished(run, is_costed=is_costed)
+    run.append(score(trained, {_scored(row) for row in run.rows() if row["metric"] in (SCORE, BEST_POSSIBLE)}))
+    if not is_costed:
+        run.append(costs(options))
+
+
+def _scored(row: Row) -> tuple[str, str, int]:
+    """What a score is of: the label, the mechanism (or that it is the best possible one), and the fold."""
+    return row["label"], BEST_POSSIBLE if row["metric"] == BEST_POSSIBLE else row["mechanism"], row["fold"]
+
+
+def _is_last_cost(row: Row) -> bool:
+    return row["metric"] == "peak_bytes" and row["length"] == LONG
+
+
+def _forget_unfinished(run: Run, *, is_costed: bool) -> None:
+    """Takes out costs that were not measured to the end, and the scores that were written last, if nothing came after."""
+    if not is_costed:
+        run.keep_rows(lambda row: "work" not in row)
+    rows = run.rows()
+    if rows and rows[-1]["metric"] == SCORE:
+        run.keep_rows(lambda row: row["metric"] != SCORE or _scored(row) != _scored(rows[-1]))
 
 
 def gather(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, Scores]]]:
     """Scores by label, mechanism and fold."""
     found: dict[str, dict[str, dict[int, list[Row]]]] = {}
     for row in rows:
-        if row["metric"] == "score":
+        if row["metric"] == SCORE:
             found.setdefault(row["label"], {}).setdefault(row["mechanism"], {}).setdefault(row["fold"], []).append(row)
     return {
         label: {

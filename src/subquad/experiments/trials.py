@@ -1,5 +1,6 @@
 """What experiments are made of: trainings that are run in any order, and verdicts on what came out of them."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from subquad.files import read_text
 from subquad.measure.timing import Interval
 from subquad.results import Row, Run
 
@@ -32,16 +34,27 @@ class Verdict(NamedTuple):
 
 
 def finished(folder: Path) -> bool:
-    """Whether a training, or a conversion with its controls, came to its last step."""
+    """Whether a training, or a conversion with its controls, came to its end: to its last checkpoint."""
     if not (folder / "run.json").exists():
         return False
     run = Run.open(folder)
     if run.about.get("kind") == "convert":
         return _is_converted(run)
-    return any(row["metric"] == "sample" for row in Run.open(folder, "train").rows())
+    steps = Run.open(folder, "train").about["options"]["training"]["steps"]
+    return (folder / "checkpoint" / f"step-{steps:09d}").exists()
 
 
 def _is_converted(run: Run) -> bool:
+    """Whether the newest checkpoint is after the last phase. Older versions did not tell how many phases there are."""
+    newest = max(run.folder.glob("checkpoint/step-?????????/about.json"), default=None)
+    try:
+        about = {} if newest is None else json.loads(read_text(newest))
+        return bool(about["stand"]["phase"] == about["phases"]) if "phases" in about else _has_last_control(run)
+    except (ValueError, KeyError, TypeError):  # a damaged checkpoint, which is not the last
+        return False
+
+
+def _has_last_control(run: Run) -> bool:
     """Softmax is the last of a language model's controls."""
     from subquad.conversion.recipes import CONVERSION, EXACT
 

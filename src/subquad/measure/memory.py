@@ -2,6 +2,7 @@
 
 import ctypes
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+
+from subquad.measure.lifeline import end_with
 
 T = TypeVar("T")
 
@@ -22,7 +25,8 @@ def in_fresh_process(work: Callable[..., T], *arguments: Any) -> T:
 
     A process that is killed, by a lack of memory say, raises `BrokenProcessPool` here.
     """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with, initargs=(os.getpid(),)) as pool:
         return pool.submit(work, *arguments).result()
 
 

@@ -5,11 +5,9 @@ from a server that has imported PyTorch once: a fresh process costs 30 milliseco
 """
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +19,11 @@ from typing import Any, NamedTuple
 import psutil
 
 from subquad.measure.devices import peak_bytes, wait_for
+from subquad.measure.lifeline import end_with
 from subquad.measure.memory import limit_memory
 
 OUT_OF_MEMORY, TIMEOUT, ERROR = "out of memory", "timeout", "error"
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 START_SECONDS = 60.0  # a process that is not ready after so long will not be
 BURST_SECONDS = 0.005  # one turn's measurement lasts at least so long,
@@ -98,7 +98,7 @@ def visit(
     workers: dict[str, Worker] = {}
     try:
         for name, candidate in candidates.items():
-            with _ctrl_c_waits():
+            with _interrupts_wait():
                 workers[name] = Worker(candidate, limits)
         for question in (None, "first"):  # without a question: that it is ready
             for name in list(workers):
@@ -152,7 +152,9 @@ class Worker:
         chosen = context()
         _start_server(chosen)
         self.connection, theirs = chosen.Pipe()
-        self.process = chosen.Process(target=_serve, args=(theirs, candidate, limits), daemon=True)
+        server: Any = forkserver._forkserver
+        parent = server._forkserver_pid if chosen.get_start_method() == "forkserver" else os.getpid()
+        self.process = chosen.Process(target=_serve, args=(theirs, candidate, limits, parent), daemon=True)
         self.process.start()
         theirs.close()
         self.control = psutil.Process(self.process.pid)
@@ -190,27 +192,29 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
+def _interrupts_wait() -> Iterator[None]:
     """Until the end of the block: a child whose parent went away while it was starting would complain."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears it
+    if threading.current_thread() is not threading.main_thread():  # which alone hears them
         yield
         return
     came: list[int] = []
-    ours = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    ours = {number: signal.signal(number, lambda number, _: came.append(number)) for number in INTERRUPTS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, ours)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
         if came:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(came[0])
 
 
 def _start_server(chosen: Any) -> None:
     """Ctrl-C is for the parent, which ends its children: they are deaf to it from birth, as the server they come from is."""
     server: Any = forkserver._forkserver
-    if chosen.get_start_method() != "forkserver" or server._forkserver_pid is not None:
+    if chosen.get_start_method() != "forkserver":
         return
-    if threading.current_thread() is not threading.main_thread():  # which alone may say what becomes of signals
+    if server._forkserver_pid is not None or threading.current_thread() is not threading.main_thread():
+        forkserver.ensure_running()
         return
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -219,12 +223,13 @@ def _start_server(chosen: Any) -> None:
         signal.signal(signal.SIGINT, ours)
 
 
-def _serve(connection: Connection, candidate: Candidate, limits: Limits) -> None:
+def _serve(connection: Connection, candidate: Candidate, limits: Limits, parent: int) -> None:
     """The child's side: prepares, then answers until it is ended."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there is no server to inherit it from
-    _die_with_parent()
+    _leave_server()
+    end_with(parent)
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
             torch.set_num_threads(1)  # others prepare at the same time; their threads would wait for one another
@@ -247,16 +252,12 @@ def _serve(connection: Connection, candidate: Candidate, limits: Limits) -> None
             connection.send((_kind_of(error), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
 
 
-def _die_with_parent() -> None:
-    """A parent that is killed cannot end its children, and one that is suspended would wait for ever.
+def _leave_server() -> None:
+    """Closes this process' end of the server's pipe.
 
-    The server that this process was forked from ends when nobody holds the other end of its pipe any more: the parent, but
-    also this process, which is to give it up.
+    The server that this process was forked from ends when nobody holds the other end of its pipe any more: the process
+    that started it, but also its children.
     """
-    if sys.platform != "linux":
-        return
-    set_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
     server: Any = forkserver._forkserver
     if (pipe := getattr(server, "_forkserver_alive_fd", None)) is not None:
         os.close(pipe)

@@ -22,7 +22,9 @@ CELL = 26  # pixels of a heat map's cell
 
 def spectrum_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, alt.TopLevelMixin]:
     """Cumulative curves, and a heat map for each of the models that were looked at."""
-    drawn: dict[str, alt.TopLevelMixin] = {"cumulative": _finish(curve_chart(rows, interactive=interactive), interactive)}
+    drawn: dict[str, alt.TopLevelMixin] = {}
+    if pick(rows, "cumulative", "trained"):  # which a file that was cut off may lack
+        drawn["cumulative"] = _finish(curve_chart(rows, interactive=interactive), interactive)
     lowest = min(row["value"] for row in rows if row["metric"] == "share_at_index")
     for model in MODELS:
         if shares := pick(rows, "share_at_index", model):

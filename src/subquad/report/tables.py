@@ -183,13 +183,13 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
         return None
     lengths = sorted({length for _, length in found})
     names = list(dict.fromkeys(name for name, _ in found))
-    body = [
-        [
-            Cell(name),
-            *(Cell(f"{figure(found[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) for at in lengths),
-        ]
-        for name in names
-    ]
+    both = found.keys() & held.keys()  # a run that was cut off may have one of the two
+
+    def cell(name: str, at: float) -> Cell:
+        known = (name, at) in both
+        return Cell(f"{figure(found[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) if known else NOTHING
+
+    body = [[Cell(name), *(cell(name, at) for at in lengths)] for name in names]
     return Table(
         "Size of one transformer layer built for a length: numbers held, bytes", ["attention", *map(str, lengths)], body
     )

@@ -1,20 +1,44 @@
 """Checkpoints: safetensors and JSON in folders, written beside and renamed, so that each is whole or absent."""
 
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import (
+    Any,
+    NamedTuple,
+    Required,  # which pydantic needs below Python 3.12
+)
 
 import torch
+from pydantic import ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
+from subquad.checking import Seed, Whole, read_as
 from subquad.errors import SubquadError
+from subquad.files import read_text
 
 KEEP = 2
-"""How many are kept: if the last cannot be read, the one before can."""
+"""Number of checkpoints that are kept: if the last cannot be read, the one before can."""
+PART, OLD, ASIDE = ".part", ".old", ".aside"
+"""Endings of folders that are no checkpoints: being written, being deleted, and kept without being used."""
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+"""What optimizers of Adam's family keep for a parameter."""
+
+
+class AboutFields(TypedDict, total=False):
+    """Types of the fields of ``about.json``."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # type: ignore[misc]
+
+    step: Required[Whole]
+    seed: Seed
+    rows: Whole
+    moments: Whole
 
 
 class Checkpoint(NamedTuple):
@@ -27,78 +51,130 @@ class Checkpoint(NamedTuple):
 
 
 def save(
-    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer | None, about: Mapping[str, Any]
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    about: Mapping[str, Any],
+    *,
+    keep: int | None = KEEP,
 ) -> Path:
-    """Writes a checkpoint and lets go of the oldest. One without an optimizer is to be used, not to be trained on."""
-    beside, final = folder / f"step-{step:09d}.part", folder / f"step-{step:09d}"
+    """Writes a checkpoint and deletes the oldest beyond `keep`. One without an optimizer is to be used, not trained on."""
+    final = folder / f"step-{step:09d}"
+    beside = final.with_suffix(PART)
     try:
-        shutil.rmtree(beside, ignore_errors=True)
+        for left in (*folder.glob(f"step-*{PART}"), *folder.glob(f"step-*{OLD}")):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         beside.mkdir(parents=True)
-        save_file(model_tensors(model), beside / "model.safetensors")
         moments = {} if optimizer is None else _optimizer_tensors(model, optimizer)
+        save_file(model_tensors(model), beside / "model.safetensors")
         save_file(moments, beside / "optimizer.safetensors")
-        (beside / "about.json").write_text(json.dumps({"step": step, **about}))
-        shutil.rmtree(final, ignore_errors=True)
+        (beside / "about.json").write_text(json.dumps({**about, "step": step, "moments": len(moments)}))
+        for file in beside.iterdir():
+            _synchronise(file)
+        _discard(final)
         beside.replace(final)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise SubquadError(
             f"cannot write the checkpoint of step {step} to {folder}: {_reason(error)}; make room, then go on with --resume"
         ) from None
-    for old in _found(folder)[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in found(folder)[:-keep] if keep else []:
+        _discard(old)
     return final
 
 
-def load(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that can be read, and what is to be said of those that cannot."""
+def load(folder: Path, check: Callable[[Checkpoint], None] = lambda checkpoint: None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that can be used, and what is to be said of the newer ones, which cannot.
+
+    `check` raises `SubquadError` for a checkpoint that can be read but not used.
+    """
     complaints: list[str] = []
-    for path in reversed(_found(folder)):
+    for path in reversed(found(folder)):
         try:
-            about = json.loads((path / "about.json").read_text())
-            model, optimizer = (load_file(path / f"{name}.safetensors") for name in ("model", "optimizer"))
-            return Checkpoint(int(about["step"]), model, optimizer, about), complaints
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
-            complaints.append(f"the checkpoint {path} cannot be read ({_reason(error)}), so the one before it is used")
+            checkpoint = read(path)
+            check(checkpoint)
+            return checkpoint, [f"{complaint}, so the one before it is used" for complaint in complaints]
+        except SubquadError as error:
+            complaints.append(str(error))
     return None, complaints
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint in a folder. Raises `SubquadError` for one that is damaged."""
+    try:
+        about = json.loads(read_text(path / "about.json"))
+        read_as(AboutFields, about, "about.json:")
+        if about["step"] != step_of(path):
+            raise SubquadError(f"about.json is of step {about['step']}")
+        model, optimizer = (load_file(path / f"{name}.safetensors") for name in ("model", "optimizer"))
+        if len(optimizer) != about.get("moments", len(optimizer)):
+            raise SubquadError(f"optimizer.safetensors has {len(optimizer)} tensors of {about['moments']}")
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise SubquadError(f"the checkpoint {path} cannot be read ({_reason(error)})") from None
+    return Checkpoint(about["step"], model, optimizer, about)
+
+
+def check_fit(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+    """Refuses a checkpoint with tensors of other names, shapes or types than the model's and the optimizer's."""
+    if _forms(model_tensors(model)) != _forms(checkpoint.model):
+        raise SubquadError(
+            f"the checkpoint of step {checkpoint.step} does not fit the model: it was made with other options"
+        )
+    if optimizer is None:
+        return
+    moments = _by_parameter(checkpoint.optimizer)
+    parameters = dict(zip(_names(model, optimizer), _parameters(optimizer), strict=True))
+    fitting = all(
+        name in parameters and parts.keys() == MOMENTS and _fits(parts, parameters[name]) for name, parts in moments.items()
+    )
+    if not fitting or (not moments and checkpoint.step):
+        raise SubquadError(f"the checkpoint of step {checkpoint.step} does not have what the optimizer needs to go on")
 
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
     """Puts back what was saved."""
-    own = model_tensors(model)
-    if own.keys() != checkpoint.model.keys() or any(
-        own[name].shape != kept.shape for name, kept in checkpoint.model.items()
-    ):
-        raise SubquadError("the checkpoint does not fit the model: it was made with other options")
+    check_fit(checkpoint, model, optimizer)
     model.load_state_dict(checkpoint.model, strict=False)  # what shares memory is saved once
     if optimizer is None:
         return
-    state: dict[int, dict[str, Tensor]] = {}
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    every = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]  # in its own order
-    places = {name: place for place, name in enumerate(every)}
-    for key, value in checkpoint.optimizer.items():
-        name, part = key.rsplit("|", 1)
-        state.setdefault(places[name], {})[part] = value
+    places = {name: place for place, name in enumerate(_names(model, optimizer))}
+    state = {places[name]: parts for name, parts in _by_parameter(checkpoint.optimizer).items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def forget_after(folder: Path, step: int) -> None:
-    """Lets go of the checkpoints of later steps, which a run that goes on from this one will come to again."""
-    for path in _found(folder):
-        if int(path.name.removeprefix("step-")) > step:
-            shutil.rmtree(path, ignore_errors=True)
+def forget(folder: Path, *, after: int, aside: bool = False) -> None:
+    """Deletes the checkpoints after a step, which a run that goes on from it makes again, or puts them aside."""
+    for path in found(folder):
+        if step_of(path) > after:
+            _put_aside(path) if aside else _discard(path)
+
+
+def forget_before(folder: Path, step: int) -> None:
+    """Deletes the checkpoints that are older than the newest one at or before a step."""
+    for path in [path for path in found(folder) if step_of(path) <= step][:-1]:
+        _discard(path)
+
+
+def found(folder: Path) -> list[Path]:
+    """The folders of checkpoints, the oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal())
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint's folder."""
+    return int(path.name.removeprefix("step-"))
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, each memory once."""
     seen: set[int] = set()
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         if tensor.data_ptr() not in seen or tensor.numel() == 0:
             seen.add(tensor.data_ptr())
-            found[name] = tensor.detach().contiguous()
-    return found
+            tensors[name] = tensor.detach().contiguous()
+    return tensors
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -110,8 +186,53 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     }
 
 
-def _found(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*") if path.suffix != ".part")
+def _by_parameter(moments: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The optimizer's tensors by the names of the parameters that they belong to."""
+    each: dict[str, dict[str, Tensor]] = {}
+    for key, value in moments.items():
+        name, _, part = key.rpartition("|")
+        each.setdefault(name, {})[part] = value
+    return each
+
+
+def _fits(parts: Mapping[str, Tensor], parameter: Tensor) -> bool:
+    count, means = parts["step"], [parts[part] for part in MOMENTS - {"step"}]
+    return count.shape == () and all((mean.shape, mean.dtype) == (parameter.shape, parameter.dtype) for mean in means)
+
+
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The parameters in the optimizer's order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return [names[parameter] for parameter in _parameters(optimizer)]
+
+
+def _discard(path: Path) -> None:
+    """Deletes a checkpoint. It is renamed first, so that no half of it is left when the process is killed."""
+    if path.exists():
+        old = path.with_suffix(OLD)
+        shutil.rmtree(old, ignore_errors=True)
+        path.replace(old)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _put_aside(path: Path) -> None:
+    beside = path.with_suffix(ASIDE)
+    shutil.rmtree(beside, ignore_errors=True)
+    path.replace(beside)
+
+
+def _synchronise(file: Path) -> None:
+    """Waits until a file is on the disk, so that the rename that follows is never there before it."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _reason(error: Exception) -> str:

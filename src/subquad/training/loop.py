@@ -6,7 +6,7 @@ the model's and the optimizer's. On many processes each makes the same batch and
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +18,10 @@ from subquad.errors import SubquadError
 from subquad.results import Row, Run
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
+from subquad.training.resuming import BEST, FOLDER, Start, find_start, go_back, refusal, start_over
 from subquad.types import Chunked, Counted, Judged, Measured, Ranked, Task
 
 FLUSH_SECONDS = 2.0
-BEST = "best"
-"""The folder of a run, beside its checkpoints, with the weights that were best when they were evaluated."""
 BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # streams of random numbers
 
 
@@ -49,21 +48,52 @@ def train(
     seed: int,
     watch: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda words: None,
+    begin: Callable[[], None] = lambda: None,
+    restart: bool = False,
 ) -> nn.Module:
-    """Trains from where the run stands, keeps rows and checkpoints, and gives the trained model."""
+    """Trains from where the run stands, keeps rows and checkpoints, and gives the trained model.
+
+    Args:
+        task: what is learned.
+        model: the model, with the weights that a new run starts with.
+        options: how it is trained.
+        run: the run, in a folder that is there.
+        seed: the seed of batches, dropout and redrawn features.
+        watch: told of every step.
+        say: told what the user should know.
+        begin: puts other weights into the model, where the run starts at its first step.
+        restart: deletes what the run has so far and starts at the first step.
+    """
     from accelerate import Accelerator  # takes a second to import, and only training needs it
 
     accelerator = Accelerator(mixed_precision="no")  # autocast is done here, where it can differ between runs
-    if options.batch % (options.accumulate * accelerator.num_processes):
-        shares = options.accumulate * accelerator.num_processes
-        raise SubquadError(f"--batch must be a multiple of processes times --accumulate, {shares}, but is {options.batch}")
+    options.check_processes(accelerator.num_processes)
     optimizer = options.build_optimizer(model.parameters())
-    start = _resume(run, model, optimizer, say, main=accelerator.is_main_process)
+    if restart and accelerator.is_main_process:
+        start_over(run)
+    accelerator.wait_for_everyone()
+    ranked = _ranked(task, options)
+    start = find_start(
+        run,
+        lambda checkpoint: checkpoints.check_fit(checkpoint, model, optimizer),
+        counter="step",
+        first=options.checkpoint_every,
+    )
+    _check_best(run, start, model, ranked)
+    accelerator.wait_for_everyone()  # until all have read what the next lines may delete
+    if accelerator.is_main_process:
+        for complaint in start.complaints:
+            say(complaint)
+        go_back(run, start)
+    if start.checkpoint is None:
+        begin()
+    else:
+        checkpoints.restore(start.checkpoint, model, optimizer)
     for module in model.modules():
         if hasattr(module, "recompute"):
             setattr(module, "recompute", options.recompute)  # noqa: B010, a stack's own flag
     loop = _Loop(task, model, options, run, seed, accelerator, optimizer, watch)
-    loop.run_from(start)
+    loop.run_from(start.step)
     loop.restore_best()
     return model
 
@@ -88,7 +118,7 @@ class _Loop:
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
-        self.ranked = task if options.keep_best and isinstance(task, Ranked) else None
+        self.ranked = _ranked(task, options)
         self.terms: list[Tensor] = []  # what modules add to the loss while the model runs
         for module in model.modules():
             if getattr(module, "weight_in_loss", 0.0):
@@ -202,7 +232,8 @@ class _Loop:
         self._keep_best(step)
         units = self.task.units if isinstance(self.task, Measured) else {}
         for name, value in self.metrics.items():
-            self._keep({"metric": name, "value": value, "unit": units.get(name, "share"), "step": step, "split": "held out"})
+            about = {"unit": units.get(name, "share"), "step": step, "split": "held out"}
+            self._keep({"metric": name, "value": value if np.isfinite(value) else None, **about})
         self._keep({"metric": "tokens_per_second", "value": speed, "unit": "1/s", "step": step, "split": "train"})
         if step == self.options.steps:
             self._finish(step)
@@ -222,24 +253,31 @@ class _Loop:
         """Keeps the weights beside the checkpoints if none were better. What was best so far, the run's rows say."""
         if self.ranked is None:
             return
-        name, good = self.ranked.best
-        sign = 1.0 if good == "low" else -1.0
-        before = [row["value"] for row in (*self.run.rows(), *self.waiting) if _evaluated(row, name)]
-        if np.isfinite(self.metrics[name]) and all(sign * self.metrics[name] < sign * value for value in before):
-            checkpoints.save(self.run.folder / BEST, step, self.plain, None, {"seed": self.seed, name: self.metrics[name]})
+        metric = self.ranked.best[0]
+        evaluated = {"metric": metric, "value": self.metrics[metric], "step": step, "split": "held out"}
+        if (
+            np.isfinite(self.metrics[metric])
+            and best_step([*self.run.rows(), *self.waiting, evaluated], self.ranked) == step
+        ):
+            about = {"seed": self.seed, metric: self.metrics[metric]}
+            checkpoints.save(self.run.folder / BEST, step, self.plain, None, about, keep=None)
 
     def restore_best(self) -> int | None:
         """Puts back the weights that were best, and gives their step, where they are kept."""
-        found = None if self.ranked is None else checkpoints.load(self.run.folder / BEST)[0]
-        if found is None:
+        if self.ranked is None or not checkpoints.found(self.run.folder / BEST):
             return None
-        checkpoints.restore(found, self.plain)
-        return found.step
+        best = checkpoints.read(checkpoints.found(self.run.folder / BEST)[-1])
+        checkpoints.restore(best, self.plain)
+        return best.step
 
     def _checkpoint(self, step: int) -> None:
+        """Writes rows first, so that a checkpoint has all rows that it counts."""
         self._flush()
         if self.accelerator.is_main_process:
-            checkpoints.save(self.run.folder / "checkpoint", step, self.plain, self.plain_optimizer, {"seed": self.seed})
+            about = {"seed": self.seed, "rows": self.run.count_rows()}
+            checkpoints.save(self.run.folder / FOLDER, step, self.plain, self.plain_optimizer, about)
+            oldest = checkpoints.step_of(checkpoints.found(self.run.folder / FOLDER)[0])
+            checkpoints.forget_before(self.run.folder / BEST, oldest)  # a run may have to go on from there
         self.accelerator.wait_for_everyone()
 
     def _keep(self, row: Row) -> None:
@@ -248,9 +286,9 @@ class _Loop:
             self._flush()
 
     def _flush(self) -> None:
-        if self.accelerator.is_main_process and self.waiting:
-            self.run.append(self.waiting)
-        self.waiting, self.flushed = [], time.monotonic()
+        rows, self.waiting, self.flushed = self.waiting, [], time.monotonic()  # interrupted, none is written twice
+        if self.accelerator.is_main_process and rows:
+            self.run.append(rows)
 
 
 class _NotFiniteError(Exception):
@@ -265,37 +303,49 @@ def _nothing() -> Any:
     return nullcontext()
 
 
-def _resume(run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, say: Callable[[str], None], *, main: bool) -> int:
-    """Puts the newest checkpoint back and takes later rows out, which will come again. Gives the step to go on from."""
-    found, complaints = checkpoints.load(run.folder / "checkpoint")
-    for complaint in complaints:
-        say(complaint)
-    step = 0
-    if found is not None:
-        checkpoints.restore(found, model, optimizer)
-        step = found.step
-    if main:
-        run.keep_rows(lambda row: row["step"] <= step)
-        checkpoints.forget_after(run.folder / BEST, step)
-    return step
+def _ranked(task: Task, options: TrainOptions) -> Ranked | None:
+    """The task, where its best weights are to be kept."""
+    return task if options.keep_best and isinstance(task, Ranked) else None
 
 
-def _evaluated(row: Row, metric: str) -> bool:
-    return row["metric"] == metric and row.get("split") == "held out"
+def best_step(rows: Iterable[Row], ranked: Ranked) -> int | None:
+    """The step at which a run was evaluated best, the first one of several. None if it was not evaluated."""
+    metric, good = ranked.best
+    sign = 1.0 if good == "low" else -1.0
+    evaluated = [row for row in rows if row["metric"] == metric and row.get("split") == "held out"]
+    evaluated = [row for row in evaluated if row["value"] is not None]  # as it was not finite
+    return min(evaluated, key=lambda row: sign * row["value"])["step"] if evaluated else None
+
+
+def _check_best(run: Run, start: Start, model: nn.Module, ranked: Ranked | None) -> None:
+    """Refuses to go on without the weights that the rows say were best."""
+    best = None if ranked is None else best_step(start.rows, ranked)
+    if best is None or start.checkpoint is None or "rows" not in start.checkpoint.about:  # older versions kept too few
+        return
+    path = run.folder / BEST / f"step-{best:09d}"
+    try:
+        checkpoints.check_fit(checkpoints.read(path), model)
+    except SubquadError as error:
+        raise refusal(run, f"its best weights are lost: {error}") from None
 
 
 def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:
     """Puts a run's best weights into a model, or its newest where no best ones were kept, and gives their step."""
-    found, complaints = checkpoints.load(folder / BEST)
+
+    def check(checkpoint: checkpoints.Checkpoint) -> None:
+        checkpoints.check_fit(checkpoint, model)
+
+    found, complaints = checkpoints.load(folder / BEST, check)
     if found is None:
-        found, more = checkpoints.load(folder / "checkpoint")
-        complaints += more
+        found, newest = checkpoints.load(folder / FOLDER, check)
+        complaints = [*(f"{complaint}, so the newest checkpoint is used" for complaint in complaints), *newest]
+    if found is None:
+        why = f" ({complaints[0]})" if complaints else ""
+        raise SubquadError(
+            f"{folder} has no checkpoint that can be read{why}: train it first, with subquad train --resume {folder}"
+        )
     for complaint in complaints:
         say(complaint)
-    if found is None:
-        raise SubquadError(
-            f"{folder} has no checkpoint that can be read: train it first, with subquad train --resume {folder}"
-        )
     checkpoints.restore(found, model)
     return found.step
 

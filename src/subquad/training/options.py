@@ -54,6 +54,12 @@ class TrainOptions(Checked):
         on_device = 0 if torch.accelerator.is_available() else sequences * (kept + mixing)
         return held + on_device + self.batch * size.sequence_bytes
 
+    def check_processes(self, processes: int) -> None:
+        """Refuses a number of processes that a batch cannot be shared out to."""
+        shares = self.accumulate * processes
+        if self.batch % shares:
+            raise SubquadError(f"--batch must be a multiple of processes times --accumulate, {shares}, but is {self.batch}")
+
     def rate(self, step: int) -> float:
         """The learning rate of a step, the first being 0."""
         grown = min(1.0, (step + 1) / self.warm_up) if self.warm_up else 1.0

@@ -7,7 +7,7 @@ scatter between visits is that of another run.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -23,6 +23,8 @@ from subquad.types import AttentionOptions
 
 VISITS = 3
 CHEAP_SECONDS = 3.0  # a group that takes longer waits until the cheap ones are done
+SIZES = {"parameters": "numbers", "parameter_bytes": "bytes"}
+"""Metrics of the size of a layer, with their units."""
 GRACE_SECONDS = 10.0  # how far a run that takes longer than expected may go over the budget
 
 
@@ -77,13 +79,19 @@ class Plan:
     def _causal(self) -> list[str]:
         return [name for name, options in self.variants.items() if has_causal(options)]
 
-    def sizes(self) -> Iterator[Row]:
-        """Parameters and bytes of one transformer layer that is built for a length."""
+    def sizes(self, known: Collection[tuple[str, str, float]] = ()) -> Iterator[Row]:
+        """Parameters and bytes of one transformer layer that is built for a length.
+
+        Rows that are `known`, by metric, mechanism and length, are left out.
+        """
         for setting, (name, options), length in product(self.settings[:1], self.variants.items(), self.lengths):
+            missing = [metric for metric in SIZES if (metric, name, length) not in known]
+            if not missing:
+                continue
             numbers, held = block_size(Cell(name, options, "bidirectional", "layer", length, setting))
             about = {"mechanism": name, "length": length, "heads": setting.heads, "width": setting.width}
-            yield {"metric": "parameters", "value": numbers, "unit": "numbers", **about}
-            yield {"metric": "parameter_bytes", "value": held, "unit": "bytes", **about}
+            values = {"parameters": numbers, "parameter_bytes": held}
+            yield from ({"metric": metric, "value": values[metric], "unit": SIZES[metric], **about} for metric in missing)
 
 
 class Progress(NamedTuple):
@@ -101,8 +109,8 @@ def measure(plan: Plan, run: Run, *, budget: float, limits: Limits, progress: Pr
     """Measures what the run has not, and gives the groups for which the budget had no time."""
     start = time.perf_counter()
     context(PRELOAD)
-    if not any(row["metric"] == "parameters" for row in run.rows()):
-        run.append(plan.sizes())
+    sizes = [row for row in run.rows() if row["metric"] in SIZES]
+    run.append(plan.sizes({(row["metric"], row["mechanism"], row["length"]) for row in sizes}))
     order = {group: place for place, group in enumerate(plan.groups)}
     given_up: set[Group] = set()
     while True:
@@ -115,10 +123,21 @@ def measure(plan: Plan, run: Run, *, budget: float, limits: Limits, progress: Pr
         group = min(fitting, key=lambda group: (*state.stage(group), order[group]))
         patience = min(limits.run_seconds, left + GRACE_SECONDS)
         rows = _visit(state, group, replace(limits, run_seconds=patience), progress, cut=patience < limits.run_seconds)
-        run.append(rows)
+        _replace(run, rows)
         progress.finished(group, rows)
         if not rows:
             given_up.add(group)
+
+
+def _replace(run: Run, rows: Sequence[Row]) -> None:
+    """Adds the rows of a visit, in the place of those that an earlier one left which was cut off and is done again."""
+    again = {_visited_cell(row) for row in rows}
+    run.keep_rows(lambda row: "visit" not in row or _visited_cell(row) not in again)
+    run.append(rows)
+
+
+def _visited_cell(row: Row) -> tuple[View, str, float, int]:
+    return view_of(row), row["mechanism"], row["length"], row["visit"]
 
 
 class _State:
@@ -223,8 +242,8 @@ def _rows(cell: Cell, outcome: Outcome) -> Iterator[Row]:
             "message": outcome.message,
         } | about
         return
-    value = median_interval(outcome.seconds)
-    spread = {"low": value.low, "high": value.high, "rounds": len(outcome.seconds)}
-    yield {"metric": "seconds", "value": value.middle, "unit": "s"} | spread | about
     if outcome.peak_bytes is not None:
         yield {"metric": "peak_memory", "value": outcome.peak_bytes, "unit": "bytes"} | about
+    value = median_interval(outcome.seconds)
+    spread = {"low": value.low, "high": value.high, "rounds": len(outcome.seconds)}
+    yield {"metric": "seconds", "value": value.middle, "unit": "s"} | spread | about  # the last: it tells that all are there

@@ -1,0 +1,10 @@
+"""`python -m subquad.cli.child PARENT COMMAND ...` runs a command that ends with the process whose id is PARENT."""
+
+import sys
+
+from subquad.cli import main
+from subquad.measure.lifeline import end_with
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))
