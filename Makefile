@@ -3,7 +3,7 @@ VENV := .venv
 PEERS := .venv-peers
 RUN := $(VENV)/bin/python
 
-.PHONY: compare test test-slow lint types bench bench-training bench-generation bench-peers clean
+.PHONY: compare test test-slow test-robustness lint types bench bench-training bench-generation bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/installed
@@ -14,6 +14,10 @@ test: lint types $(VENV)/installed
 
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest -n auto -m slow
+
+# Command lines, run folders and models that are wrong in every way that the options' types tell, each in a child process.
+test-robustness: $(VENV)/installed
+	$(RUN) -m tests.robustness
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .
