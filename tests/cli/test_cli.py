@@ -61,7 +61,7 @@ def test_importing_the_package_does_not_import_pytorch() -> None:
         (["compare", "--resume", "old", "--seed", "3"], "leave --seed out, or start a new run"),
         (["compare", "--resume", "newer"], "newer was made by a newer subquad (9.9): update subquad to read it"),
         (["compare", "--out", "old"], "old holds a run already: continue it with --resume old"),
-        (["compare", "--out", "file/run"], "cannot write file/run/run.json: Not a directory"),
+        (["compare", "--out", "file/run"], "cannot write file/run: Not a directory; check the path: a part of it is a file"),
         (["report", "nowhere"], "nowhere is not a run"),
         (["report"], "name at least one run"),
         (["report", "empty"], "empty has no measurements yet"),

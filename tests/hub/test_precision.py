@@ -1,5 +1,6 @@
 """Half precision: models in bfloat16, autocast, the Trainer, conversion."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ def test_autocast(family: str, name: str) -> None:
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
+@pytest.fixture
+def _accelerate_forgets() -> Iterator[None]:
+    """Trainer sets the precision of accelerate for the whole process, and other tests train in another one."""
+    from accelerate.state import AcceleratorState
+
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("_accelerate_forgets")
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_step_of_the_trainer_in_bfloat16(family: str, tmp_path: Path) -> None:
     network = hub.swap(model(CONFIGS[family](), hf.AutoModelForCausalLM), "linear")

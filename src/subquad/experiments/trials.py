@@ -49,7 +49,9 @@ def _is_converted(run: Run) -> bool:
     newest = max(run.folder.glob("checkpoint/step-?????????/about.json"), default=None)
     try:
         about = {} if newest is None else json.loads(read_text(newest))
-        return bool(about["stand"]["phase"] == about["phases"]) if "phases" in about else _has_last_control(run)
+        if isinstance(about, dict) and "phases" not in about:
+            return _has_last_control(run)
+        return bool(about["stand"]["phase"] == about["phases"])
     except (ValueError, KeyError, TypeError):  # a damaged checkpoint, which is not the last
         return False
 
