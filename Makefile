@@ -10,14 +10,14 @@ compare: $(VENV)/installed
 	$(VENV)/bin/subquad compare
 
 test: lint types $(VENV)/installed
-	$(RUN) -m pytest -n auto -m "not slow"
+	$(RUN) -m pytest -n auto -m "not slow and not robustness"
 
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest -n auto -m slow
 
-# Command lines, run folders and models that are wrong in every way that the options' types tell, each in a child process.
+# Thousands of strange command lines, damaged run folders and hostile models, each in a process of its own.
 test-robustness: $(VENV)/installed
-	$(RUN) -m tests.robustness
+	$(RUN) -m pytest -s -m robustness tests/robustness
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .

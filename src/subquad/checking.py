@@ -211,7 +211,8 @@ def _problem(error: ValidationError, value: object) -> str:
     if first["type"] == "missing":
         return f"{place}lacks {excerpt(first['loc'][-1])}: the file is damaged"
     alternatives = [_rule(each) for each in (first, *others) if _place(each["loc"], value) == place]
-    return f"{place}must be {' or '.join(dict.fromkeys(alternatives))}, but is {excerpt(first['input'])}"
+    shown = value if first["type"] == "json_invalid" else first["input"]
+    return f"{place}must be {' or '.join(dict.fromkeys(alternatives))}, but is {excerpt(shown)}"
 
 
 def _rule(error: ErrorDetails) -> str:
@@ -239,13 +240,13 @@ def _rule(error: ErrorDetails) -> str:
         case "dict_type":
             return "an object with fields"
         case "greater_than":
-            return "positive" if limits["gt"] == 0 else f"above {limits['gt']:g}"
+            return "positive" if limits["gt"] == 0 else f"above {limits['gt']:.15g}"
         case "greater_than_equal":
-            return {0: "0 or more", 1: "positive"}.get(limits["ge"], f"at least {limits['ge']:g}")
+            return {0: "0 or more", 1: "positive"}.get(limits["ge"], f"at least {limits['ge']:.15g}")
         case "less_than":
-            return f"below {limits['lt']:g}"
+            return f"below {limits['lt']:.15g}"
         case "less_than_equal":
-            return f"at most {limits['le']:g}"
+            return f"at most {limits['le']:.15g}"
         case "literal_error":
             return str(limits["expected"]).replace("'", "")
         case "is_instance_of" if limits["class"] == "Path":

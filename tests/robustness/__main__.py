@@ -1,4 +1,4 @@
-"""`python -m tests.robustness`: runs all cases, or a sample of them, and says how many there were and which failed."""
+"""`python -m tests.robustness`: runs all cases, or some of them, and says how many there were and which failed."""
 
 import argparse
 import os
@@ -7,47 +7,38 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.robustness.runner import Outcome
+from tests.robustness.cases import Case, refuse_doubles, sample
+from tests.robustness.runner import Outcome, listing, run_all
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+LIBRARIES = (
+    *("accelerate", "altair", "vl_convert", "transformers", "tokenizers", "scipy.stats", "sklearn", "pyarrow.csv"),
+    *("subquad.hub", "subquad.conversion.pretrained"),
+)
+COMMANDS = ("compare", "advise", "train", "convert", "predict", "spectrum", "reproduce", "report")
 
 
 def main() -> int:
+    """The exit code is 1 if a case did what no command may do."""
     options = _parser().parse_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     begun = time.monotonic()
     _import_everything()
-    from tests.robustness.cases import refuse_doubles, sample
-    from tests.robustness.damage import damages
-    from tests.robustness.hostile import hostile_models
-    from tests.robustness.invocations import invocations
-    from tests.robustness.runner import listing, run_all
-    from tests.robustness.templates import make
-
     with tempfile.TemporaryDirectory(prefix="subquad-robustness-") as scratch:
         templates = Path(scratch) / "templates"
-        make(templates)
-        cases = [*invocations(), *damages(templates), *hostile_models(templates)]
-        refuse_doubles(cases)
-        if options.match:
-            cases = [case for case in cases if options.match in case.label]
-        if options.sample:
-            cases = sample(cases, options.sample)
-        before = listing(templates)
-        ready = time.monotonic()
-        print(f"{len(cases)} cases, ready after {ready - begun:.0f} s", flush=True)
+        cases = _cases(templates, options)
+        print(f"{len(cases)} cases, ready after {time.monotonic() - begun:.0f} s", flush=True)
+        before, started = listing(templates), time.monotonic()
         outcomes = []
         for outcome in run_all(cases, templates, Path(scratch), options.jobs):
             outcomes.append(outcome)
-            if outcome.problems:
+            if outcome.problems or options.verbose:
                 _show(outcome)
-            elif options.verbose:
-                print(f"{outcome.code} {outcome.seconds:5.2f} s  {outcome.case.label}: {outcome.stderr.strip()}", flush=True)
         assert listing(templates) == before, "a case changed the templates"
-    _summarise(outcomes, time.monotonic() - ready)
+    _summarise(outcomes, time.monotonic() - started)
     return 1 if any(outcome.problems for outcome in outcomes) else 0
 
 
@@ -55,50 +46,55 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.robustness")
     parser.add_argument("--sample", type=int, default=0, help="so many cases only, the same every time")
     parser.add_argument("--match", default="", help="only cases whose name contains this")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--verbose", action="store_true", help="show what every case said")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time")
+    parser.add_argument("--verbose", action="store_true", help="show every case, not only those that fail")
     return parser
 
 
 def _import_everything() -> None:
-    """What children would otherwise import one by one."""
+    """Imports in the parent what every child would import otherwise. Nothing is computed, which would start threads."""
     import torch
 
     torch.set_num_threads(1)
-    from importlib import import_module
-
-    modules = ("accelerate", "altair", "vl_convert", "transformers", "tokenizers", "scipy.stats", "sklearn", "pyarrow")
-    commands = ("compare", "advise", "train", "convert", "predict", "spectrum", "reproduce", "report")
-    for name in (
-        *modules,
-        *(f"subquad.cli.{command}" for command in commands),
-        "subquad.hub",
-        "subquad.conversion.pretrained",
-    ):
+    for name in (*LIBRARIES, *(f"subquad.cli.{command}" for command in COMMANDS)):
         import_module(name)
 
 
-def _show(outcome: "Outcome") -> None:
-    case = outcome.case
-    print(f"FAILED {case.label}: {'; '.join(outcome.problems)}", flush=True)
-    print(f"    subquad {' '.join(map(ascii, case.argv))[:400]}")
+def _cases(templates: Path, options: argparse.Namespace) -> list[Case]:
+    from tests.robustness.damage import damages
+    from tests.robustness.hostile import hostile_models
+    from tests.robustness.invocations import invocations
+    from tests.robustness.templates import make
+
+    make(templates)
+    cases = [*invocations(), *damages(templates), *hostile_models(templates)]
+    refuse_doubles(cases)
+    cases = [case for case in cases if options.match in case.label]
+    return sample(cases, options.sample) if options.sample else cases
+
+
+def _show(outcome: Outcome) -> None:
+    print(
+        f"{'FAILED ' if outcome.problems else ''}{outcome.case.label}: code {outcome.code}, {outcome.seconds:.1f} s"
+        f"{''.join(f'; {problem}' for problem in outcome.problems)}"
+    )
+    print(f"    {outcome.case.entry} {' '.join(map(ascii, outcome.case.argv))[:400]}")
     for line in outcome.stderr.strip().splitlines()[-12:]:
-        print(f"    | {line[:300]}")
+        print(f"    | {ascii(line)[1:-1][:300]}", flush=True)
 
 
-def _summarise(outcomes: "list[Outcome]", seconds: float) -> None:
-    kinds = Counter(outcome.case.kind for outcome in outcomes)
+def _summarise(outcomes: Sequence[Outcome], seconds: float) -> None:
     failed = Counter(outcome.case.kind for outcome in outcomes if outcome.problems)
-    codes = Counter(outcome.code for outcome in outcomes)
-    for kind, count in kinds.items():
-        print(f"  {count:5d} {kind}" + (f", {failed[kind]} failed" if failed[kind] else ""))
+    for kind, count in Counter(outcome.case.kind for outcome in outcomes).items():
+        print(f"{count:7d}  {kind}" + (f": {failed[kind]} failed" if failed[kind] else ""))
+    codes = Counter(str(outcome.code) for outcome in outcomes)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
-        f"{len(outcomes)} cases in {seconds:.0f} s ({used.ru_utime + used.ru_stime:.0f} s of a core), "
-        f"{sum(failed.values())} failed; exit codes: {dict(codes)}"
+        f"{len(outcomes):7d}  cases in {seconds:.0f} s ({used.ru_utime + used.ru_stime:.0f} s of a core), "
+        f"{failed.total()} failed; exit codes: {', '.join(f'{code} {count} times' for code, count in codes.items())}"
     )
-    slowest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:5]
-    print("slowest: " + ", ".join(f"{each.case.label} {each.seconds:.1f} s" for each in slowest))
+    slowest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:3]
+    print("slowest: " + "; ".join(f"{outcome.case.label}, {outcome.seconds:.1f} s" for outcome in slowest))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ class Case(NamedTuple):
     templates: tuple[str, ...] = ()
     """Real runs and inputs that are copied into the folder, under their own names."""
     edits: tuple[Edit, ...] = ()
-    entry: Literal["subquad", "hub.load"] = "subquad"
+    entry: Literal["subquad", "hub.load", "script"] = "subquad"
+    """What is run: a command; `subquad.hub.load` on a folder; or, to test the runner, lines of Python that set `code`."""
     stdin: str = ""
 
     @property

@@ -1,6 +1,5 @@
 """Damaged run folders, made from real ones: fields dropped and mistyped, files cut, emptied and replaced."""
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterator
@@ -9,9 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.robustness.cases import Case, Edit
-
-Path_ = tuple[str | int, ...]
-"""Where in a nested value something is."""
+from tests.robustness.spoiling import WRONG, as_json, places, replaced, spoilt, without
 
 CONVERSION = ("--attention", "elu", "--steps", "1", "--tune-steps", "1", "--texts", "2", "--batch-tokens", "16")
 SMALL = ("--steps", "1", "--batch", "2", "--no-page")
@@ -71,21 +68,6 @@ READERS: dict[str, tuple[Reader, ...]] = {
     "looked": (Reader(("report", "looked")),),
 }
 
-WRONG: dict[str, Any] = {
-    "null": None,
-    "a list": [1, "a"],
-    "a text": "some text",
-    "a number": 7.5,
-    "an object": {"a": {"b": [None]}},
-    "true": True,
-    "negative": -1,
-    "huge": 10**30,
-    "an overlong text": "x" * 5000,
-    "a NUL": "a\0b",
-    "a surrogate": "\ud800",
-    "not a number": float("nan"),
-    "infinite": float("inf"),
-}
 FEW = 3
 """Mistyped values that are tried for each field, in turns, beside dropping it."""
 
@@ -108,83 +90,21 @@ def _fields_of(what: str, name: str, file: str, templates: Path) -> Iterator[Cas
     """Every field of a JSON file dropped, and mistyped in some ways."""
     written = json.loads((templates / name / file).read_text())
     readers, wrong = cycle(READERS[name]), cycle(WRONG.items())
-    for path in _paths(written):
+    for path in places(written):
         where = ".".join(map(str, path))
-        edit = Edit("write", f"{name}/{file}", _json(_without(written, path)))
+        edit = Edit("write", f"{name}/{file}", as_json(without(written, path)))
         yield _case(f"{what}: fields", f"{name}/{file} without {where}", (edit,), next(readers))
         for _ in range(FEW):
             label, value = next(wrong)
-            edit = Edit("write", f"{name}/{file}", _json(_with(written, path, value)))
+            edit = Edit("write", f"{name}/{file}", as_json(replaced(written, path, value)))
             yield _case(f"{what}: fields", f"{name}/{file}: {where} is {label}", (edit,), next(readers))
-
-
-def _paths(value: Any, at: Path_ = ()) -> Iterator[Path_]:
-    """Every place in a nested value. Of a list, the first element stands for all."""
-    if at:
-        yield at
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _paths(inner, (*at, key))
-    elif isinstance(value, list) and value:
-        yield from _paths(value[0], (*at, 0))
-
-
-def _without(value: Any, path: Path_) -> Any:
-    changed = copy.deepcopy(value)
-    del _inner(changed, path[:-1])[path[-1]]
-    return changed
-
-
-def _with(value: Any, path: Path_, new: Any) -> Any:
-    changed = copy.deepcopy(value)
-    _inner(changed, path[:-1])[path[-1]] = new
-    return changed
-
-
-def _inner(value: Any, path: Path_) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, indent=2).encode()
 
 
 def _files(what: str, name: str, file: str, templates: Path) -> Iterator[Case]:
     """A file of a run cut, emptied, replaced by what is none, or filled with something else."""
     readers = cycle(READERS[name])
-    for label, edits in _spoilt(f"{name}/{file}", (templates / name / file).read_bytes()):
+    for label, edits in spoilt(f"{name}/{file}", (templates / name / file).read_bytes()):
         yield _case(f"{what}: files", f"{name}/{file} {label}", edits, next(readers))
-
-
-def _spoilt(path: str, content: bytes) -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    half = len(content) // 2
-    newline = content.find(b"\n", half)
-    contents = {
-        "empty": b"",
-        "cut after a byte": content[:1],
-        "cut after 8 bytes": content[:8],
-        "cut after a half": content[:half],
-        "cut in a token": content[: content.find(b'"', half) + 2],
-        "cut before a line's end": content[:newline],
-        "cut after a line's end": content[: newline + 1],
-        "without its last byte": content[:-1],
-        "with more behind it": content + b"}{ more",
-        "twice": content * 2,
-        "of zeros": bytes(len(content)),
-        "of any bytes": bytes(range(256)) * 4,
-        "with a byte that is not UTF-8": content[:half] + b"\xff" + content[half:],
-        "in UTF-16": content.decode(errors="replace").encode("utf-16"),
-        "after a byte order mark": b"\xef\xbb\xbf" + content,
-        "with Windows' line ends": content.replace(b"\n", b"\r\n"),
-    }
-    for label, changed in contents.items():
-        yield label, (Edit("write", path, changed),)
-    yield "removed", (Edit("remove", path),)
-    yield "a folder", (Edit("folder", path),)
-    yield "a dangling link", (Edit("link", path, b"nothing/here"),)
-    yield "a link to itself", (Edit("link", path, path.rsplit("/", 1)[-1].encode()),)
 
 
 def _rows(name: str, templates: Path) -> Iterator[Case]:
@@ -237,7 +157,7 @@ def _checkpoints(name: str, templates: Path) -> Iterator[Case]:
     readers = cycle(reader for reader in READERS[name] if reader.argv[0] != "report")
     newest = folders[-1]
     for file in ("about.json", "model.safetensors", "optimizer.safetensors"):
-        for label, edits in _spoilt(f"{name}/checkpoint/{newest.name}/{file}", (newest / file).read_bytes()):
+        for label, edits in spoilt(f"{name}/checkpoint/{newest.name}/{file}", (newest / file).read_bytes()):
             yield _case("checkpoints: files", f"{name}: {file} {label}", edits, next(readers))
             both = [edit._replace(path=edit.path.replace(newest.name, folder.name)) for edit in edits for folder in folders]
             if label in ("empty", "removed", "cut after a half"):
@@ -255,17 +175,17 @@ def _checkpoints(name: str, templates: Path) -> Iterator[Case]:
 def _about(name: str, newest: Path, readers: Iterator[Reader]) -> Iterator[Case]:
     """Fields of the newest checkpoint's about.json."""
     written, wrong = json.loads((newest / "about.json").read_text()), cycle(WRONG.items())
-    for path in _paths(written):
+    for path in places(written):
         where, file = ".".join(map(str, path)), f"{name}/checkpoint/{newest.name}/about.json"
         yield _case(
             "checkpoints: fields",
             f"{name}: no {where}",
-            (Edit("write", file, _json(_without(written, path))),),
+            (Edit("write", file, as_json(without(written, path))),),
             next(readers),
         )
         for _ in range(FEW):
             label, value = next(wrong)
-            edit = Edit("write", file, _json(_with(written, path, value)))
+            edit = Edit("write", file, as_json(replaced(written, path, value)))
             yield _case("checkpoints: fields", f"{name}: {where} is {label}", (edit,), next(readers))
 
 

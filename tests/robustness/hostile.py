@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.robustness.cases import Case, Edit
-from tests.robustness.damage import WRONG, _json, _paths, _spoilt, _with, _without
+from tests.robustness.spoiling import WRONG, as_json, places, replaced, spoilt, without
 
 ENTRY = "subquad"
 """The field of config.json in which mechanisms are described."""
@@ -20,19 +20,19 @@ def hostile_models(templates: Path) -> Iterator[Case]:
     """All of them, through `hub.load`; some also through the commands that load models."""
     config = json.loads((templates / "swapped" / "config.json").read_text())
     entry = config[ENTRY]
-    for path in _paths(entry):
+    for path in places(entry):
         where = ".".join(map(str, path))
-        yield _case(f"without {where}", _config(config, _without(entry, path)))
+        yield _case(f"without {where}", _config(config, without(entry, path)))
         for label, value in WRONG.items():
-            yield _case(f"{where} is {label}", _config(config, _with(entry, path, value)))
+            yield _case(f"{where} is {label}", _config(config, replaced(entry, path, value)))
         for size in SIZES:
-            yield _case(f"{where} is the number {size}", _config(config, _with(entry, path, size)))
+            yield _case(f"{where} is the number {size}", _config(config, replaced(entry, path, size)))
     for label, value in WRONG.items():
         yield _case(f"the entry is {label}", _config(config, value))
     yield from _kinds(config)
     yield from _others(config)
     for file in ("config.json", "model.safetensors"):
-        for label, edits in _spoilt(f"swapped/{file}", (templates / "swapped" / file).read_bytes()):
+        for label, edits in spoilt(f"swapped/{file}", (templates / "swapped" / file).read_bytes()):
             yield _case(f"{file} {label}", edits)
             yield Case("hostile models: commands", f"spectrum, {file} {label}", ("spectrum", "swapped"), ("swapped",), edits)
     yield from _tensors(templates)
@@ -102,7 +102,7 @@ def _config(config: dict[str, Any], entry: Any) -> tuple[Edit, ...]:
 
 
 def _whole(config: dict[str, Any]) -> tuple[Edit, ...]:
-    return (Edit("write", "swapped/config.json", _json(config)),)
+    return (Edit("write", "swapped/config.json", as_json(config)),)
 
 
 def _case(name: str, edits: tuple[Edit, ...]) -> Case:

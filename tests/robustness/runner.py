@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -30,6 +31,9 @@ STARTED = ("the loss is", "came to numbers that are not finite", "the disk")
 """Beginnings of sentences about work that was under way: the run's folder is kept then."""
 LOCK = ".lock"
 """A command that goes on with a run may leave its lock file, which is empty and unlocked."""
+
+STREAMS = {"stdin", "stdout", "stderr"}
+"""Files beside the case's folder."""
 
 Listing = dict[str, str]
 """What a folder holds: a digest for each path."""
@@ -57,7 +61,7 @@ class _Child(NamedTuple):
 def run_all(cases: Sequence[Case], templates: Path, scratch: Path, jobs: int) -> Iterator[Outcome]:
     """Outcomes in the order in which the cases end, some at a time."""
     waiting = deque(enumerate(cases))
-    running: dict[Any, Any] = {}
+    running: dict[int, _Child] = {}
     with selectors.DefaultSelector() as ended:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -89,7 +93,9 @@ def _start(case: Case, templates: Path, folder: Path) -> _Child:
     for edit in case.edits:
         _apply(edit, work)
     before = listing(folder)
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, where the parent has threads
+        pid = os.fork()
     if pid == 0:
         _be(case, folder)
     return _Child(case, folder, pid, before, time.monotonic())
@@ -147,15 +153,25 @@ def _be(case: Case, folder: Path) -> None:
 
 
 def _call(case: Case) -> int:
+    """The exit code of what the case runs."""
+    if case.entry == "script":
+        variables: dict[str, Any] = {}
+        exec(case.argv[0], variables)
+        return int(variables["code"])
+    if case.entry == "hub.load":
+        return _load(case.argv[0])
     from subquad import cli
 
-    if case.entry == "subquad":
-        return cli.main(list(case.argv))
+    return cli.main(list(case.argv))
+
+
+def _load(folder: str) -> int:
+    """Loads a model as a program would, and ends as a command does."""
     from subquad.errors import SubquadError
     from subquad.hub import load
 
     try:
-        load(case.argv[0])
+        load(folder)
     except SubquadError as error:
         print(f"subquad: {error}", file=sys.stderr)
         return REFUSED
@@ -182,10 +198,10 @@ def _problems(child: _Child, code: int | None, said: str) -> Iterator[str]:
         return
     if code not in ALLOWED:
         yield f"exit code {code}"
-    if "Traceback" in said or "Error: " in said:
+    if "Traceback" in said:
         yield "a traceback"
     after = listing(child.folder)
-    outside = {path for path in before_or_after(child.before, after) if not path.startswith(("work/", "home/"))}
+    outside = {path for path in _changed(child.before, after) if not path.startswith("work/")}
     if outside:
         yield f"wrote outside of its folder: {sorted(outside)[:3]}"
     if code == REFUSED:
@@ -200,16 +216,15 @@ def _refusal(child: _Child, said: str, after: Listing) -> Iterator[str]:
         yield f"a sentence of {len(sentences[0])} characters"
     if any(words in said for words in STARTED):
         return
-    changed = {path for path in before_or_after(child.before, after) if path.startswith("work/")}
+    changed = {path for path in _changed(child.before, after) if path.startswith("work/")}
     changed = {path for path in changed if not (path.endswith(f"/{LOCK}") and path not in child.before)}
     if changed:
         yield f"refused, but changed {sorted(changed)[:3]}"
 
 
-def before_or_after(before: Listing, after: Listing) -> set[str]:
-    """The paths that differ. Those of the runner's own files do not count."""
-    own = {"stdin", "stdout", "stderr"}
-    return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} - own
+def _changed(before: Listing, after: Listing) -> set[str]:
+    """The paths that differ. The files that the child's streams lead to do not count."""
+    return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} - STREAMS
 
 
 def listing(folder: Path) -> Listing:

@@ -18,6 +18,7 @@ from rich.progress import ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
 from subquad.attention import MECHANISMS, Softmax, options_from
+from subquad.capacity import require_memory
 from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words, read
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
@@ -217,6 +218,9 @@ def _plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
     )
     for setting in plan.settings:
         require_device(setting.device)
+        for name, variant in plan.variants.items():
+            numbers = variant.size(heads=setting.heads, width=setting.width).numbers
+            require_memory(name, 4 * numbers, "make its own sizes, --heads or --width smaller")
     if not plan.groups:
         raise SubquadError("there is nothing to measure: a decoding step is causal, so leave --bidirectional out")
     return plan, Limits(memory_bytes=kept.memory_bytes, run_seconds=kept.run_seconds)

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from subquad.attention import MECHANISMS, Linear, options_from
+from subquad.capacity import require_memory
 from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed, Words, read
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import Resume, attention_in, is_resumed, joined, registry
@@ -133,8 +134,20 @@ def _opened(about: Mapping[str, Any]) -> Opened:
     original = _original(kept, options, about["seed"])
     if getattr(attention, "max_length", None) and attention.max_length != original.longest:
         attention = dataclasses.replace(attention, max_length=original.longest)
+    _require_memory(original, attention, options)
     check(original, attention, options)
     return original, attention, options
+
+
+def _require_memory(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
+    """Refuses mechanisms and batches that are too large for this machine, before there are any."""
+    layers: list[Any] = original.mechanisms(original.teacher)
+    sizes = [attention.size(heads=layer.heads, width=layer.width) for layer in layers]
+    numbers = sum(size.numbers + size.state for size in sizes)
+    kept = sum(layer.heads * layer.width for layer in layers)  # of one position, after each layer
+    sequences = options.batch_tokens // original.longest
+    advice = "make the attention's own sizes or --batch-tokens smaller"
+    require_memory("this conversion", 4 * (numbers + sequences * kept), advice)
 
 
 def _original(kept: Kept, options: ConversionOptions, seed: int) -> Convertible:

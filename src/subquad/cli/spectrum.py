@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from subquad.attention import MECHANISMS
 from subquad.attention.looking import rank_bound, watched
+from subquad.capacity import require_memory
 from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed
 from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
@@ -31,6 +32,8 @@ from subquad.tasks.texts import load_texts, python_topics
 
 Matrices = list[Tensor]
 """Of one sequence, layer by layer, each 1 h n s."""
+SEQUENCE_BYTES = 500
+"""Memory of a sequence that a task makes, at least."""
 USUAL = 512  # tokens of a sequence, as in Linformer's figure 1, where a model takes so many
 
 
@@ -135,6 +138,7 @@ def _run(given: Spectrum, console: Console) -> Looked:
     elif given.text is not None or given.length is not None:
         raise SubquadError(f"a model of {task.kind} is looked at with sequences of its task: leave --text and --length out")
     else:
+        require_memory("so many sequences", given.sequences * SEQUENCE_BYTES, "give fewer --sequences")
         drawing = torch.Generator().manual_seed(given.seed)
         inputs = [task.batch(1, drawing) for _ in range(given.sequences)]
 
