@@ -167,7 +167,7 @@ def test_a_field_without_a_default_must_be_there() -> None:
     class Needed(Checked):
         size: Count
 
-    with pytest.raises(SubquadError, match="^here lacks size: the file is damaged$"):
+    with pytest.raises(SubquadError, match=r"^here lacks size: the file is damaged$"):
         read(Needed, {}, "here")
 
 
@@ -175,7 +175,7 @@ def test_nesting_without_end_is_refused() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(SubquadError, match="^here: count is nested too deep$"):
+    with pytest.raises(SubquadError, match=r"^here: count is nested too deep$"):
         read(Options, {"count": deep}, "here")
 
 
@@ -183,7 +183,7 @@ def test_a_kind_is_looked_up() -> None:
     registry: Mapping[str, type[Any]] = {"inner": Inner}
     assert read_kind(registry, {"kind": "inner", "size": 3}, "here") == Inner(3)
     for values in ({}, {"kind": "outer"}, {"kind": ["inner"]}, None, "inner"):
-        with pytest.raises(SubquadError, match="^here must have a kind out of inner, but is "):
+        with pytest.raises(SubquadError, match=r"^here must have a kind out of inner, but is "):
             read_kind(registry, values, "here")
 
 
@@ -197,7 +197,7 @@ def test_other_types_are_read_too() -> None:
     assert read_as(Fields, good, "here") == good
     with pytest.raises(SubquadError, match=r"^here \['sizes'\]\['x'\] must be positive, but is 0$"):
         read_as(Fields, {"name": "a", "sizes": {"x": 0}}, "here")
-    with pytest.raises(SubquadError, match="^here lacks 'name': the file is damaged$"):
+    with pytest.raises(SubquadError, match=r"^here lacks 'name': the file is damaged$"):
         read_as(Fields, {"sizes": {}}, "here")
 
 

@@ -30,7 +30,9 @@ def parsed(*words: str) -> Options:
 
 
 def test_values_are_read_by_their_types() -> None:
-    given = parsed("a/b", "--count", "3", "--rate", "1e-3", "--shape", "square", "--sizes", "1", "2", "--out", "c", "--no-page")
+    given = parsed(
+        "a/b", "--count", "3", "--rate", "1e-3", "--shape", "square", "--sizes", "1", "2", "--out", "c", "--no-page"
+    )
     assert given == Options(Path("a/b"), 3, 1e-3, "square", (1, 2), Path("c"), page=False)
     assert parsed("a", "--rate", "None", "--out", "None") == Options(Path("a"))
     assert parsed("a", "--rate=2") == Options(Path("a"), rate=2.0)
@@ -67,9 +69,7 @@ def test_values_are_refused_as_python_refuses_them(words: str, name: str, proble
         ("a --page maybe", "'maybe' is one word too many: `subquad try --help` lists the options"),
     ],
 )
-def test_what_is_no_option_is_refused_in_one_sentence(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_option_is_refused_in_one_sentence(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SubquadError) as raised:
         parsed(*words.split())
     assert str(raised.value) == said
@@ -77,7 +77,7 @@ def test_what_is_no_option_is_refused_in_one_sentence(
 
 
 def test_positional_words_are_named_as_help_names_them() -> None:
-    with pytest.raises(SubquadError, match="^RUN must be the name of a file or folder, but is ''$"):
+    with pytest.raises(SubquadError, match=r"^RUN must be the name of a file or folder, but is ''$"):
         parsed("")
 
 
