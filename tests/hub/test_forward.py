@@ -42,6 +42,44 @@ def test_padding_changes_nothing(family: str, name: str, side: str) -> None:
         assert_close(together[row, real][None], hidden(network, ids[row : row + 1, real]), **CLOSE)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3", "modernbert"])
+@pytest.mark.parametrize("name", ["softmax", "linear", "favor", "hybrid", "infinity"])
+@pytest.mark.parametrize("way", ["swap", "name", "config"])
+def test_rotary_positions_count_behind_left_padding(family: str, name: str, way: str) -> None:
+    """Where no position_ids are given. Only softmax is blind to a shift of all positions."""
+    config = CONFIGS[family]()
+    config.local_attention = 64
+    if way == "swap":
+        network = hub.swap(model(config), OPTIONS[name])
+    elif way == "name":
+        network = model(config)
+        network.set_attn_implementation(f"subquad_{name}")
+    else:
+        torch.manual_seed(0)
+        network = hf.AutoModel.from_config(config, attn_implementation=f"subquad_{name}").eval()
+    ids, mask = tokens(), padding("left")
+    for given in ((ids, mask), (ids, mask, None)):
+        with torch.no_grad():
+            together = network(*given).last_hidden_state
+        for row in range(3):
+            real = mask[row].bool()
+            assert_close(together[row, real][None], hidden(network, ids[row : row + 1, real]), **CLOSE)
+
+
+def test_rotary_positions_that_cannot_be_given() -> None:
+    """The encoder of Moonshine takes none."""
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 32, "pad_token_id": 0}
+    heads = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("num_hidden_layers", "num_attention_heads")}
+    network = hub.swap(model(hf.MoonshineConfig(**sizes, **heads)), "linear")
+    sound, mask = torch.randn(2, 4000), torch.ones(2, 4000, dtype=torch.long)
+    hidden(network, sound, attention_mask=mask, decoder_input_ids=tokens(2))
+    mask[0, :2000] = 0
+    with pytest.raises(SubquadError, match="takes no position_ids and was given a mask with padding on the left"):
+        network(sound, attention_mask=mask, decoder_input_ids=tokens(2))
+    restored = hub.restore(network)
+    assert hidden(restored, sound, attention_mask=mask, decoder_input_ids=tokens(2)).isfinite().all()
+
+
 @pytest.mark.parametrize(("family", "name"), [each for each in EVERY if each[0] in ("gpt2", "llama")])
 def test_packed_sequences_do_not_meet(family: str, name: str) -> None:
     """Restarting positions tell where one begins, as with transformers' own attention."""

@@ -3,6 +3,7 @@
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,23 @@ _DECIDES_CAUSALITY = re.compile(r"is_causal = [^\n]*attention_mask is None")
 def can_swap(kind: type[PreTrainedModel]) -> bool:
     """Whether transformers lets the attention of a class of models be chosen."""
     return bool(kind._can_set_attn_implementation())
+
+
+def implementation_of(model: PreTrainedModel) -> str:
+    """The name of a model's attention, as transformers has it."""
+    return str(model.config._attn_implementation)
+
+
+def hook_once(module: nn.Module, hook: Callable[..., Any]) -> None:
+    """Registers a hook before a module's call, unless it is there."""
+    if hook not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+@cache
+def parameters_of(kind: Any) -> list[str]:
+    """The names of the arguments that a class of modules is called with, in order."""
+    return list(inspect.signature(kind.forward).parameters)[1:]
 
 
 def collects_attentions() -> bool:

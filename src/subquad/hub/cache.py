@@ -10,12 +10,11 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from subquad.attention import Softmax, SoftmaxAttention, require_causal
 from subquad.errors import SubquadError
-from subquad.hub._compat import changes_cached_keys, own_cache
+from subquad.hub._compat import changes_cached_keys, hook_once, implementation_of, own_cache
 from subquad.hub.attach import SWAPPED, attached, attention_modules, find_options, getattr_int
 from subquad.types import CausalAttention
 
 _LAYER = "_subquad_layer"
-_FORGETS = "_subquad_forgets"
 
 
 class StateLayer(CacheLayerMixin):
@@ -135,7 +134,7 @@ def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
     token does not either. Layers with softmax attention keep all keys and values, as ever, and so do those of the few
     families whose decoder does not mark its attention as causal (NLLB-MoE, Pegasus-X).
     """
-    if not str(model.config._attn_implementation).startswith("subquad"):
+    if not implementation_of(model).startswith("subquad"):
         raise SubquadError(
             "a state cache is for a model with subquad's attention: swap it first, with subquad.hub.swap(model, 'favor')"
         )
@@ -145,7 +144,7 @@ def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
         )
     layers: list[Any] = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     for name, module in attention_modules(model).items():
-        if getattr(module, "is_causal", False) and _is_constant(module, model.config._attn_implementation):
+        if getattr(module, "is_causal", False) and _is_constant(module, implementation_of(model)):
             _put_state(layers, name, module)
     own = StateCache(layers=layers)
     return EncoderDecoderCache(own, DynamicCache()) if model.config.is_encoder_decoder else own
@@ -167,13 +166,12 @@ def _put_state(layers: list[Any], name: str, module: nn.Module) -> None:
         raise SubquadError(f"{name} keeps more than keys and values in its cache, a {kept}: generate with a DynamicCache")
     kind: Any = type(module)
     is_owner = changes_cached_keys(kind)
-    if is_owner and not hasattr(module, _FORGETS):
-        module.register_forward_pre_hook(_forget)
-        setattr(module, _FORGETS, True)
+    if is_owner:
+        hook_once(module, _forget)
     layers[place] = StateLayer(module if is_owner else None)
 
 
-def _forget(module: nn.Module, _: Any) -> None:
+def _forget(module: nn.Module, args: Any, kwargs: Any) -> None:
     """Before a module's call, drops the layer that a call before it was given, for this one may come without a cache."""
     vars(module).pop(_LAYER, None)
 

@@ -11,6 +11,7 @@ from subquad.hub._compat import classes_beside
 from subquad.hub.attach import SWAPPED, require_swappable
 from subquad.hub.forward import mix
 from subquad.hub.masks import describe_mask
+from subquad.hub.rotary import count_behind_padding
 
 IMPLEMENTATIONS = (SWAPPED, *(f"subquad_{kind}" for kind in MECHANISMS))
 
@@ -26,10 +27,11 @@ def register() -> None:
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that gives a model the name of its attention, with a question before it.
+    """A method that gives a model the name of its attention, with a check before it.
 
     transformers takes any name that is registered, even for families that never look it up: they would run on as they are,
-    and whoever measures them would take the result for the mechanism's.
+    and whoever measures them would take the result for the mechanism's. Those that do look it up are made to count rotary
+    positions behind left padding.
     """
 
     @wraps(method)
@@ -37,6 +39,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         asked = any(given in IMPLEMENTATIONS for given in (*args, *kwargs.values()))
         if asked:
             require_swappable(type(self), classes_beside(type(self)))
+            count_behind_padding(self)
         return method(self, *args, **kwargs)
 
     guarded.is_guarded_by_subquad = True  # type: ignore[attr-defined]
