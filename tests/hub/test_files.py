@@ -3,6 +3,9 @@
 import json
 import pickle
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +154,7 @@ SPOILT: dict[str, tuple[Any, str]] = {
     ),
     "an entry that is none": (
         lambda at: _configured(at, subquad={"mechanisms": [LEARNED], "layers": [7, 0]}),
-        "'subquad' in",
+        r"config\.json: subquad: layers names mechanism 7, but there are 1",
     ),
 }
 
@@ -223,3 +226,67 @@ def test_nothing_is_left_of_a_removed_folder(tmp_path: Path) -> None:
     back = hub.load(tmp_path / "model")
     shutil.rmtree(tmp_path / "model")
     assert_close(hidden(back, tokens()), hidden(network, tokens()), **SAME)
+
+
+def _mistyped(values: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to every field of an entry."""
+    inner = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else []
+    for name, value in inner:
+        yield (*way, name)
+        yield from _mistyped(value, (*way, name))
+
+
+WRONG: list[Any] = [None, [], [[1]], "x", -1, 10**30, 1.5, True, {}, {"kind": "favor"}, {"a": {"b": [None]}}]
+
+
+@pytest.mark.parametrize("name", ["learned", "favor", "infinity", "hybrid", "linformer"])
+def test_no_mistyped_field_of_the_entry_is_loaded_or_ends_in_a_traceback(name: str, tmp_path: Path) -> None:
+    """What loads has the same mechanisms as before, as where a field is true instead of 1."""
+    network = saved(tmp_path, name)
+    entry, wanted = network.config.subquad, hidden(network, tokens())
+    for way in list(_mistyped(entry)):
+        for wrong in WRONG:
+            spoilt = deepcopy(entry)
+            holder = spoilt
+            for step in way[:-1]:
+                holder = holder[step]
+            holder[way[-1]] = wrong
+            _configured(tmp_path, subquad=spoilt)
+            with suppress(SubquadError):
+                assert torch.equal(hidden(hub.load(tmp_path), tokens()), wanted), (way, wrong)
+
+
+@pytest.mark.parametrize("entry", [None, [], "x", 3, {}, {"mechanisms": []}, {"layers": [0, 0]}])
+def test_an_entry_that_is_none(entry: Any, tmp_path: Path) -> None:
+    saved(tmp_path)
+    _configured(tmp_path, subquad=entry)
+    with pytest.raises(SubquadError, match=r"config\.json"):
+        hub.load(tmp_path)
+
+
+HUGE: dict[str, Any] = {
+    "favor": {"kind": "favor", "features": 100_000_000},
+    "random": {"kind": "linear", "feature_map": {"kind": "random", "features": 10_000_000}},
+    "linformer": {"kind": "linformer", "k": 100_000, "max_length": 100_000},
+    "infinity": {"kind": "infinity", "basis": 100_000, "widths": [0.1]},
+    "hybrid": {"kind": "hybrid", "feature_map": {"kind": "learned", "features": 2**40}},
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_nothing_is_built_that_the_weights_do_not_hold(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path)
+    _configured(tmp_path, subquad={"mechanisms": [HUGE[name]], "layers": [0, 0]})
+    monkeypatch.setattr("subquad.hub.files.hang", None)  # what is called before the refusal fails
+    with pytest.raises(SubquadError, match=r"speaks of mechanisms with .* numbers, but the weights hold"):
+        hub.load(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "hidden_act"])
+def test_a_mistyped_field_of_the_family_is_a_sentence(field: str, tmp_path: Path) -> None:
+    saved(tmp_path)
+    for wrong in [None, [], "x", -1, 0, 1.5, {}]:
+        _configured(tmp_path, **{field: wrong})
+        with pytest.raises(SubquadError) as found:
+            hub.load(tmp_path)
+        assert "\n" not in str(found.value)

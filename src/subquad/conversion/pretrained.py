@@ -19,9 +19,10 @@ from subquad.conversion.costs import costs
 from subquad.conversion.stretches import draw_stretches
 from subquad.errors import SubquadError
 from subquad.files import read_text
-from subquad.hub.attach import attached, attention_modules, getattr_int, hang, swap, write_down
+from subquad.hub.attach import attached, attention_modules, getattr_int, hang, write_down
 from subquad.hub.attach import options_of as mechanism_options
 from subquad.hub.looking import load_with_tokenizer, longest_input
+from subquad.hub.swapping import swap
 from subquad.results import Row
 from subquad.tasks.mlm.corpus import split_texts
 from subquad.tasks.mlm.masking import MaskedBatch, choose

@@ -1,5 +1,6 @@
 """Private names of transformers, and what only the source of a family's attention class tells."""
 
+import ast
 import inspect
 import re
 import sys
@@ -7,8 +8,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from torch import nn
-from transformers import PreTrainedModel
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.output_capturing import _active_collector
 
 _LOOKS_UP = "ALL_ATTENTION_FUNCTIONS.get_interface("
@@ -17,6 +20,19 @@ _CHANGES_KEYS = re.compile(r"\.update\((?:(?!\.update\().)*?\n\s+key_states\b[^\
 _MAKES_CACHE = re.compile(r"past_key_values = (\w+Cache)\(")
 _CACHES = {"DynamicCache", "EncoderDecoderCache", "StaticCache"}
 _DECIDES_CAUSALITY = re.compile(r"is_causal = [^\n]*attention_mask is None")
+
+SOFTMAX_CALLS: dict[Any, Callable[[list[Any], Any], tuple[int, int]]] = {
+    F.softmax: lambda given, scores: scores.shape[-2:],
+    torch.softmax: lambda given, scores: scores.shape[-2:],
+    Tensor.softmax: lambda given, scores: scores.shape[-2:],
+    F.scaled_dot_product_attention: lambda given, _: (given[0].shape[-2], given[1].shape[-2]),
+    F.multi_head_attention_forward: lambda given, _: (given[0].shape[0], given[1].shape[0]),
+}
+"""Functions that attention is computed with, and how many queries and keys they are called for: from their arguments and
+their result."""
+
+Implementations = list[tuple[PreTrainedConfig, str | None]]
+"""Configs of a model and of the models inside it, each with the name of its attention."""
 
 
 def can_swap(kind: type[PreTrainedModel]) -> bool:
@@ -27,6 +43,23 @@ def can_swap(kind: type[PreTrainedModel]) -> bool:
 def implementation_of(model: PreTrainedModel) -> str:
     """The name of a model's attention, as transformers has it."""
     return str(model.config._attn_implementation)
+
+
+def implementations(model: PreTrainedModel) -> Implementations:
+    """The configs of a model and of the models inside it, each with the name of its attention."""
+    configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
+    return [(config, config._attn_implementation) for config in configs.values()]
+
+
+def set_implementations(names: Implementations) -> None:
+    """Gives configs back what `implementations` found."""
+    for config, name in names:
+        config._attn_implementation_internal = name
+
+
+def own_implementation(model: PreTrainedModel) -> str:
+    """The name of the attention that a model has of its own."""
+    return "sdpa" if model._supports_sdpa else "eager"
 
 
 def hook_once(module: nn.Module, hook: Callable[..., Any]) -> None:
@@ -85,11 +118,17 @@ def decides_causality(kind: Any) -> bool:
 @cache
 def _source(kind: Any) -> str:
     """The source of a class of modules and of those that it is built on; empty where there is none to be had."""
-    sources = []
-    for each in kind.__mro__:
-        if each is not nn.Module and issubclass(each, nn.Module):
-            try:
-                sources.append(inspect.getsource(each))
-            except (OSError, TypeError):
-                continue
-    return "\n".join(sources)
+    families = [each for each in kind.__mro__ if issubclass(each, nn.Module) and not each.__module__.startswith("torch.")]
+    return "\n".join(_sources_in(each.__module__).get(each.__qualname__, "") for each in families)
+
+
+@cache
+def _sources_in(module: str) -> dict[str, str]:
+    """The source of each class in a file, by its name."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError, KeyError):
+        return {}
+    lines = source.splitlines()
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in classes}

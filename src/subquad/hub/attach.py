@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from subquad.attention import MECHANISMS, Softmax, options_from, require_causal
-from subquad.errors import SubquadError
+from subquad.attention import MECHANISMS, options_from, require_causal
+from subquad.checking import Checked, Whole, read
+from subquad.errors import OptionError, SubquadError
 from subquad.hub._compat import can_swap, changes_mask, looks_up
 from subquad.types import AttentionOptions
 
@@ -22,38 +23,6 @@ SWAPPED = "subquad"
 
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _WIDTHS = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim")
-
-Model = TypeVar("Model", bound=PreTrainedModel)
-
-
-def swap(model: Model, attention: AttentionOptions | str, *, layers: Sequence[int] | None = None, seed: int = 0) -> Model:
-    """Puts a mechanism in the place of the model's attention, and gives back the same model.
-
-    `layers` are places among `attention_modules`, counted from 0, or from the end if negative; the others stay as they are.
-    The mechanism's tensors are drawn from `seed`, and are parameters and buffers of the model from now on.
-    """
-    found = list(attention_modules(model).values())
-    options = find_options(attention, model.config) if isinstance(attention, str) else attention
-    for place in range(len(found)) if layers is None else _places(layers, len(found)):
-        hang(found[place], options, seed + getattr_int(found[place], "layer_idx", place))
-    for module in found:
-        if attached(module) is None:
-            hang(module, Softmax(), seed, own=True)
-    model.set_attn_implementation(SWAPPED)
-    write_down(model.config, [options_of(module) for module in found])
-    return model
-
-
-def restore(model: Model, implementation: str = "sdpa") -> Model:
-    """Takes all mechanisms off again: the model has its own attention, and is saved without a word of them."""
-    for module in attention_modules(model).values():
-        if attached(module) is not None:
-            delattr(module, ATTRIBUTE)
-    for config in _configs(model.config):
-        for name in (ATTRIBUTE, "attn_implementation"):
-            config.__dict__.pop(name, None)
-    model.set_attn_implementation(implementation)
-    return model
 
 
 def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
@@ -163,26 +132,40 @@ def write_down(config: PreTrainedConfig, layers: Sequence[AttentionOptions | Non
     config.attn_implementation = SWAPPED  # is read by transformers, whose own field for it is not saved
 
 
-def read_back(config: PreTrainedConfig, modules: int) -> list[AttentionOptions | None] | None:
-    """What `write_down` has written, one entry for each module; None where nothing is written."""
-    entries = [getattr(each, ATTRIBUTE, None) for each in _configs(config)]
-    written = next((entry for entry in entries if entry is not None), None)
-    if written is None:
+@dataclass(frozen=True)
+class Written(Checked):
+    """The entry of a config that names a model's mechanisms."""
+
+    mechanisms: tuple[dict[str, Any], ...]
+    layers: tuple[Whole | None, ...] | None
+    """The place among `mechanisms` of each attention module's, None where it keeps its own; None: all have the first."""
+
+    def check(self) -> None:
+        if beyond := [place for place in self.layers or (0,) if place is not None and place >= len(self.mechanisms)]:
+            raise OptionError("layers", f"names mechanism {beyond[0]}, but there are {len(self.mechanisms)}")
+
+
+def read_back(config: PreTrainedConfig, modules: int | None = None) -> list[AttentionOptions | None] | None:
+    """What `write_down` has written, one entry for each module; None where nothing is written.
+
+    `modules` is how many there must be; None takes as many as are written, or one.
+    """
+    entries = [getattr(each, ATTRIBUTE, None) for each in configs_in(config)]
+    entry = next((entry for entry in entries if entry is not None), None)
+    if entry is None:
         return None
-    try:
-        options = [options_from(values) for values in written["mechanisms"]]
-        places = [0] * modules if written["layers"] is None else list(written["layers"])
-        found: list[AttentionOptions | None] = [None if place is None else options[place] for place in places]
-    except (KeyError, IndexError, TypeError, AttributeError):
+    written = read(Written, entry, f"config.json: {ATTRIBUTE}")
+    options = [
+        options_from(values, f"config.json: {ATTRIBUTE}: mechanisms[{place}]")
+        for place, values in enumerate(written.mechanisms)
+    ]
+    places = (0,) * (modules or 1) if written.layers is None else written.layers
+    if modules is not None and len(places) != modules:
         raise SubquadError(
-            "the entry 'subquad' in config.json is not one that subquad.hub wrote: save the model again"
-        ) from None
-    if len(found) != modules:
-        raise SubquadError(
-            f"config.json names mechanisms for {len(found)} attention modules, but the model has {modules}: it is that of "
+            f"config.json names mechanisms for {len(places)} attention modules, but the model has {modules}: it is that of "
             "another model"
         )
-    return found
+    return [None if place is None else options[place] for place in places]
 
 
 def _values(options: Any) -> dict[str, Any]:
@@ -191,15 +174,8 @@ def _values(options: Any) -> dict[str, Any]:
     return values
 
 
-def _configs(config: PreTrainedConfig) -> list[PreTrainedConfig]:
+def configs_in(config: PreTrainedConfig) -> list[PreTrainedConfig]:
     """A config and those inside it."""
     parts: Mapping[str, Any] = getattr(config, "sub_configs", {})
     inner = [getattr(config, name, None) for name in parts]
-    return [config, *(deeper for part in inner if part is not None for deeper in _configs(part))]
-
-
-def _places(layers: Sequence[int], count: int) -> list[int]:
-    for layer in layers:
-        if not -count <= layer < count:
-            raise SubquadError(f"there is no layer {layer}: the model has {count} attention modules, 0 to {count - 1}")
-    return sorted({layer % count for layer in layers})
+    return [config, *(deeper for part in inner if part is not None for deeper in configs_in(part))]

@@ -152,7 +152,8 @@ def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
 
 def layer_of(module: nn.Module, keys: Tensor) -> StateLayer | None:
     """The layer whose state these keys continue."""
-    layer: StateLayer | None = getattr(keys, _LAYER, None) or vars(module).get(_LAYER)
+    noted = vars(module).pop(_LAYER, None)
+    layer: StateLayer | None = getattr(keys, _LAYER, noted)
     return layer
 
 

@@ -10,15 +10,28 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from subquad.attention import Softmax
 from subquad.errors import SubquadError
-from subquad.hub.attach import ATTRIBUTE, SWAPPED, attention_modules, getattr_int, hang, options_of, read_back, write_down
+from subquad.hub.attach import (
+    ATTRIBUTE,
+    SWAPPED,
+    attention_modules,
+    getattr_int,
+    hang,
+    options_of,
+    read_back,
+    shape_of,
+    write_down,
+)
+from subquad.types import AttentionOptions
 
 _INFIX = f".{ATTRIBUTE}."
+UNSAVED = 2**26
+"""Numbers that mechanisms may make anew when they are built, which takes a few seconds, in place of reading them."""
 
 
 def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> PreTrainedModel:
@@ -30,6 +43,8 @@ def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> 
     config = _config(path, folder)
     is_swapped = config._attn_implementation == SWAPPED or getattr(config, ATTRIBUTE, None) is not None
     config._attn_implementation = None
+    if is_swapped and read_back(config) is None:
+        raise SubquadError(f"{path} was saved with subquad's attention, but config.json does not say which: save it again")
     kind: Any = model_class or _class(config)
     with _in_words(path, folder), _quietly(is_swapped):
         model: PreTrainedModel
@@ -53,6 +68,7 @@ def _hang_all(model: PreTrainedModel, config: PreTrainedConfig, path: str | Path
     """Builds what the config describes, and fills it."""
     modules = attention_modules(model)
     described = read_back(config, len(modules)) or []
+    _refuse_unsaved(list(modules.values()), described, tensors, path)
     used: set[str] = set()
     for place, ((name, module), options) in enumerate(zip(modules.items(), described, strict=True)):
         attend = hang(module, options or Softmax(), getattr_int(module, "layer_idx", place), own=options is None)
@@ -66,6 +82,23 @@ def _hang_all(model: PreTrainedModel, config: PreTrainedConfig, path: str | Path
             used.add(key)
     if foreign := sorted(tensors.keys() - used):
         raise SubquadError(f"the weights in {path} hold {foreign[0]}, which its config.json does not speak of")
+
+
+def _refuse_unsaved(
+    modules: list[nn.Module], described: list[AttentionOptions | None], tensors: dict[str, Tensor], path: str | Path
+) -> None:
+    """Refuses mechanisms that are much larger than their weights in the file, before they are built."""
+    needed = 0
+    for module, options in zip(modules, described, strict=True):
+        if options is not None:
+            heads, width = shape_of(module)
+            needed += options.size(heads=heads, width=width).numbers
+    saved = sum(tensor.numel() for tensor in tensors.values())
+    if needed > max(saved, UNSAVED):
+        raise SubquadError(
+            f"config.json in {path} speaks of mechanisms with {needed:,} numbers, but the weights hold {saved:,} for them: "
+            "it is that of another model"
+        )
 
 
 def _find(name: str, prefix: str, tensors: dict[str, Tensor]) -> str | None:
@@ -117,22 +150,21 @@ def _in_words(path: str | Path, folder: Path | None) -> Iterator[None]:
         yield
     except SubquadError:
         raise
-    except (pickle.UnpicklingError, AttributeError) as error:
-        if isinstance(error, AttributeError) and "pickle" not in str(error).lower():
-            raise
-        raise SubquadError(
-            f"the weights in {path} are a pickle that holds more than tensors and could run anything when it is read: ask "
-            "for them as safetensors"
-        ) from None
     except (SafetensorError, EOFError, json.JSONDecodeError, KeyError) as error:
         raise SubquadError(f"{path} cannot be read ({_first_line(error)}): a file is damaged or not of this model") from None
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # transformers fails in any way on a config.json that was changed
+        is_pickle = isinstance(error, AttributeError) and "pickle" in str(error).lower()
+        if is_pickle or isinstance(error, pickle.UnpicklingError):
+            raise SubquadError(
+                f"the weights in {path} are a pickle that holds more than tensors and could run anything when it is read: "
+                "ask for them as safetensors"
+            ) from None
         if folder is None:
             raise SubquadError(
                 f"{path!r} is no folder here and cannot be had from the Hugging Face hub ({_first_line(error)}): give the "
                 "path of a folder with a config.json and model.safetensors, or check the name and the network"
             ) from None
-        raise SubquadError(f"{path} cannot be read as a model of transformers: {_first_line(error)}") from None
+        raise SubquadError(f"{path} cannot be read as a model of transformers: {_first_line(error)}") from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from subquad.errors import SubquadError
 from subquad.hub._compat import hook_once, implementation_of, parameters_of
 from subquad.hub.attach import ATTRIBUTE
+from subquad.hub.masks import refuse_tracing
 
 
 def count_behind_padding(model: PreTrainedModel) -> None:
@@ -26,6 +27,7 @@ def _give_positions(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Before a model's call: adds position_ids where a row begins with padding; refuses such a row where it takes none."""
     if _is_exact(model):
         return None
+    refuse_tracing()
     names = parameters_of(type(model))
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     mask = given.get("attention_mask")

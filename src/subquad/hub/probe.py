@@ -1,0 +1,280 @@
+"""Runs a model on made-up inputs, and compares what its attention modules give out."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from subquad.errors import SubquadError
+from subquad.hub._compat import SOFTMAX_CALLS, parameters_of
+from subquad.hub.attach import attention_modules
+from subquad.hub.inputs import WIDTH, Batch, behind_encoder, feature_batches, token_batches
+
+ALLOWED = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.15}
+"""Largest difference of two runs that agree, as a share of the root mean square of what came out, by the model's type.
+Models in float64 compute their norms and rotary positions in float32."""
+
+AMPLIFIED, MOST = 30, 0.1
+"""Difference that is allowed, in multiples of that between two computations of softmax, and the most that is."""
+
+CUTS = (0, 5, 6, WIDTH)
+"""Where sequences are cut to be continued from a cache: a prompt, one token, several."""
+
+LEFT_AND_WHOLE = [0, 4]
+"""Rows of the padded batch with padding on the left and without, which a cache can go on from."""
+
+
+class Seen(NamedTuple):
+    """What came out of one call of a model."""
+
+    parts: list[tuple[str, Tensor]]
+    """Names and outputs of its attention modules, in the order of their calls, and the model's own under an empty name."""
+    result: Any
+    """All that the model gave back."""
+
+
+class Part(NamedTuple):
+    """Some positions of one row of a batch."""
+
+    batch: str
+    row: int
+    positions: slice
+
+
+class Prober:
+    """Runs the part of a model that holds its attention."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.modules = model, attention_modules(model)
+        inside = set(model.base_model.modules())
+        self.core: Any = model.base_model if inside.issuperset(self.modules.values()) else model
+        self.takes = parameters_of(type(self.core))
+        kinds = {each.dtype for each in model.parameters() if each.is_floating_point()}
+        self.allowed = max((ALLOWED.get(kind, max(ALLOWED.values())) for kind in kinds), default=ALLOWED[torch.float32])
+        self.batches: dict[str, Batch] = {}
+
+    def allow(self, rounding: float) -> None:
+        """Allows more where rounding grows on its way through the model: what it makes of softmax tells by how much."""
+        self.allowed = max(self.allowed, min(AMPLIFIED * rounding, MOST))
+
+    @property
+    def has_tokens(self) -> bool:
+        return "padded" in self.batches
+
+    @property
+    def takes_cache(self) -> bool:
+        return self.has_tokens and "past_key_values" in self.takes and self.model.can_generate()
+
+    def start(self, inputs: dict[str, Any] | None) -> dict[str, Seen]:
+        """The first runs, with the model's own attention, on the first inputs that it accepts."""
+        problem = f"it takes {self.core.main_input_name}"
+        for batches in [{"one": Batch(inputs, None)}] if inputs is not None else self._choices():
+            try:
+                self.batches = batches
+                if "one" in batches and inputs is None and "decoder_input_ids" in self.takes:
+                    self.batches = {**batches, **behind_encoder(self.core, self._encoded(batches["one"].inputs))}
+                return {name: self._run(batch.inputs) for name, batch in self.batches.items()}
+            except Exception as error:  # whatever a family does with inputs that it was not made for
+                problem = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise SubquadError(
+            f"{type(self.model).__name__} cannot be checked on made-up inputs ({problem}): swap it with check=False, and "
+            "check it with inputs of its own, subquad.hub.check(model, inputs)"
+        )
+
+    def runs(self) -> dict[str, Seen]:
+        """The same inputs with the attention that the model has now."""
+        try:
+            return {name: self._run(batch.inputs) for name, batch in self.batches.items()}
+        except SubquadError:
+            raise
+        except Exception as error:
+            raise SubquadError(
+                f"{type(self.model).__name__} cannot be swapped: it fails with subquad's attention and not with its own "
+                f"({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
+            ) from error
+
+    def equal(self, first: Mapping[str, Seen], second: Mapping[str, Seen]) -> list[tuple[str, float]]:
+        """How far runs with two kinds of attention are apart, by module, where tokens are real."""
+        found = []
+        for name, batch in self.batches.items():
+            for (module, one), (_, other) in zip(first[name].parts, second[name].parts, strict=True):
+                is_by_token = batch.keep is not None and one.shape[:2] == batch.keep.shape
+                kept = batch.keep if is_by_token else slice(None)
+                found.append((module, _difference(one[kept], other[kept])))
+        return found
+
+    def differences(self, seen: Mapping[str, Seen], first: Part, second: Part) -> list[tuple[str, float]]:
+        """How far two parts of the inputs come out apart, by module."""
+        ones, others = self._cut(seen, first), self._cut(seen, second)
+        both = [name for name in ones if name in others and ones[name].shape == others[name].shape]
+        return [(name, _difference(ones[name], others[name])) for name in both]
+
+    def continued(self, seen: Mapping[str, Seen], cache: Any) -> list[tuple[str, float]]:
+        """How far sequences that are continued from a cache come out from the whole, by module. None: the model's cache."""
+        given = self.batches["padded"].inputs
+        inputs = {name: value[LEFT_AND_WHOLE] for name, value in given.items() if isinstance(value, Tensor)}
+        whole = seen["padded"]
+        fixed: dict[str, Any] = {}
+        names = ("input_ids", "attention_mask")
+        if "decoder_input_ids" in inputs:
+            names = ("decoder_input_ids", "decoder_attention_mask")
+            encoded: Any = given.get("encoder_outputs") or {"last_hidden_state": whole.result.encoder_last_hidden_state}
+            kind = BaseModelOutput if isinstance(encoded, dict) and type(encoded) is dict else type(encoded)
+            fixed["encoder_outputs"] = kind(**{name: value[LEFT_AND_WHOLE] for name, value in encoded.items()})
+            fixed |= {name: inputs[name] for name in ("attention_mask",) if name in inputs}
+        pieces: list[dict[str, Tensor]] = []
+        for start, stop in pairwise(CUTS):
+            piece = {names[0]: inputs[names[0]][:, start:stop], names[1]: inputs[names[1]][:, :stop]}
+            seen_now = self._run({**fixed, **piece, "past_key_values": cache, "use_cache": True})
+            cache = getattr(seen_now.result, "past_key_values", None)
+            if cache is None:
+                return []
+            pieces.append(_by_call(seen_now))
+        found = []
+        for name, output in _by_call(whole).items():
+            if output.ndim == 3 and output.shape[1] == WIDTH and all(name in piece for piece in pieces):
+                one, other = output[LEFT_AND_WHOLE], torch.cat([piece[name] for piece in pieces], dim=1)
+                found.append((name, _difference(one[:, CUTS[1] :], other[:, CUTS[1] :])))
+        return found
+
+    def _choices(self) -> Iterator[dict[str, Batch]]:
+        if self.core.main_input_name == "input_ids":
+            yield token_batches(self.core)
+        yield from feature_batches(self.core)
+
+    def _encoded(self, inputs: dict[str, Any]) -> Any:
+        """What the encoder gives for inputs that are not the decoder's."""
+        return self.core.get_encoder()(**{name: value for name, value in inputs.items() if not name.startswith("decoder_")})
+
+    def _run(self, inputs: dict[str, Any]) -> Seen:
+        given = {"use_cache": False, **inputs} if "use_cache" in self.takes else inputs
+        with observed(self.modules) as parts:
+            result = self.core(**given)
+        named = [getattr(result, name, None) for name in ("last_hidden_state", "logits")]
+        output = next((each for each in named if isinstance(each, Tensor)), None)
+        return Seen(parts if output is None else [*parts, ("", output.detach())], result)
+
+    def _cut(self, seen: Mapping[str, Seen], part: Part) -> dict[str, Tensor]:
+        """The part of what each call gave out, where that has a row for each input and a position for each token."""
+        keep = self.batches[part.batch].keep
+        cut = {}
+        for name, output in _by_call(seen[part.batch]).items():
+            if keep is None or output.shape[:2] == keep.shape:
+                cut[name] = output[part.row, part.positions]
+        return cut
+
+
+def lookalikes(model: PreTrainedModel) -> list[str]:
+    """Names of modules that seem to compute attention and do not look it up, as the modules do that mechanisms hang on."""
+    covered = list(attention_modules(model))
+
+    def is_near(name: str) -> bool:
+        return any(each == name or each.startswith(f"{name}.") or name.startswith(f"{each}.") for each in covered)
+
+    named = [(name, module) for name, module in model.named_modules() if "Attention" in type(module).__name__]
+    return [name for name, module in named if _projections(module) >= 2 and not is_near(name)]
+
+
+def _projections(module: nn.Module) -> int:
+    """Number of matrices that a module multiplies with itself."""
+    own = [*module.parameters(recurse=False), *(getattr(child, "weight", None) for child in module.children())]
+    return sum(isinstance(each, Tensor) and each.ndim >= 2 for each in own)
+
+
+def _by_call(seen: Seen) -> dict[str, Tensor]:
+    """What modules gave out, by their names; a module that is called again has the number of the call behind its name."""
+    found: dict[str, Tensor] = {}
+    calls: Counter[str] = Counter()
+    for name, output in seen.parts:
+        calls[name] += 1
+        found[name if calls[name] == 1 else f"{name} (call {calls[name]})"] = output
+    return found
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """The largest difference, as a share of the root mean square; 0 where there is nothing to compare."""
+    if not one.numel():
+        return 0.0
+    one, other = one.float(), other.float()
+    size = float(one.square().mean().sqrt())
+    apart = float((one - other).abs().max())
+    return apart / size if size > 0 else apart
+
+
+@contextmanager
+def observed(modules: Mapping[str, nn.Module]) -> Iterator[list[tuple[str, Tensor]]]:
+    """While it lasts, notes what modules give out."""
+    parts: list[tuple[str, Tensor]] = []
+
+    def note(name: str) -> Any:
+        def noted(module: nn.Module, args: Any, output: Any) -> None:
+            mixed = output[0] if isinstance(output, tuple) else output
+            if isinstance(mixed, Tensor):
+                parts.append((name, mixed.detach()))
+
+        return noted
+
+    hooks = [module.register_forward_hook(note(name)) for name, module in modules.items()]
+    try:
+        yield parts
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class Watch(TorchFunctionMode):
+    """While it lasts, notes the modules that call softmax over the keys of several queries, save where `code` does."""
+
+    def __init__(self, model: nn.Module, code: CodeType) -> None:
+        super().__init__()
+        self.model, self.code = model, code
+        self.inside: list[str] = []
+        self.called: set[str] = set()
+        self.attending: dict[tuple[str, ...], tuple[int, int]] = {}  # names of modules inside each other, queries and keys
+        self.hooks: list[Any] = []
+
+    def __enter__(self) -> "Watch":
+        def enter(name: str) -> Any:
+            def entered(module: nn.Module, args: Any) -> None:
+                self.inside.append(name)
+                self.called.add(name)
+
+            return entered
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            self.inside.pop()
+
+        for name, module in self.model.named_modules():
+            self.hooks.append(module.register_forward_pre_hook(enter(name)))
+            self.hooks.append(module.register_forward_hook(leave, always_call=True))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for hook in self.hooks:
+            hook.remove()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in SOFTMAX_CALLS and not self._is_called_by_code():
+            size = SOFTMAX_CALLS[func]([*args, *(kwargs or {}).values()], result)
+            if len(size) == 2 and min(size) > 1:
+                self.attending[tuple(self.inside)] = (int(size[0]), int(size[1]))
+        return result
+
+    def _is_called_by_code(self) -> bool:
+        frame: Any = sys._getframe()
+        while frame is not None:
+            if frame.f_code is self.code:
+                return True
+            frame = frame.f_back
+        return False

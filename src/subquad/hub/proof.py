@@ -1,0 +1,192 @@
+"""A swapped model proves itself, on a few made-up tokens: what its own attention keeps to, the mechanism keeps to as well.
+
+Each check compares two runs of the model that must agree. It is asked of the model's own attention too, and what does not
+hold there (an encoder sees later tokens, learned positions move with padding) is not asked of the mechanism.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from subquad.attention import Softmax
+from subquad.errors import SubquadError
+from subquad.hub._compat import Implementations, implementations, own_implementation, set_implementations
+from subquad.hub.attach import ATTRIBUTE, attached, attention_modules, hang
+from subquad.hub.cache import state_cache
+from subquad.hub.forward import mix
+from subquad.hub.inputs import CHANGED, PADDING, REAL, WIDTH
+from subquad.hub.probe import Part, Prober, Seen, Watch, lookalikes
+
+SAYS = {
+    "softmax": "softmax through subquad differs from the model's own attention",
+    "future": "changing later tokens changed earlier outputs",
+    "left padding": "changing the tokens under padding on the left changed outputs",
+    "right padding": "changing the tokens under padding on the right changed outputs",
+    "left alone": "a sequence with padding on its left differs from the same one alone",
+    "right alone": "a sequence with padding on its right differs from the same one alone",
+    "batch": "an input in a batch differs from the same one alone",
+    "cache": "a continuation from a cache differs from the whole",
+    "state": "a continuation from a state cache differs from the whole",
+}
+"""What is said of a check that fails."""
+
+
+class Proved(NamedTuple):
+    """One check of a model, and how it went."""
+
+    check: str
+    """Its name, a key of `SAYS`, or "covered": whether anything computes attention beside the mechanisms."""
+    module: str
+    """The attention module with the largest difference, or the first that fails; empty for the model's output."""
+    difference: float
+    """The largest difference, as a share of the root mean square of what came out."""
+    allowed: float
+    holds: bool | None
+    """None where it was not asked, since the model's own attention does not keep to it either."""
+    says: str
+    """What was found, in words."""
+
+
+def check(model: PreTrainedModel, inputs: dict[str, Any] | None = None) -> list[Proved]:
+    """What holds for a model with subquad's mechanisms, and by how much: a row for each check.
+
+    The model is called about ten times with nine made-up tokens, in eval mode, and is left as it was. `inputs` take the
+    place of made-up ones, where a model takes something else; then only softmax is compared with the model's own attention.
+    """
+    if any(attached(module) is None for module in attention_modules(model).values()):
+        raise SubquadError("a check is for a model with subquad's mechanisms: swap it first, with subquad.hub.swap")
+    ours = implementations(model)
+    try:
+        model.set_attn_implementation(own_implementation(model))
+        theirs = implementations(model)
+    finally:
+        set_implementations(ours)
+    return list(_checks(model, theirs, inputs))
+
+
+def prove(model: PreTrainedModel, own: Implementations) -> None:
+    """Refuses a swapped model in which something does not hold; `own` names its attention before it was swapped."""
+    for row in _checks(model, own, None):
+        if row.holds is False:
+            raise SubquadError(f"{type(model).__name__} cannot be swapped: {row.says} (check=False swaps it all the same)")
+
+
+def _checks(model: PreTrainedModel, own: Implementations, inputs: dict[str, Any] | None) -> Iterator[Proved]:
+    """One check after the other, from those that need the fewest calls."""
+    prober, ours = Prober(model), implementations(model)
+    beside = lookalikes(model)
+    if beside and any(hasattr(part, "set_attention_type") for part in model.modules()):  # which a short input would change
+        yield _beside(beside[0], prober.allowed)
+        return
+    with _undisturbed(model), torch.no_grad():
+        try:
+            set_implementations(own)
+            original = prober.start(inputs)
+            set_implementations(ours)
+            with _softmax(prober.modules):
+                exact = prober.runs()
+            equal = _row("softmax", prober.equal(original, exact), {}, prober.allowed)
+            yield equal
+            prober.allow(equal.difference)
+            with Watch(model, mix.__code__) as watch:
+                mixed = prober.runs()
+            yield _covered(prober, beside, watch)
+            for name, (first, second) in _PAIRS.items():
+                if first.batch in mixed and second.batch in mixed:
+                    theirs = dict(prober.differences(original, first, second))
+                    yield _row(name, prober.differences(mixed, first, second), theirs, prober.allowed)
+            yield from _continued(prober, mixed, original, own)
+        finally:
+            set_implementations(ours)
+
+
+def _continued(prober: Prober, mixed: dict[str, Seen], original: dict[str, Seen], own: Implementations) -> Iterator[Proved]:
+    """Continuations from the model's cache and from a state cache, where it has them, beside the whole."""
+    if not prober.takes_cache:
+        return
+    ours = implementations(prober.model)
+    caches: dict[str, Any] = {"cache": None}
+    try:
+        caches["state"] = state_cache(prober.model)
+    except SubquadError as error:
+        yield Proved("state", "", 0.0, prober.allowed, None, str(error))
+    for name, cache in caches.items():
+        differences = prober.continued(mixed, cache)
+        theirs: dict[str, float] = {}
+        if any(not share <= prober.allowed for _, share in differences):
+            set_implementations(own)
+            theirs = dict(prober.continued(original, None))
+            set_implementations(ours)
+        if differences:
+            yield _row(name, differences, theirs, prober.allowed)
+
+
+def _row(name: str, ours: Sequence[tuple[str, float]], theirs: Mapping[str, float], allowed: float) -> Proved:
+    """A check from the differences of modules, in the order of their calls, and those with the model's own attention."""
+    failing = [each for each in ours if not each[1] <= allowed]
+    worst = max(ours, key=lambda each: each[1], default=("", 0.0))
+    module, share = next((each for each in failing if theirs.get(each[0], 0.0) <= allowed), worst)
+    holds = None if failing and (module, share) == worst and theirs.get(module, 0.0) > allowed else not failing
+    where = module or "its output"
+    says = f"{where}: {SAYS[name]} by {share:.2g} of their size, where {allowed:.2g} is allowed"
+    return Proved(name, module, share, allowed, holds, says)
+
+
+def _covered(prober: Prober, beside: Sequence[str], watch: Watch) -> Proved:
+    """Whether attention is computed beside the mechanisms, and which of them the inputs did not reach."""
+    for stack, size in watch.attending.items():
+        lookalike = next((name for name in stack if name in beside), None)
+        if lookalike or (prober.has_tokens and size in ((REAL, REAL), (WIDTH, WIDTH))):
+            return _beside(lookalike or stack[-1], prober.allowed)
+    if idle := [name for name in beside if name not in watch.called]:
+        return _beside(idle[0], prober.allowed)
+    missed = [name for name in prober.modules if name not in watch.called]
+    says = f"not reached by made-up inputs: {', '.join(missed)}" if missed else "every attention module was reached"
+    return Proved("covered", "", 0.0, prober.allowed, True, says)
+
+
+def _beside(name: str, allowed: float) -> Proved:
+    says = f"{name} computes attention that does not go through transformers' AttentionInterface, so it would be kept"
+    return Proved("covered", name, 1.0, allowed, False, says)
+
+
+@contextmanager
+def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
+    """A model in eval mode for a while, with random numbers and training flags afterwards as they were before."""
+    training = {module: module.training for module in model.modules()}
+    devices = sorted({each.device.index or 0 for each in model.parameters() if each.device.type == "cuda"})
+    with torch.random.fork_rng(devices):
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, flag in training.items():
+                module.training = flag
+
+
+@contextmanager
+def _softmax(modules: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Softmax in the place of every mechanism for a while."""
+    held = {module: attached(module) for module in modules.values()}
+    try:
+        for module in held:
+            hang(module, Softmax(), 0, own=True)
+        yield
+    finally:
+        for module, attend in held.items():
+            setattr(module, ATTRIBUTE, attend)
+
+
+_PAIRS = {
+    "future": (Part("alone", 0, slice(REAL - CHANGED)), Part("alone", 1, slice(REAL - CHANGED))),
+    "left padding": (Part("padded", 0, slice(PADDING, None)), Part("padded", 1, slice(PADDING, None))),
+    "right padding": (Part("padded", 2, slice(REAL)), Part("padded", 3, slice(REAL))),
+    "left alone": (Part("padded", 0, slice(PADDING, None)), Part("alone", 0, slice(None))),
+    "right alone": (Part("padded", 2, slice(REAL)), Part("alone", 0, slice(None))),
+    "batch": (Part("two", 0, slice(None)), Part("one", 0, slice(None))),
+}
+"""Two parts of the made-up inputs that must come out alike."""
