@@ -106,7 +106,7 @@ def _read_text(path: Path, choose: Choose, tally: Tally, encoding: str) -> Itera
         raise SubquadError(f"{path} is not text in UTF-8: save it as such") from None
     except csv.Error as error:
         at = 1 if reader is None else reader.line_num
-        raise SubquadError(f"{path} cannot be read up to line {at}: {_csv_problem(str(error))}; mend it") from None
+        raise SubquadError(f"{path} cannot be read near line {at}: {_csv_problem(str(error))}; mend it") from None
 
 
 def _lines(path: Path, file: io.TextIOBase) -> Iterator[str]:
