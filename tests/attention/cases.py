@@ -46,6 +46,7 @@ VARIANTS: dict[str, Any] = {
     "infinity-both": replace(brief, both=True, sticky=True, segment=31),
     "infinity-detached": replace(brief, detached=True),
     "infinity-forgetful": replace(brief, basis=0),
+    "infinity-window": replace(brief, basis=0, previous=True),
     "hybrid-brief": Hybrid(block=23, log_gain=-0.5),
     "hybrid-random": Hybrid(block=29, rest=Random(features=13), log_gain=0.0),
     "hybrid-learned-projections": Hybrid(block=31, rest=Random(features=13, projections="learned"), log_gain=-1.0),

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from subquad import Favor, Learned, Linear, Linformer, Random, SubquadError, require_causal
 from subquad.attention import options_from
-from tests.attention.cases import CASES, CAUSAL, HEADS, WIDTH, build, inputs
+from tests.attention.cases import CASES, CAUSAL, HEADS, WIDTH, build, gradients, inputs
 
 x = torch.zeros(2, HEADS, 5, WIDTH)
 
@@ -196,6 +196,32 @@ def test_a_state_is_not_reused_while_gradients_are_recorded(name: str) -> None:
             attend.step(*one, state, reuse=True)
     with torch.no_grad():
         assert_close(attend.step(*recorded, state, reuse=True)[0], attend.causal(*one, started(name)[1])[0])
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_sequences_that_share_a_state_do_not_share_what_is_written(name: str) -> None:
+    """A prompt is read once, and its state expanded to several sequences."""
+    attend, state, one = started(name)
+    shared = type(state)(*(part[:1].expand_as(part) for part in state))
+    with torch.no_grad():
+        wanted = attend.step(*one, type(state)(*(part.clone() for part in shared)))
+        assert_close(attend.step(*one, shared, reuse=True), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_state_of_inference_mode_is_continued_outside(name: str) -> None:
+    attend, _, one = started(name)
+    prompt = [part.detach() for part in inputs(70, dtype=torch.float32)]
+    wanted = attend.causal(*one, attend.causal(*prompt)[1])[0]
+    with torch.inference_mode():
+        state = attend.causal(*prompt)[1]
+    recorded = [part.clone().requires_grad_() for part in one]
+    for form in (attend.causal, attend.step):
+        mixed = form(*recorded, state)[0]
+        assert_close(mixed, wanted)
+        gradients(mixed, *recorded)
+    with torch.no_grad():
+        assert_close(attend.step(*one, state, reuse=True)[0], wanted)
 
 
 @pytest.mark.parametrize("name", CAUSAL)

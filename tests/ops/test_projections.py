@@ -40,3 +40,11 @@ def test_no_direction_is_preferred(projection: Any) -> None:
     drawn = torch.cat([projections.draw(8, 8, projection, "chi", generator) for _ in range(2000)], dim=1)
     covariance = drawn @ drawn.T / drawn.shape[1]
     assert (covariance - torch.eye(8)).abs().max() < 5 * math.sqrt(2 / drawn.shape[1])
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 6, 7, 9])
+@pytest.mark.parametrize("projection", ["orthogonal", "hadamard", "givens"])
+def test_no_draw_leaves_a_direction_without_length(projection: Any, width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.cat([projections.draw(width, width, projection, "fixed", generator) for _ in range(500)], dim=1)
+    assert_close(drawn.norm(dim=0), torch.full((500 * width,), math.sqrt(width)), rtol=1e-4, atol=1e-4)

@@ -69,7 +69,9 @@ def as_state(kind: type[State], state: Any) -> State:
     for name, part in zip(names, state, strict=True):
         if not isinstance(part, Tensor):
             raise SubquadError(f"state.{name} must be a tensor, but is of type {type(part).__name__}")
-    return state
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or not any(part.is_inference() for part in state):
+        return state
+    return kind(*(part.clone() for part in state))  # autograd takes no tensor that was made in inference mode
 
 
 def check_state(state: tuple[Tensor, ...], v: Tensor, parts: Mapping[str, Part]) -> None:
@@ -94,13 +96,19 @@ def held_like(v: Tensor) -> tuple[torch.dtype, ...]:
     return (torch.float64,) if v.dtype == torch.float64 else (torch.float32, torch.bfloat16, torch.float16)
 
 
-def check_reuse(attend: nn.Module, reuse: bool, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> None:
-    """Whether the memory of a state may be written to: not while autograd may come back for what it held."""
-    if reuse and torch.is_grad_enabled() and needs_gradient(q, k, v, *(state or ()), *attend.parameters()):
+def reusable(attend: nn.Module, state: State | None, q: Tensor, k: Tensor, v: Tensor) -> State | None:
+    """A state that may be written over: refused while autograd may come back for what it holds.
+
+    Parts in which sequences share memory, as `expand` makes them, are copied.
+    """
+    if torch.is_grad_enabled() and needs_gradient(q, k, v, *(state or ()), *attend.parameters()):
         raise SubquadError(
             "reuse=True writes over the state, which gradients are being recorded for: "
             "leave reuse out, or call step under torch.no_grad()"
         )
+    if state is None or all(part.is_contiguous() for part in state):
+        return state
+    return type(state)(*(part.clone() if 0 in part.stride() else part for part in state))
 
 
 def check_result(

@@ -19,9 +19,9 @@ from subquad.attention.checks import (
     as_state,
     check_inputs,
     check_result,
-    check_reuse,
     check_state,
     held_like,
+    reusable,
     sums_like,
 )
 from subquad.checking import Checked, Count, Exponent
@@ -126,7 +126,7 @@ class HybridAttention(nn.Module):
         """One position, in time that does not depend on how many came before."""
         check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
         state = None if state is None else self._checked(state, v)
-        check_reuse(self, reuse, q, k, v, state)
+        state = reusable(self, state, q, k, v) if reuse else state
         if state is None or q.shape[2] != 1:
             return self.causal(q, k, v, state)
         phi_q, phi_k = self.feature_map.sides()

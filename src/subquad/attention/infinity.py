@@ -21,9 +21,9 @@ from subquad.attention.checks import (
     as_state,
     check_inputs,
     check_result,
-    check_reuse,
     check_state,
     held_like,
+    reusable,
     sums_like,
 )
 from subquad.checking import Checked, Count, InnerShare, NonNegative, Positive, Whole
@@ -183,11 +183,12 @@ class InfinityAttention(nn.Module):
     ) -> tuple[Mixed, InfinityState]:
         """One position, in time that does not depend on how many came before."""
         check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
-        check_reuse(self, reuse, q, k, v, state)
+        state = None if state is None else self._checked(state, k, v)
+        state = reusable(self, state, q, k, v) if reuse else state
         if q.shape[2] != 1:
             return self.causal(q, k, v, state)
         with without_autocast(q):
-            before = self._checked(state, k, v) if state is not None else self._empty(k, v)
+            before = self._empty(k, v) if state is None else state
             reuse = reuse and state is not None
             keys, values = (put(x, new, before.filled, reuse=reuse) for x, new in ((before.keys, k), (before.values, v)))
             seen = torch.arange(keys.shape[2], device=q.device) <= before.filled[:, None]
@@ -303,8 +304,10 @@ class InfinityAttention(nn.Module):
 
     def _write(self, held: Memory, k: Tensor, v: Tensor, full: bool | Tensor, *, first: bool = False) -> Memory:
         """The memory with a segment in it, for the sequences whose segment is full."""
-        if full is False or not self.options.basis:
+        if full is False:
             return held
+        if not self.options.basis:
+            return held._replace(written=held.written + full)
         segment = torch.cat([k, v], dim=3).to(held.signal.dtype)
         if self.options.detached:
             segment = segment.detach()

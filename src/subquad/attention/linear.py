@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from subquad.attention.checks import Part, as_state, check_inputs, check_result, check_reuse, check_state, sums_like
+from subquad.attention.checks import Part, as_state, check_inputs, check_result, check_state, reusable, sums_like
 from subquad.checking import Checked
 from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
 from subquad.ops import causal, linear, reference
@@ -60,7 +60,7 @@ class LinearAttention(nn.Module):
         """One position: the fast path of `causal`. With `reuse` the new state takes the memory of the old one."""
         check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
         before = self._checked(state, v)
-        check_reuse(self, reuse, q, k, v, before)
+        before = reusable(self, before, q, k, v) if reuse else before
         if q.shape[2] != 1:
             return self.causal(q, k, v, before)
         mixed, after = causal.step(q, k, v, *self.feature_map.sides(), before, reuse)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from subquad.attention.checks import FLAGS, Part, as_state, check_inputs, check_result, check_reuse, check_state, held_like
+from subquad.attention.checks import FLAGS, Part, as_state, check_inputs, check_result, check_state, held_like, reusable
 from subquad.checking import Checked
 from subquad.ops import exact, reference
 from subquad.ops.sums import precise
@@ -76,7 +76,8 @@ class SoftmaxAttention(nn.Module):
         self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, SoftmaxState]:
         """One position: `causal`, whose only query sees every key. The state grows, so there is nothing to reuse."""
-        check_reuse(self, reuse, q, k, v, state)
+        if reuse:
+            reusable(self, None if state is None else as_state(SoftmaxState, state), q, k, v)
         return self.causal(q, k, v, state)
 
     def weights(

@@ -96,9 +96,9 @@ class _Chunks(torch.autograd.Function):
         return mixed, *after
 
     @staticmethod
-    @once_differentiable
     @outside_autocast
-    def backward(  # type: ignore[override]
+    @once_differentiable
+    def backward(
         ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
     ) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, *saved = ctx.saved_tensors

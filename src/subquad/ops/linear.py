@@ -117,9 +117,9 @@ class _Blocks(torch.autograd.Function):
         return mixed
 
     @staticmethod
-    @once_differentiable
     @outside_autocast
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, inverse, sums, norms, peak, *_ = ctx.saved_tensors
         phi_q, phi_k = ctx.maps
         heads, dtype = q.shape[:2], inverse.dtype

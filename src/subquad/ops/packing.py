@@ -36,7 +36,7 @@ def unpack(packed: Packed, mixed: Float[Tensor, "b h n e"]) -> Float[Tensor, "b 
     """What belongs to each position; padding, which has no segment, gives zeros."""
     if packed.places is None:
         return mixed
-    return pick(mixed, packed.places) * (packed.places < packed.total[:, None])[:, None, :, None]
+    return torch.where((packed.places < packed.total[:, None])[:, None, :, None], pick(mixed, packed.places), 0.0)
 
 
 def real(packed: Packed, start: int, stop: int) -> Bool[Tensor, "b n"]:

@@ -39,17 +39,20 @@ def hadamard(width: int, generator: torch.Generator | None) -> Float[Tensor, "{w
     """The product of three H D, H a normalised Hadamard matrix and D random signs: nearly uniform at little cost.
 
     A Hadamard matrix has a power of two columns. Other widths cut theirs out of the next larger one, which leaves the
-    columns only nearly orthogonal, and set their lengths back to 1.
+    columns only nearly orthogonal, and set their lengths back to 1. A draw that leaves nothing of a column is drawn again.
     """
     size = 1 << (width - 1).bit_length()
     h = torch.ones(1, 1)
     while len(h) < size:
         h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)]) / math.sqrt(2)
-    product = torch.eye(size)
-    for _ in range(3):
-        product = (product * _signs(size, generator)) @ h
-    cut = (product * _signs(size, generator))[:width, :width]
-    return cut / cut.norm(dim=0)
+    while True:
+        product = torch.eye(size)
+        for _ in range(3):
+            product = (product * _signs(size, generator)) @ h
+        cut = (product * _signs(size, generator))[:width, :width]
+        lengths = cut.norm(dim=0)
+        if lengths.min() > 1e-3:
+            return cut / lengths
 
 
 def givens(width: int, generator: torch.Generator | None) -> Float[Tensor, "{width} {width}"]:
