@@ -3,7 +3,7 @@ VENV := .venv
 PEERS := .venv-peers
 RUN := $(VENV)/bin/python
 
-.PHONY: compare test test-slow test-robustness lint types bench bench-training bench-generation bench-peers clean
+.PHONY: compare test test-slow test-robustness test-families lint types bench bench-training bench-generation bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/installed
@@ -18,6 +18,11 @@ test-slow: $(VENV)/installed
 # Thousands of strange command lines, damaged run folders and hostile models, each in a process of its own.
 test-robustness: $(VENV)/installed
 	$(RUN) -m pytest -s -m robustness tests/robustness
+
+# Every family of the installed transformers, built small: what works with another attention. Writes docs/families.md in
+# about half an hour on two cores. `make test-families RESUME=--resume` goes on with a run that was stopped.
+test-families: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(RUN) -m tests.families.run $(RESUME)
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .
