@@ -5,6 +5,7 @@ A cell that a swapped model does not pass is tried on the original. If that fail
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,12 +204,9 @@ def _moved_before(model: Any, inputs: Inputs, name: str) -> float:
 def padding_and_future(subject: Subject, prepare: Prepare) -> None:
     """Neither padding nor the future is seen, and the attention takes effect."""
     takes_effect(subject, prepare)
-    failed: list[DoesNotApplyError] = []
     for cell in (padding_right, causality):
-        try:
+        with suppress(DoesNotApplyError):
             cell(subject, prepare)
-        except DoesNotApplyError as error:
-            failed.append(error)
 
 
 def padded(inputs: Inputs, side: str) -> tuple[Inputs, list[Inputs]]:
