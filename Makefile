@@ -22,7 +22,7 @@ test-robustness: $(VENV)/installed
 # Every family of the installed transformers, built small: what works with another attention. Writes docs/families.md in
 # about half an hour on two cores. `make test-families RESUME=--resume` goes on with a run that was stopped.
 test-families: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(RUN) -m tests.families.run $(RESUME)
+	$(RUN) -m tests.families $(RESUME)
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .

@@ -1,4 +1,4 @@
-"""Runs the matrix over all families, each class in a process of its own that may be killed. Run by `make test-families`.
+"""Runs the matrix over all families, each class in a process of its own that may be killed.
 
 Rows go to a file as they come, one for each cell, so that a run that was stopped goes on with `--resume`. At the end the
 page `docs/families.md` is written from them.
@@ -11,7 +11,6 @@ import os
 import resource
 import selectors
 import signal
-import sys
 import time
 import warnings
 from collections import Counter
@@ -23,7 +22,6 @@ from typing import Any
 import torch
 import transformers.models.llama.modeling_llama
 import transformers.trainer  # noqa: F401
-import tyro
 from transformers.utils import logging
 
 from subquad import SubquadError, hub
@@ -229,10 +227,3 @@ def _quiet() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Options)))
-    except SubquadError as error:
-        sys.exit(f"{error}")

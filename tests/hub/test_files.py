@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from subquad import SubquadError
+from tests.families.catalog import entry_of
+from tests.families.models import build, outputs
 from tests.hub.families import CONFIGS, OPTIONS, hf, hidden, hub, model, padding, tokens
 
 SAME: dict[str, Any] = {"rtol": 0, "atol": 0}
@@ -56,6 +58,80 @@ def test_layers_of_several_kinds_come_back(tmp_path: Path) -> None:
         back.generate(ids, max_new_tokens=5, past_key_values=hub.state_cache(back)),
         network.generate(ids, max_new_tokens=5, use_cache=False),
     )
+
+
+RENAMED = ["ViTForImageClassification", "DeiTModel", "BeitModel", "IJepaModel", "ViTMSNForImageClassification"]
+RENAMED += [
+    "SegformerForImageClassification",
+    "NomicBertForMaskedLM",
+    "GteModel",
+    "JinaEmbeddingsV3Model",
+    "UltrabertForMaskedLM",
+]
+RENAMED += ["LlavaModel", "LlavaForConditionalGeneration", "Qwen2VLForConditionalGeneration", "ASTForAudioClassification"]
+
+
+@pytest.mark.parametrize("class_name", RENAMED)
+def test_a_family_comes_back_whose_weights_are_saved_under_other_names(class_name: str, tmp_path: Path) -> None:
+    subject = build(entry_of(class_name))
+    network = hub.swap(subject.model, OPTIONS["learned"])
+    for parameter in network.parameters():
+        parameter.data += 0.01
+    network.save_pretrained(tmp_path)
+    own = {name for name in network.state_dict() if ".subquad." in name}
+    assert own
+    assert not own & load_file(tmp_path / "model.safetensors").keys()
+    back = hub.load(tmp_path)
+    for name, tensor in network.state_dict().items():
+        assert_close(back.state_dict()[name], tensor, **SAME)
+    back.save_pretrained(tmp_path / "again")
+    again = hub.load(tmp_path / "again")
+    wanted = outputs(network, subject.inputs)
+    for each in (back, again):
+        found = outputs(each, subject.inputs)
+        assert found.keys() == wanted.keys()
+        for name in wanted:
+            assert_close(found[name], wanted[name], rtol=1e-9, atol=1e-9)
+
+
+def test_names_that_were_not_changed_are_read_as_well(tmp_path: Path) -> None:
+    subject = build(entry_of("ViTForImageClassification"))
+    network = hub.swap(subject.model, OPTIONS["learned"])
+    network.save_pretrained(tmp_path, save_original_format=False)
+    assert load_file(tmp_path / "model.safetensors").keys() == network.state_dict().keys()
+    assert_close(hub.load(tmp_path)(**subject.inputs).logits, network(**subject.inputs).logits, **SAME)
+
+
+def test_a_body_is_read_from_the_files_of_a_head_whose_weights_are_renamed(tmp_path: Path) -> None:
+    subject = build(entry_of("ViTForImageClassification"))
+    network = hub.swap(subject.model, OPTIONS["learned"])
+    network.save_pretrained(tmp_path)
+    body = hub.load(tmp_path, hf.ViTModel)
+    pixels = subject.inputs["pixel_values"]
+    assert_close(body(pixels).last_hidden_state, network.vit(pixels).last_hidden_state, **SAME)
+
+
+@pytest.mark.parametrize("is_swapped", [True, False])
+def test_a_class_that_transformers_does_not_have_is_refused(is_swapped: bool, tmp_path: Path) -> None:
+    network = model(CONFIGS["bert"](), hf.BertForSequenceClassification)
+    if is_swapped:
+        hub.swap(network, "linear")
+    network.save_pretrained(tmp_path)
+    _configured(tmp_path, architectures=["BertForGrueling"])
+    with pytest.raises(
+        SubquadError, match=r"was saved from a BertForGrueling, which transformers .* does not have"
+    ) as found:
+        hub.load(tmp_path)
+    assert "\n" not in str(found.value)
+    back = hub.load(tmp_path, hf.BertForSequenceClassification)
+    assert_close(back(tokens()).logits, network(tokens()).logits, **SAME)
+
+
+def test_a_model_that_does_not_name_its_class_is_read_without_a_head(tmp_path: Path) -> None:
+    network = model(CONFIGS["bert"](), hf.BertForSequenceClassification)
+    network.save_pretrained(tmp_path)
+    _configured(tmp_path, architectures=None)
+    assert type(hub.load(tmp_path)) is hf.BertModel
 
 
 def test_a_name_is_saved_as_well(tmp_path: Path) -> None:

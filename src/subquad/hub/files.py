@@ -12,6 +12,8 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.utils import logging
 
 from subquad.attention import Softmax
@@ -37,7 +39,8 @@ UNSAVED = 2**26
 def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> PreTrainedModel:
     """The model in a folder, with the mechanisms that it was saved with, if any, and in the class that it was saved from.
 
-    The name of a model on the hub does as well, where there is a network.
+    The name of a model on the hub does as well, where there is a network. A class that transformers does not have must be
+    given as `model_class`.
     """
     folder = _folder(path)
     config = _config(path, folder)
@@ -45,7 +48,7 @@ def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> 
     config._attn_implementation = None
     if is_swapped and read_back(config) is None:
         raise SubquadError(f"{path} was saved with subquad's attention, but config.json does not say which: save it again")
-    kind: Any = model_class or _class(config)
+    kind: Any = model_class or _class(config, path)
     with _in_words(path, folder), _quietly(is_swapped):
         model: PreTrainedModel
         model, found = kind.from_pretrained(path, config=config, output_loading_info=True)
@@ -69,18 +72,18 @@ def _hang_all(model: PreTrainedModel, config: PreTrainedConfig, path: str | Path
     modules = attention_modules(model)
     described = read_back(config, len(modules)) or []
     _refuse_unsaved(list(modules.values()), described, tensors, path)
-    used: set[str] = set()
-    for place, ((name, module), options) in enumerate(zip(modules.items(), described, strict=True)):
-        attend = hang(module, options or Softmax(), getattr_int(module, "layer_idx", place), own=options is None)
-        for part, target in attend.state_dict(keep_vars=True).items():
-            key = _find(f"{name}{_INFIX}{part}", model.base_model_prefix, tensors)
-            if key is None or tensors[key].shape != target.shape:
-                what = "lack" if key is None else "hold with another shape"
-                raise SubquadError(f"the weights in {path} {what} {name}{_INFIX}{part}, which its config.json speaks of")
-            with torch.no_grad():
-                target.copy_(tensors[key])
-            used.add(key)
-    if foreign := sorted(tensors.keys() - used):
+    for place, ((_, module), options) in enumerate(zip(modules.items(), described, strict=True)):
+        hang(module, options or Softmax(), getattr_int(module, "layer_idx", place), own=options is None)
+    targets = {name: held for name, held in model.state_dict(keep_vars=True).items() if _INFIX in name}
+    saved_names = _saved_names(model, list(tensors))
+    for name, target in targets.items():
+        key = saved_names.get(name)
+        if key is None or tensors[key].shape != target.shape:
+            what = "lack" if key is None else "hold with another shape"
+            raise SubquadError(f"the weights in {path} {what} {name}, which its config.json speaks of")
+        with torch.no_grad():
+            target.copy_(tensors[key])
+    if foreign := sorted(tensors.keys() - {saved_names[name] for name in targets}):
         raise SubquadError(f"the weights in {path} hold {foreign[0]}, which its config.json does not speak of")
 
 
@@ -101,10 +104,23 @@ def _refuse_unsaved(
         )
 
 
-def _find(name: str, prefix: str, tensors: dict[str, Tensor]) -> str | None:
-    """The name of a tensor in the file, where a model with a head calls it by its own prefix and one without does not."""
-    names = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
-    return next((each for each in names if each in tensors), None)
+def _saved_names(model: PreTrainedModel, saved: list[str]) -> dict[str, str]:
+    """The name in the file of each tensor, by its name in the model.
+
+    `save_pretrained` writes the weights of many families under the names of their older checkpoints, which reading turns
+    back. The mechanisms' tensors stand below modules that are renamed, so the same rules apply to them.
+    """
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    held: dict[str, Any] = dict(model.state_dict())
+    found: dict[str, str] = {}
+    for key in saved:
+        name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, held)
+        if name not in held:  # of a file whose names are the model's, some of which may look like old ones
+            name, _ = rename_source_key(key, [], [], model.base_model_prefix, held)
+        found.setdefault(name, key)
+    return found
 
 
 def _own_tensors(folder: Path | None) -> dict[str, Tensor]:
@@ -137,10 +153,18 @@ def _config(path: str | Path, folder: Path | None) -> PreTrainedConfig:
     return config
 
 
-def _class(config: PreTrainedConfig) -> Any:
+def _class(config: PreTrainedConfig, path: str | Path) -> Any:
     """The class that a model was saved from."""
-    named = [getattr(transformers, name, None) for name in config.architectures or []]
-    return next((kind for kind in named if isinstance(kind, type)), AutoModel)
+    named = config.architectures or []
+    known = [getattr(transformers, name, None) for name in named]
+    kinds = [kind for kind in known if isinstance(kind, type) and issubclass(kind, PreTrainedModel)]
+    if named and not kinds:
+        raise SubquadError(
+            f"{path} was saved from a {named[0]}, which transformers {transformers.__version__} does not have, and another "
+            "class may lack a part of it: give its class as model_class, or name one that transformers has under "
+            "'architectures' in its config.json"
+        )
+    return kinds[0] if kinds else AutoModel
 
 
 @contextmanager
