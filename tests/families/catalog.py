@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-import transformers
 import transformers.models.auto.modeling_auto as auto
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
+from transformers import CONFIG_MAPPING
+from transformers.models.auto.configuration_auto import model_type_to_module_name
 
 # By the names of transformers' own tables; a class that stands in several has the first of these heads.
 HEADS = {
@@ -72,4 +72,4 @@ def entry_of(class_name: str) -> Entry:
 
 def config_class(entry: Entry) -> Any:
     """The class of the entry's config."""
-    return getattr(transformers, CONFIG_MAPPING_NAMES[entry.model_type])
+    return CONFIG_MAPPING[entry.model_type]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from subquad import Favor, Linear, Softmax, SubquadError, hub
-from subquad.attention import AttentionOptions
+from subquad.types import AttentionOptions
 from tests.families.inputs import LENGTH, ROWS, Inputs
 from tests.families.models import Subject, outputs
 
@@ -112,8 +112,8 @@ def equals_original(subject: Subject, prepare: Prepare) -> None:
             if name not in found:
                 raise WrongError(float("inf"), f"the output lacks {name}")
             real = keep is not None and wanted[name].shape[:2] == keep.shape
-            pair = (each[name][keep.bool()] if real and keep is not None else each[name] for each in (found, wanted))
-            require_close(*pair, f"{name} differs from the original's", dtype)
+            here = keep.bool() if real and keep is not None else slice(None)
+            require_close(found[name][here], wanted[name][here], f"{name} differs from the original's", dtype)
 
 
 def takes_effect(subject: Subject, prepare: Prepare) -> None:

@@ -209,7 +209,7 @@ def _limit(seconds: int) -> None:
 def _row(
     entry: Entry, cell: str, status: str, value: float | None, says: str, seconds: float | None = None
 ) -> dict[str, Any]:
-    known = {"metric": "family", "family": entry.family, "model_type": entry.model_type, "kind": entry.head}
+    known: dict[str, Any] = {"metric": "family", "family": entry.family, "model_type": entry.model_type, "kind": entry.head}
     number = None if value is None or not math.isfinite(value) else value
     known |= {"class_name": entry.class_name, "cell": cell, "status": status, "value": number, "message": says}
     return known | ({} if seconds is None else {"seconds": round(seconds, 3)})

@@ -59,8 +59,8 @@ _NEEDED = {"head_dim": HEAD_DIM, "num_key_value_heads": KEY_VALUE_HEADS, "vocab_
 _NEEDED |= {"prediction_length": 8}
 _WIDE_LISTS = {"conv_dim", "tdnn_dim"}
 _DROPPED = ("dropout", "pdrop", "dropout_prob", "layerdrop", "drop_rate", "drop_path_rate")
-_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "encoder_layers", "decoder_layers")
-_COUNTS += ("num_feat_extract_layers",)
+_COUNTS = ["num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "encoder_layers", "decoder_layers"]
+_COUNTS += ["num_feat_extract_layers"]
 _MOST_KINDS = 3
 
 

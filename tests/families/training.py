@@ -70,7 +70,7 @@ def trainer_bfloat16(subject: Subject, prepare: Prepare) -> None:
 
 
 def _trained(subject: Subject, prepare: Prepare, *, is_half: bool) -> None:
-    class Squares(Trainer):  # type: ignore[misc]
+    class Squares(Trainer):
         def compute_loss(self, model: Any, inputs: Inputs, *_: Any, **__: Any) -> Tensor:
             return _loss(model(**inputs))
 

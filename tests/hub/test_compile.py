@@ -75,7 +75,7 @@ EVERY = [
 def test_compiles_whole_with_masks(family: str, name: str) -> None:
     """A graph that was made with one mask is right for all others."""
     network = build(family, name)
-    compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+    compiled: Any = torch.compile(network, fullgraph=True, backend="aot_eager")
     for side in MASKS:
         inputs = given(family, side)
         with torch.no_grad():
@@ -97,7 +97,7 @@ def test_exports_with_masks(family: str, name: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_compiles_to_machine_code(family: str) -> None:
     network = build(family, "linear")
-    compiled = torch.compile(network, fullgraph=True)
+    compiled: Any = torch.compile(network, fullgraph=True)
     for side in MASKS[:2]:
         inputs = given(family, side)
         with torch.no_grad():

@@ -361,7 +361,8 @@ def test_nothing_is_built_that_the_weights_do_not_hold(name: str, tmp_path: Path
 @pytest.mark.parametrize("field", ["hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "hidden_act"])
 def test_a_mistyped_field_of_the_family_is_a_sentence(field: str, tmp_path: Path) -> None:
     saved(tmp_path)
-    for wrong in [None, [], "x", -1, 0, 1.5, {}]:
+    mistyped: list[Any] = [None, [], "x", -1, 0, 1.5, {}]
+    for wrong in mistyped:
         _configured(tmp_path, **{field: wrong})
         with pytest.raises(SubquadError) as found:
             hub.load(tmp_path)

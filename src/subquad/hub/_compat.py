@@ -68,10 +68,14 @@ def hook_once(module: nn.Module, hook: Callable[..., Any]) -> None:
         module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-@cache
-def parameters_of(kind: Any) -> list[str]:
+def parameters_of(kind: type[nn.Module]) -> list[str]:
     """The names of the arguments that a class of modules is called with, in order."""
-    return list(inspect.signature(kind.forward).parameters)[1:]
+    return _parameters_of(kind.forward)
+
+
+@cache
+def _parameters_of(forward: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(forward).parameters)[1:]
 
 
 def collects_attentions() -> bool:

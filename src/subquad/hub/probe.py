@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from subquad.errors import SubquadError
 from subquad.hub._compat import SOFTMAX_CALLS, parameters_of
@@ -255,11 +256,11 @@ class Watch(TorchFunctionMode):
         for name, module in self.model.named_modules():
             self.hooks.append(module.register_forward_pre_hook(enter(name)))
             self.hooks.append(module.register_forward_hook(leave, always_call=True))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         for hook in self.hooks:
             hook.remove()
 
