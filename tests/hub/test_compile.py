@@ -82,6 +82,15 @@ def test_compiles_whole_with_masks(family: str, name: str) -> None:
             assert_close(main(compiled(**inputs)), main(network(**inputs)), **CLOSE)
 
 
+@pytest.mark.parametrize(("family", "name"), [("llama", "linear")])
+def test_compiles_whole_without_a_mask(family: str, name: str) -> None:
+    network, inputs = build(family, name), given(family, "none")
+    del inputs["attention_mask"]
+    compiled: Any = torch.compile(network, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        assert_close(main(compiled(**inputs)), main(network(**inputs)), **CLOSE)
+
+
 @pytest.mark.parametrize(("family", "name"), EVERY)
 def test_exports_with_masks(family: str, name: str) -> None:
     network = build(family, name)

@@ -26,7 +26,7 @@ from subquad.attention.checks import (
     reusable,
     sums_like,
 )
-from subquad.checking import Checked, Count, InnerShare, NonNegative, Positive, Whole
+from subquad.checking import Checked, Count, InnerShare, NonNegative, Positive, PositiveShare, Whole
 from subquad.errors import SubquadError
 from subquad.ops import exact, memory
 from subquad.ops.autocast import product, without_autocast
@@ -46,7 +46,7 @@ class Infinity(Checked):
     basis: Whole = 256  # functions that the memory is made of (N in the paper); 0 for no memory
     points: Count = 256  # at which the memory is read to be written again (M)
     tau: InnerShare = 0.75  # the share of the memory that the past is pressed into when a segment arrives
-    widths: tuple[Positive, ...] = (0.01, 0.05)  # of the basis functions, as many of each
+    widths: tuple[PositiveShare, ...] = (0.01, 0.05)  # of the basis functions, as shares of the memory; as many of each
     ridge: Positive = 1.0  # the penalty of the regression (lambda)
     sticky: bool = False  # whether points are drawn where attention has gone, or evenly spaced
     bins: Count = 128  # of the histogram of that attention

@@ -70,7 +70,8 @@ def describe_mask(
     if not causal and mask_function is not bidirectional_mask_function:
         # a function of other than positions has to be traced pair by pair
         first = _first_real(attention_mask, batch_size, device)
-        sequences = None if use_vmap else _sequences(mask_function, first, kv_offset, stop, q_length)
+        is_asked = not use_vmap and not torch.compiler.is_compiling()  # a graph must be right for whatever the answer is
+        sequences = _sequences(mask_function, first, kv_offset, stop, q_length) if is_asked else None
         if sequences is None:
             known: dict[str, Any] = {"mask_function": mask_function, "attention_mask": attention_mask, "device": device}
             known |= {"use_vmap": use_vmap, "allow_is_causal_skip": False}
@@ -87,7 +88,7 @@ def describe_mask(
         if _is_packed(numbers):
             return numbers[:, None, None].to(PACKED_CAUSAL if causal else PACKED)
         keep = numbers > 0
-    if keep is None or bool(keep.all()):
+    if keep is None or (not torch.compiler.is_compiling() and bool(keep.all())):
         one = torch.ones(1, dtype=CAUSAL, device=device)
         return one.as_strided((batch_size, 1, 1, stop - kv_offset), (0, 0, 0, 0)) if causal else None
     return keep[:, None, None].to(CAUSAL if causal else BOTH_WAYS)
@@ -167,6 +168,11 @@ def without_pairs(visible: Visible, queries: int, name: str) -> Visible:
     dense = visible.dense
     if dense is None:
         return visible
+    if torch.compiler.is_compiling():
+        raise SubquadError(
+            f"{name} was given a mask of shape {tuple(dense.shape)} while a graph is made, which cannot depend on what such a "
+            "mask hides: give a mask of (batch, positions), or none and no position_ids"
+        )
     as_keys = _as_keys(dense, queries) if dense.ndim == 4 and dense.shape[1] == 1 and dense.dtype != PATTERN else None
     if as_keys is None:
         raise SubquadError(

@@ -31,7 +31,12 @@ def _give_positions(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     names = parameters_of(type(model))
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     mask = given.get("attention_mask")
-    if not isinstance(mask, Tensor) or mask.ndim != 2 or given.get("position_ids") is not None:
+    tokens = next((each for name in ("input_ids", "inputs_embeds") if isinstance(each := given.get(name), Tensor)), None)
+    if given.get("position_ids") is not None:
+        return None
+    if mask is None and torch.compiler.is_compiling():
+        return _with_mask(given, names, tokens)
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
         return None
     if not torch.compiler.is_compiling() and not bool((mask[:, 0] == 0).any()):
         return None
@@ -42,15 +47,22 @@ def _give_positions(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             f"{type(model).__name__} has rotary positions, takes no position_ids and was given a mask with padding on the "
             "left, where only softmax is blind to a shift of all positions: pad on the right"
         )
-    tokens = next((each for name in ("input_ids", "inputs_embeds") if isinstance(each := given.get(name), Tensor)), None)
     past = 0 if tokens is None else mask.shape[1] - tokens.shape[1]
     if tokens is None or past < 0 or (past > 0 and given.get("past_key_values") is None):
         return None
-    places = (mask.long().cumsum(1) - 1).clamp(min=0)[:, past:]
-    at = names.index("position_ids")
-    if at < len(args):
-        return (*args[:at], places, *args[at + 1 :]), kwargs
-    return args, {**kwargs, "position_ids": places}
+    first_real = mask.long().argmax(1, keepdim=True)
+    places = (torch.arange(mask.shape[1], device=mask.device) - first_real).clamp(min=0)[:, past:]
+    return (), {**given, "position_ids": places}
+
+
+def _with_mask(given: dict[str, Any], names: list[str], tokens: Tensor | None) -> tuple[Any, dict[str, Any]] | None:
+    """A mask that hides nothing, for a graph of a call without mask and positions.
+
+    Without it transformers would look for packed sequences in the positions that it makes itself, which a graph cannot.
+    """
+    if tokens is None or given.get("past_key_values") is not None or "position_ids" not in names:
+        return None
+    return (), {**given, "attention_mask": torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)}
 
 
 def _is_exact(model: PreTrainedModel) -> bool:
