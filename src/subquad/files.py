@@ -85,6 +85,15 @@ def kind_of(path: Path) -> Kind:
         raise SubquadError(f"{str(path)!r:.100} is not a path") from None
 
 
+def require_folder(path: Path) -> None:
+    """Refuses a path at which no folder is and none can be made, before work is done whose results go there."""
+    kind = kind_of(path)
+    if kind not in ("folder", "nothing"):
+        raise SubquadError(f"cannot write into {path}: it is a {kind}; name a folder")
+    if kind == "nothing" and path != path.parent:
+        require_folder(path.parent)
+
+
 def open_plain(path: Path) -> BinaryIO:
     """Opens a plain file to be read. Folders, devices and pipes, which could be endless, are refused."""
     kind = kind_of(path)

@@ -113,6 +113,7 @@ class MechanismSize(NamedTuple):
 
     numbers: int  # parameters and buffers of the built module
     state: int  # that one sequence needs while it is mixed, beside inputs and outputs, at least
+    derived: int = 0  # among `numbers`, those that follow from the options and are not saved with the weights
 
 
 class AttentionOptions(Protocol):

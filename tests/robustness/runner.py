@@ -25,8 +25,8 @@ ALLOWED = (0, 1, 2, 130)
 REFUSED = 2
 SECONDS = 60.0
 """Limit of one case. The slowest that is accepted takes a few seconds on an idle machine."""
-EXTRA_BYTES = 3 * 2**30
-"""Address space that a child may add to what it has when it starts."""
+MOST_BYTES = 3 * 2**30
+"""Memory that a child may write to. Address space that is only set aside, as V8 does to draw a figure, does not count."""
 STARTED = ("the loss is", "came to numbers that are not finite", "the disk")
 """Beginnings of sentences about work that was under way: the run's folder is kept then."""
 LOCK = ".lock"
@@ -139,8 +139,7 @@ def _be(case: Case, folder: Path) -> None:
             for number, mode in ((0, "r"), (1, "w"), (2, "w"))
         )
         os.environ.update(HOME=str(folder / "home"), TMPDIR=str(folder / "home"), HF_HOME=str(folder / "home"))
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + EXTRA_BYTES,) * 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES,) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         code = _call(case)
         sys.stdout.flush()
@@ -167,9 +166,13 @@ def _call(case: Case) -> int:
 
 def _load(folder: str) -> int:
     """Loads a model as a program would, and ends as a command does."""
+    from transformers.utils import logging
+
     from subquad.errors import SubquadError
     from subquad.hub import load
 
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         load(folder)
     except SubquadError as error:

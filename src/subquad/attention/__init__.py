@@ -54,9 +54,9 @@ def layer_builder(
 
 def layers_size(options: AttentionOptions, *, heads: int, width: int, layers: int) -> MechanismSize:
     """The mechanisms of so many layers of a stack together, as `layer_builder` gives them."""
-    numbers, state = options.size(heads=heads, width=width)
-    shared = isinstance(options, Linformer) and options.sharing == "layerwise"
-    return MechanismSize(numbers if shared else layers * numbers, state)
+    size = options.size(heads=heads, width=width)
+    copies = 1 if isinstance(options, Linformer) and options.sharing == "layerwise" else layers
+    return MechanismSize(copies * size.numbers, size.state, copies * size.derived)
 
 
 def require_causal(attend: Attention, name: str) -> CausalAttention:

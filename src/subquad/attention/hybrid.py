@@ -51,7 +51,7 @@ class Hybrid(Checked):
 
     def size(self, *, heads: int, width: int) -> MechanismSize:
         rest = MechanismSize(0, 0) if isinstance(self.rest, str) else self.rest.size(heads=heads, width=width)
-        return MechanismSize(heads + rest.numbers, rest.state + 2 * heads * self.block * width)
+        return MechanismSize(heads + rest.numbers, rest.state + 2 * heads * self.block * width, rest.derived)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "HybridAttention":
         if isinstance(self.rest, str):

@@ -72,7 +72,7 @@ class Infinity(Checked):
         basis, points = self.basis, self.points
         read = 2 * heads * (basis + 1) + 2 * points
         solved = basis * (2 * self.segment + points + basis) + basis // len(self.widths) + len(self.widths)
-        return MechanismSize(read + solved, 2 * heads * basis * width + self.bins + self.segment)
+        return MechanismSize(read + solved, 2 * heads * basis * width + self.bins + self.segment, derived=solved)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "InfinityAttention":
         return InfinityAttention(self, heads, width, generator)

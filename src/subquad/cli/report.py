@@ -13,6 +13,7 @@ from subquad.checking import Checked, FilePath
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output
 from subquad.errors import SubquadError
+from subquad.files import require_folder
 from subquad.report.compare import load, write_figures, write_page
 from subquad.report.conversion import write_conversion_figures, write_conversion_page
 from subquad.report.spectrum import write_spectrum_figures, write_spectrum_page
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     for run in runs:
         if not run.rows():
             raise SubquadError(f"{run.folder} has no measurements yet: go on with {_command(run)}")
+    if given.figures is not None:
+        require_folder(given.figures)
     page = given.out or (given.runs[0] if len(runs) == 1 else Path()) / "report.html"
     figures = PAGES[kinds[0]](runs, page) if kinds[0] in PAGES else _comparison(given.runs, page)
     console = Output()

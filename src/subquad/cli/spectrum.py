@@ -23,6 +23,7 @@ from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import Output, show
 from subquad.cli.train import build, load
 from subquad.errors import SubquadError
+from subquad.files import require_folder
 from subquad.measure.machine import describe, versions
 from subquad.measure.spectrum import singular_values, spectrum_rows
 from subquad.models import MultiheadAttention
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str]) -> int:
     console = Output()
     folder = given.out or Path("runs") / f"spectrum-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     refuse_taken(folder)
+    if given.figures is not None:
+        require_folder(given.figures)
     looked = look(given, console)
     rows = measured(looked, console, random=given.random)
     run = Run.create(folder, "spectrum", describe_run(given, looked, ["subquad", "spectrum", *arguments]), rows)

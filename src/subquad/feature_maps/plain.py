@@ -83,7 +83,7 @@ class Taylor(Checked):
 
     def size(self, *, heads: int, width: int) -> MechanismSize:
         products = width * (width + 1) // 2
-        return MechanismSize(2 * products, heads * (1 + width + products) * width)
+        return MechanismSize(2 * products, heads * (1 + width + products) * width, derived=2 * products)
 
     def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "TaylorMap":
         return TaylorMap(width)

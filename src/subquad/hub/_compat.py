@@ -68,7 +68,7 @@ def hook_once(module: nn.Module, hook: Callable[..., Any]) -> None:
         module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def parameters_of(kind: type[nn.Module]) -> list[str]:
     """The names of the arguments that a class of modules is called with, in order."""
     return _parameters_of(kind.forward)
@@ -114,7 +114,7 @@ def changes_cached_keys(kind: Any) -> bool:
     return _CHANGES_KEYS.search(_source(kind)) is not None
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @cache
 def decides_causality(kind: Any) -> bool:
     """Whether a class of attention says that it is causal only where it was given no mask."""

@@ -32,8 +32,10 @@ from subquad.hub.attach import (
 from subquad.types import AttentionOptions
 
 _INFIX = f".{ATTRIBUTE}."
-UNSAVED = 2**26
-"""Numbers that mechanisms may make anew when they are built, which takes a few seconds, in place of reading them."""
+MOST_DERIVED = 2**27
+"""Numbers that the mechanisms of a model may derive from their options, in place of reading them."""
+MOST_MISSING = 2**20
+"""Numbers that may be missing from the weights when mechanisms are built. Which they are is said afterwards."""
 
 
 def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> PreTrainedModel:
@@ -90,14 +92,20 @@ def _hang_all(model: PreTrainedModel, config: PreTrainedConfig, path: str | Path
 def _refuse_unsaved(
     modules: list[nn.Module], described: list[AttentionOptions | None], tensors: dict[str, Tensor], path: str | Path
 ) -> None:
-    """Refuses mechanisms that are much larger than their weights in the file, before they are built."""
-    needed = 0
+    """Refuses mechanisms that are larger than their weights in the file, before they are built."""
+    needed = derived = 0
     for module, options in zip(modules, described, strict=True):
         if options is not None:
             heads, width = shape_of(module)
-            needed += options.size(heads=heads, width=width).numbers
+            size = options.size(heads=heads, width=width)
+            needed, derived = needed + size.numbers - size.derived, derived + size.derived
     saved = sum(tensor.numel() for tensor in tensors.values())
-    if needed > max(saved, UNSAVED):
+    if derived > MOST_DERIVED:
+        raise SubquadError(
+            f"config.json in {path} speaks of mechanisms that would compute {derived:,} numbers before they begin, where "
+            f"{MOST_DERIVED:,} are allowed: check their options under 'subquad'"
+        )
+    if needed > saved + MOST_MISSING:
         raise SubquadError(
             f"config.json in {path} speaks of mechanisms with {needed:,} numbers, but the weights hold {saved:,} for them: "
             "it is that of another model"
@@ -156,6 +164,10 @@ def _config(path: str | Path, folder: Path | None) -> PreTrainedConfig:
 def _class(config: PreTrainedConfig, path: str | Path) -> Any:
     """The class that a model was saved from."""
     named = config.architectures or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise SubquadError(
+            f"config.json in {path}: 'architectures' must be a list of the names of classes, but is {named!r:.80}"
+        )
     known = [getattr(transformers, name, None) for name in named]
     kinds = [kind for kind in known if isinstance(kind, type) and issubclass(kind, PreTrainedModel)]
     if named and not kinds:
@@ -204,4 +216,6 @@ def _quietly(is_quiet: bool) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """What an error says, in one line that every terminal can show: a damaged file may hold characters that are none."""
+    line = next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return line.encode(errors="backslashreplace").decode()

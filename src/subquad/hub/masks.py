@@ -170,8 +170,8 @@ def without_pairs(visible: Visible, queries: int, name: str) -> Visible:
         return visible
     if torch.compiler.is_compiling():
         raise SubquadError(
-            f"{name} was given a mask of shape {tuple(dense.shape)} while a graph is made, which cannot depend on what such a "
-            "mask hides: give a mask of (batch, positions), or none and no position_ids"
+            f"{name} was given a mask of shape {tuple(dense.shape)} while a graph is made, which cannot depend on what it "
+            "hides: give a mask of (batch, positions), or none and no position_ids"
         )
     as_keys = _as_keys(dense, queries) if dense.ndim == 4 and dense.shape[1] == 1 and dense.dtype != PATTERN else None
     if as_keys is None:
