@@ -3,17 +3,21 @@ VENV := .venv
 PEERS := .venv-peers
 RUN := $(VENV)/bin/python
 
-.PHONY: compare test test-slow test-robustness test-families lint types bench bench-training bench-generation bench-peers clean
+.PHONY: compare test test-slow test-robustness test-kills test-families lint types bench bench-training bench-generation bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/installed
 	$(VENV)/bin/subquad compare
 
 test: lint types $(VENV)/installed
-	$(RUN) -m pytest -n auto -m "not slow and not robustness"
+	$(RUN) -m pytest -n auto -m "not slow and not robustness and not kills"
 
 test-slow: $(VENV)/installed
-	$(RUN) -m pytest -n auto -m slow
+	$(RUN) -m pytest -n auto -m "slow and not kills"
+
+# 200 kills at random moments: every run comes to the same end, and leaves no process. About 20 minutes on two cores.
+test-kills: $(VENV)/installed
+	$(RUN) -m pytest -n 2 -m kills -rP tests/runs/test_kills.py
 
 # Thousands of strange command lines, damaged run folders and hostile models, each in a process of its own.
 test-robustness: $(VENV)/installed

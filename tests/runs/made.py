@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,7 @@ from subquad.measure.workers import OUT_OF_MEMORY, Outcome
 from subquad.training import checkpoints
 from tests.cli import test_events, test_mlm
 from tests.experiments.test_linformer_study import Done
-
-SIZE = ("--layers", "1", "--heads", "1", "--width", "4", "--batch", "4", "--steps", "6")
-EVERY = ("--evaluate-every", "2", "--checkpoint-every", "2", "--no-page")
-COPY = ("copy", *SIZE, *EVERY, "--length", "6", "--held-out", "2", "--dropout", "0.1")
-SETTING = ("--heads", "1", "--width", "2", "--threads", "1")
-COMPARE = (*SETTING, "--mechanisms", "linear", "favor", "--lengths", "8", "16", "--what", "forward", "step", "--causal")
-GRID = (*SETTING, "--grid", "linformer", "--lengths", "512", "1024")
-TINY = replace(
-    copying.SCALES["quick"],
-    attentions=("softmax", "linear"),
-    lengths=(6,),
-    seeds=(0,),
-    arguments=("--layers", "1", "--heads", "1", "--width", "4", "--batch", "4", "--steps", "4", "--held-out", "2"),
-    timing=("--what", "update", *SETTING, "--mechanisms", "linear", "--lengths", "8", "16"),
-    timing_budget=300,
-    own={},
-)
+from tests.runs.words import COMPARE, COPY, EVERY, GRID, REPRODUCE, SIZE, TINY
 
 
 def visit(candidates: dict[str, Any], limits: object, running: object = None) -> dict[str, Outcome]:
@@ -77,23 +60,21 @@ def masked(folder: Path) -> Path:
     return make("train", "mlm", *SIZE, *EVERY, *size, *options, out=folder / "mlm")
 
 
-def events(folder: Path) -> Path:
+def events_words(folder: Path) -> tuple[str, ...]:
+    """The command that trains on events, for which there is data in the folder then."""
     data = test_events.write(folder / "events.csv")
-    return make("train", "events", "--data", str(data), *SIZE, *EVERY, "--inner", "4", "--chunk", "3", out=folder / "run")
+    return ("train", "events", "--data", str(data), *SIZE, *EVERY, "--inner", "4", "--chunk", "3")
 
 
-def converted(folder: Path) -> Path:
+def convert_words(folder: Path) -> tuple[str, ...]:
+    """The command that converts a model, which is in the folder then."""
     few = ("--steps", "2", "--tune-steps", "2", "--texts", "4", "--batch-tokens", "24", "--cost-lengths")
-    hybrid = ("--attention", "hybrid", "--block", "4", "--no-page")
-    return make("convert", str(masked(folder)), *hybrid, *few, out=folder / "run")
+    return ("convert", str(masked(folder)), "--attention", "hybrid", "--block", "4", "--no-page", *few)
 
 
 def looked_at(folder: Path) -> Path:
+    """A spectrum."""
     return make("spectrum", str(masked(folder)), "--sequences", "1", "--length", "8", out=folder / "run")
-
-
-def reproduced(folder: Path) -> Path:
-    return make("reproduce", "copy", "--scale", "tiny", out=folder / "run")
 
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
@@ -101,9 +82,9 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "grid": lambda folder: make("compare", *GRID, out=folder / "run"),
     "copy": lambda folder: make("train", *COPY, out=folder / "run"),
     "mlm": masked,
-    "events": events,
-    "convert": converted,
+    "events": lambda folder: make(*events_words(folder), out=folder / "run"),
+    "convert": lambda folder: make(*convert_words(folder), out=folder / "run"),
     "spectrum": looked_at,
-    "reproduce": reproduced,
+    "reproduce": lambda folder: make(*REPRODUCE, out=folder / "run"),
 }
 """What makes a run of each kind in a folder."""

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from subquad.results import Run
 
-TIMES = ("value", "low", "high", "rounds", "failure", "message")
-"""Fields of measured times and memory."""
+TIMES = ("value", "low", "high", "rounds", "failure", "message", "figures")
+"""Fields that depend on measured times and memory."""
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:
