@@ -8,17 +8,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
+from tests.importing import import_everything
 from tests.robustness.cases import Case, refuse_doubles, sample
 from tests.robustness.runner import Outcome, listing, run_all
-
-LIBRARIES = (
-    *("accelerate", "altair", "vl_convert", "transformers", "tokenizers", "scipy.stats", "sklearn", "pyarrow.csv"),
-    *("subquad.hub", "subquad.conversion.pretrained"),
-)
-COMMANDS = ("compare", "advise", "train", "convert", "predict", "spectrum", "reproduce", "report")
 
 
 def main() -> int:
@@ -26,7 +20,7 @@ def main() -> int:
     options = _parser().parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     begun = time.monotonic()
-    _import_everything()
+    import_everything()
     with tempfile.TemporaryDirectory(prefix="subquad-robustness-") as scratch:
         templates = Path(scratch) / "templates"
         cases = _cases(templates, options)
@@ -49,15 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time")
     parser.add_argument("--verbose", action="store_true", help="show every case, not only those that fail")
     return parser
-
-
-def _import_everything() -> None:
-    """Imports in the parent what every child would import otherwise. Nothing is computed, which would start threads."""
-    import torch
-
-    torch.set_num_threads(1)
-    for name in (*LIBRARIES, *(f"subquad.cli.{command}" for command in COMMANDS)):
-        import_module(name)
 
 
 def _cases(templates: Path, options: argparse.Namespace) -> list[Case]:

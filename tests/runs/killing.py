@@ -1,150 +1,176 @@
-"""Kills runs at random moments, goes on with them, and compares their ends with that of a run that was not killed."""
+"""Kills runs at random moments, resumes them, and compares their ends with that of a run that was not killed."""
 
-import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from random import Random
 
-import subquad
-from tests.runs.made import convert_words, events_words
+import pytest
+
+from subquad import cli
+from subquad.experiments import copying
+from subquad.results import Run
+from subquad.training import loop
+from tests.runs.made import convert_words, events_words, write_pages_quickly
 from tests.runs.states import same_rows, same_weights
-from tests.runs.words import COPY, REPRODUCE, SETTING
+from tests.runs.victims import End, Moment, adopt_orphans, execute
+from tests.runs.words import CONVERSION_CHECKPOINT_SECONDS, COPY, REPRODUCE, SETTING, TINY
 
-ROOT = Path(__file__).parents[2]
-LINGER_SECONDS = 5.0
-"""How long processes of a killed command may live on."""
-TOKEN = "SUBQUAD_KILLED"
-"""The variable by which processes of a command are told from others: children inherit it."""
-MOST = 8
-"""Kills of one run, after which it is let go on to its end."""
 COMPARE = ("compare", *SETTING, "--mechanisms", "linear", "--what", "forward", "--causal", "--lengths", "8", "16")
 COMMANDS: dict[str, Callable[[Path], tuple[str, ...]]] = {
     "compare": lambda folder: (*COMPARE, "--budget", "600"),
-    "copy": lambda folder: ("train", *COPY, "--steps", "60", "--checkpoint-every", "7"),
+    "copy": lambda folder: ("train", *COPY, "--steps", "24", "--checkpoint-every", "5"),
     "events": events_words,
     "convert": convert_words,
     "reproduce": lambda folder: REPRODUCE,
 }
 """The words of each command, whose inputs are in the folder then."""
+OFTEN_SECONDS = 0.01
+"""How often rows and checkpoints are written, so that a tiny run has several moments between two of them."""
+
+
+def shorten() -> None:
+    """Makes tiny runs possible, in this process and those that are forked from it."""
+    patch = pytest.MonkeyPatch()
+    patch.setitem(copying.SCALES, "tiny", TINY)
+    patch.setattr(loop, "FLUSH_SECONDS", OFTEN_SECONDS)
+    patch.setattr(CONVERSION_CHECKPOINT_SECONDS, OFTEN_SECONDS)
+    write_pages_quickly(patch)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run that was not killed."""
+
+    command: str
+    words: tuple[str, ...]
+    run: Path
+    seconds: float
+    first_seconds: float
+    """When it first changed a file."""
+    changes: int
+    """How often it changed its files."""
+
+    @classmethod
+    def make(cls, command: str, folder: Path) -> "Whole":
+        """Makes the inputs of a command, then runs it to its end."""
+        words_file = folder / "words"
+
+        def prepare() -> int:
+            words_file.write_text("\n".join(COMMANDS[command](folder)))
+            return 0
+
+        adopt_orphans()
+        folder.mkdir(parents=True)
+        prepared = execute(prepare, folder / "none", folder, Moment())
+        assert prepared.code == 0, prepared.said
+        words, run = tuple(words_file.read_text().splitlines()), folder / "run"
+        end = execute(partial(cli.main, [*words, "--out", str(run)]), run, folder, Moment())
+        assert (end.code, end.left) == (0, []), end.said
+        return cls(command, words, run, end.seconds, end.first_seconds, len(end.changes))
+
+    def words_for(self, run: Path) -> list[str]:
+        """The words that make a run, or resume it where there is one already."""
+        if (run / "run.json").exists() and self.command != "reproduce":  # which goes on with what is there
+            return [self.words[0], "--resume", str(run)]
+        return [*self.words, "--out", str(run)]
 
 
 @dataclass
-class Tally:
-    """What was done, and where runs were killed."""
+class Story:
+    """A run that was killed some times and resumed, and what was wrong with it."""
 
-    kills: int = 0
-    runs: int = 0
-    moments: dict[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        where = ", ".join(f"{count} {name}" for name, count in sorted(self.moments.items()))
-        return f"{self.kills} kills of {self.runs} runs: {where}"
-
-
-class Case:
-    """A command that makes a run, how it is gone on with, and a run of it that was not killed."""
-
-    def __init__(self, name: str, folder: Path, seed: int) -> None:
-        self.name, self.words, self.folder = name, COMMANDS[name](folder), folder
-        self.random = random.Random(f"{name} {seed}")
-        self.whole, self.told = folder / "whole", folder / "told.json"
-        begun = time.monotonic()
-        process = self.start(self.whole, 0)
-        _, said = process.communicate(timeout=600)
-        assert process.returncode == 0, said
-        self.seconds = time.monotonic() - begun
-        told = json.loads(self.told.read_text())
-        self.changes, self.first = told["changes"], told["seconds"]
-
-    def start(self, run: Path, kill_at: int) -> "subprocess.Popen[str]":
-        """Starts the command, or goes on where there is a run already."""
-        again = [self.words[0], "--resume", str(run)] if self.words[0] != "reproduce" else [*self.words, "--out", str(run)]
-        words = again if (run / "run.json").exists() else [*self.words, "--out", str(run)]
-        paths = (str(Path(subquad.__file__).parents[1]), str(ROOT))
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.runs.victim", str(self.told), str(kill_at), *words],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", TOKEN: str(run)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def torment(self, kills: int) -> Tally:
-        """Kills runs so many times in all, and checks the end of each."""
-        tally, number = Tally(), 0
-        while tally.kills < kills:
-            run = self.folder / f"run-{number}"
-            number += 1
-            for _ in range(min(MOST, kills - tally.kills)):
-                if not self.kill(run, tally):
-                    break
-            else:
-                process = self.start(run, 0)
-                _, said = process.communicate(timeout=600)
-                assert process.returncode == 0, f"{self.name} does not go on: {said}"
-            tally.runs += 1
-            assert same_rows(run, self.whole), f"{run} has other rows than {self.whole}"
-            assert same_weights(run, self.whole), f"{run} has other weights than {self.whole}"
-            shutil.rmtree(run)
-        return tally
-
-    def kill(self, run: Path, tally: Tally) -> bool:
-        """Runs the command until it is killed at a random moment. Gives whether it was, or came to its end before."""
-        way = self.random.choice(("any time", "while it works", "at a change of files"))
-        delay = self.random.uniform(0.0 if way == "any time" else self.first, self.seconds)
-        by_time = way != "at a change of files"
-        process = self.start(run, 0 if by_time else self.random.randint(1, self.changes))
-        try:
-            _, said = process.communicate(timeout=delay if by_time else 600)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            _, said = process.communicate()
-        left = linger(run)
-        assert not left, f"{self.name} left processes: {left}"
-        if process.returncode != -signal.SIGKILL:
-            assert process.returncode == 0, f"{self.name} does not go on: {said}"
-            return False
-        tally.kills += 1
-        moment = _moment(run) if by_time else way
-        tally.moments[moment] = tally.moments.get(moment, 0) + 1
-        return True
+    command: str
+    number: int
+    phases: list[str] = field(default_factory=list)
+    """What had been done when it was killed, for each kill."""
+    changes: list[str] = field(default_factory=list)
+    """What was about to change, for each kill at a change of files."""
+    problems: list[str] = field(default_factory=list)
 
 
-def _moment(run: Path) -> str:
-    """What a run that was just killed had come to, in words."""
-    rows = run / "rows.jsonl"
-    if not (run / "run.json").exists():
-        return "before the run was there"
-    if any(run.rglob("*.part")):
-        return "while a file or a checkpoint was written"
-    if not any(path.stat().st_size for path in run.rglob("rows.jsonl")):
-        return "before the first row"
-    if (run / "report.html").exists():
-        return "after the page was written"
-    return "before the first checkpoint" if rows.exists() and not any(run.rglob("checkpoint/step-*")) else "later"
+def torment(whole: Whole, number: int, kills: int, random: Random, folder: Path) -> Story:
+    """Kills a run so many times, or until it comes to its end, and compares that end with the whole run."""
+    adopt_orphans()
+    folder.mkdir(parents=True)
+    story, run = Story(whole.command, number), folder / "run"
+    for place in range(kills + 1):
+        moment = draw(whole, random, resumed=place > 0) if place < kills else Moment()
+        end = execute(partial(cli.main, whole.words_for(run)), run, folder, moment)
+        story.problems += problems(end)
+        if not end.was_killed or story.problems:
+            break
+        changed = part_of(end.changes[-1]) if moment.change else ""
+        story.phases.append("in a checkpoint" if changed in ("checkpoint", "best", "model") else phase(run, whole))
+        story.changes += [changed] if changed else []
+    if not story.problems:
+        story.problems += differences(run, whole.run)
+    if not story.problems:
+        shutil.rmtree(folder)
+    return story
 
 
-def linger(run: Path) -> list[str]:
-    """The processes of a command that are left after it was killed and some seconds have passed."""
-    deadline = time.monotonic() + LINGER_SECONDS
-    while (left := _processes(f"{TOKEN}={run}".encode())) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
+def draw(whole: Whole, random: Random, *, resumed: bool) -> Moment:
+    """A moment at which a command is killed: any, or once it works, or at a change. A run that is resumed has less to do."""
+    share = random.random() * (0.6 if resumed else 1.0)
+    kind = random.choice(("any time", "work", "change", "change"))
+    if kind == "change":
+        return Moment(change=1 + int(share * whole.changes))
+    start = 0.0 if kind == "any time" else whole.first_seconds
+    return Moment(seconds=start + share * (whole.seconds - start))
 
 
-def _processes(token: bytes) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if token in (path / "environ").read_bytes().split(b"\0") and b") Z" not in (path / "stat").read_bytes():
-                found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # it has ended
-            continue
+def problems(end: End) -> list[str]:
+    """What a command did that it must not do, killed or not."""
+    lines = end.said.splitlines()
+    found = [f"it left a process: {process}" for process in end.left]
+    if not end.was_killed and end.code != 0:
+        found.append(f"it ended with code {end.code}")
+    if found or len(lines) > 1 or not all(line.startswith("subquad: ") for line in lines):
+        found.append(f"it said: {end.said[-2000:]}")
     return found
+
+
+def differences(run: Path, whole: Path) -> list[str]:
+    """Where a run differs from one that was not killed."""
+    found = [] if same_rows(run, whole) else ["it has other rows"]
+    return found if same_weights(run, whole) else [*found, "it has other weights"]
+
+
+def phase(run: Path, whole: Whole) -> str:
+    """What a run had come to when it was killed, in words."""
+    if not (run / "run.json").exists():
+        return "before run.json"
+    if any(run.rglob("step-*.part")) or any(run.rglob("step-*.old")):
+        return "in a checkpoint"
+    if any(run.rglob(".*.part")):
+        return "in another file"
+    rows = _count(run)
+    return "before the first row" if not rows else "after the last row" if rows == _count(whole.run) else "between rows"
+
+
+def _count(run: Path) -> int:
+    return sum(Run(path.parent, {}).count_rows() for path in run.rglob("rows.jsonl"))
+
+
+def part_of(change: str) -> str:
+    """The part of a run that a change belongs to."""
+    parts = ("checkpoint/", "best/", "model/", "run.json", "rows.jsonl", "report.html", ".lock")
+    return next((part.strip("/.") for part in parts if part in change), "other")
+
+
+def summary(stories: Sequence[Story]) -> str:
+    """How often runs were killed, and when."""
+    phases = [phase for story in stories for phase in story.phases]
+    changes = [change for story in stories for change in story.changes]
+    failed = sum(bool(story.problems) for story in stories)
+    return (
+        f"{len(phases)} kills of {len(stories)} runs, {failed} failed; {_counts(phases)}; "
+        f"{len(changes)} of them just before a change of {_counts(changes)}"
+    )
+
+
+def _counts(names: Sequence[str]) -> str:
+    return ", ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))

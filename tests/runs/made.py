@@ -10,11 +10,12 @@ import pytest
 from subquad.cli import main, trainings
 from subquad.experiments import copying
 from subquad.experiments.compare import plan
+from subquad.measure import fits
 from subquad.measure.workers import OUT_OF_MEMORY, Outcome
 from subquad.training import checkpoints
 from tests.cli import test_events, test_mlm
 from tests.experiments.test_linformer_study import Done
-from tests.runs.words import COMPARE, COPY, EVERY, GRID, REPRODUCE, SIZE, TINY
+from tests.runs.words import COMPARE, CONVERSION_CHECKPOINT_SECONDS, COPY, EVERY, GRID, REPRODUCE, SIZE, TINY
 
 
 def visit(candidates: dict[str, Any], limits: object, running: object = None) -> dict[str, Outcome]:
@@ -28,6 +29,13 @@ def visit(candidates: dict[str, Any], limits: object, running: object = None) ->
     return outcomes
 
 
+def write_pages_quickly(patch: pytest.MonkeyPatch) -> None:
+    """Charts of pages are made, but neither checked against their grammar nor packed with what draws them."""
+    patch.setattr("altair.utils.schemapi.validate_jsonschema", lambda *given, **named: None)
+    patch.setattr("subquad.report.page._scripts", lambda charts, script: iter(()))
+    patch.setattr(fits.draw_costs, "__defaults__", (10,))
+
+
 @contextmanager
 def cheaply() -> Iterator[None]:
     """Inside the block, no process is started, and all checkpoints are kept, so that any moment can be gone back to."""
@@ -37,7 +45,7 @@ def cheaply() -> Iterator[None]:
         patch.setattr(trainings, "_start", Done)
         patch.setitem(copying.SCALES, "tiny", TINY)
         patch.setattr("subquad.conversion.quality.DRAWS", 10)
-        patch.setattr("subquad.conversion.engine.CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(CONVERSION_CHECKPOINT_SECONDS, 0.0)
         patch.setattr(checkpoints, "KEEP", 1000)
         patch.setattr(checkpoints.save, "__kwdefaults__", {"keep": 1000})
         patch.setattr("time.sleep", lambda seconds: None)
