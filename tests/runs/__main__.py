@@ -34,7 +34,7 @@ def main() -> int:
         for whole in ready.values():
             print(f"{whole.command}, not killed: {whole.seconds:.1f} s, {whole.changes} changes of files", flush=True)
         stories = []
-        for story in _torment_all(pool, ready, kills, options.seed, Path(scratch)):
+        for story in _torment_all(pool, options.jobs, ready, kills, options.seed, Path(scratch)):
             stories.append(story)
             for problem in story.problems:
                 print(f"FAILED {story.command} {story.number}, killed {story.phases} {story.changes}: {problem}", flush=True)
@@ -66,14 +66,14 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
 
 
 def _torment_all(
-    pool: ProcessPoolExecutor, wholes: Mapping[str, Whole], kills: Mapping[str, int], seed: int, scratch: Path
+    pool: ProcessPoolExecutor, jobs: int, wholes: Mapping[str, Whole], kills: Mapping[str, int], seed: int, scratch: Path
 ) -> Iterator[Story]:
     """Stories in the order in which they end. A run that came to its end before it was killed gives way to another one."""
     left = dict(kills)
     running: dict[Future[Story], int] = {}
     number = 0
     while running or any(left.values()):
-        while len(running) < pool._max_workers and any(left.values()):
+        while len(running) < jobs and any(left.values()):
             name = max(left, key=lambda name: left[name] / kills[name])
             random = Random(f"{seed} {name} {number}")
             count = min(left[name], random.choice(CHAIN))

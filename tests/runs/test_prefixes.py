@@ -77,12 +77,10 @@ def test_any_prefix_is_reported(kind: str, tmp_path: Path, capsys: pytest.Captur
 
 
 def telling(run: Path) -> list[int]:
-    """Numbers of rows after which a file is cut, the most first: those before and after a row that is not like another."""
-    kinds = [
-        tuple(map(row.get, ("metric", "split", "stage", "recipe", "mechanism", "what"))) for row in Run.open(run).rows()
-    ]
-    first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
-    return sorted({0, *first, *(number + 1 for number in first), len(kinds)}, reverse=True)
+    """Numbers of rows after which a file is cut, the most first: wherever a row comes that is not like one before it."""
+    names = ("metric", "split", "stage", "recipe", "mechanism", "what")
+    kinds = [tuple(map(row.get, names)) for row in Run.open(run).rows()]
+    return sorted({0, 1, *map(kinds.index, dict.fromkeys(kinds)), len(kinds)}, reverse=True)
 
 
 @pytest.mark.parametrize("kind", RESUMED[:-1])

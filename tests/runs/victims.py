@@ -125,10 +125,10 @@ class _Killer:
         sys.addaudithook(self._hear)
         synchronise = os.fsync
 
-        def fsync(descriptor: int) -> None:
+        def fsync(file: Any) -> None:
             """Python has no audit event for this call, at which the content of a file is there but not its name."""
-            self._count("os.fsync", _opened(descriptor))
-            synchronise(descriptor)
+            self._count("os.fsync", _opened(file))
+            synchronise(file)
 
         os.fsync = fsync
 
