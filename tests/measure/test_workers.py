@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -163,3 +167,32 @@ def test_what_always_takes_long_is_measured_all_the_same(monkeypatch: pytest.Mon
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     assert workers._turn(Work(run), "cpu", known=0.0005)[0] == pytest.approx(0.008)
     assert now < 0.2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the server notices when it has imported everything")
+def test_a_server_that_is_importing_ends_with_its_parent(tmp_path: Path) -> None:
+    """Importing PyTorch takes seconds, in which the server hears of nothing."""
+    (tmp_path / "endless.py").write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        "Path(__file__).with_name('new').write_text(str(os.getpid()))\n"
+        "Path(__file__).with_name('new').rename(Path(__file__).with_name('server'))\ntime.sleep(600)"
+    )
+    script = (
+        "import os, time; from subquad.measure import workers\n"
+        "workers._start_server(workers.context(['endless'])); assert 'SUBQUAD_PARENT' not in os.environ; time.sleep(600)"
+    )
+    paths = os.pathsep.join((str(tmp_path), *sys.path))
+    parent = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": paths})
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "server").exists():
+        assert parent.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    server = psutil.Process(int((tmp_path / "server").read_text()))
+    parent.kill()
+    parent.wait()
+    try:
+        server.wait(timeout=5)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            server.kill()

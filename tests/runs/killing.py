@@ -125,7 +125,7 @@ def draw(whole: Whole, random: Random, *, resumed: bool) -> Moment:
 def problems(end: End) -> list[str]:
     """What a command did that it must not do, killed or not."""
     lines = end.said.splitlines()
-    found = [f"it left a process: {process}" for process in end.left]
+    found = [f"it left a process after code {end.code}: {process}" for process in end.left]
     if not end.was_killed and end.code != 0:
         found.append(f"it ended with code {end.code}")
     if found or len(lines) > 1 or not all(line.startswith("subquad: ") for line in lines):

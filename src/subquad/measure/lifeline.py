@@ -8,6 +8,8 @@ import threading
 
 import psutil
 
+PARENT = "SUBQUAD_PARENT"
+"""The environment variable by which `subquad.measure.tied` is told the id of a parent."""
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in Linux's prctl.h
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from subquad.measure.devices import peak_bytes, wait_for
-from subquad.measure.lifeline import end_with
+from subquad.measure.lifeline import PARENT, end_with
 from subquad.measure.memory import limit_memory
 
 OUT_OF_MEMORY, TIMEOUT, ERROR = "out of memory", "timeout", "error"
@@ -86,7 +86,7 @@ def context(preload: Sequence[str] = ()) -> Any:
     methods = multiprocessing.get_all_start_methods()
     chosen = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if preload and chosen.get_start_method() == "forkserver":
-        chosen.set_forkserver_preload([*preload, __name__])
+        chosen.set_forkserver_preload(["subquad.measure.tied", *preload, __name__])
     return chosen
 
 
@@ -209,7 +209,11 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _start_server(chosen: Any) -> None:
-    """Ctrl-C is for the parent, which ends its children: they are deaf to it from birth, as the server they come from is."""
+    """Starts the server that children come from, where it does not run yet.
+
+    Ctrl-C is for the parent, which ends its children: they are deaf to it from birth, as the server is. The server ends with
+    this process even while it imports, which takes seconds. It is not tied to a thread that may end before the process.
+    """
     server: Any = forkserver._forkserver
     if chosen.get_start_method() != "forkserver":
         return
@@ -217,9 +221,11 @@ def _start_server(chosen: Any) -> None:
         forkserver.ensure_running()
         return
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[PARENT] = str(os.getpid())
     try:
         forkserver.ensure_running()
     finally:
+        del os.environ[PARENT]
         signal.signal(signal.SIGINT, ours)
 
 
