@@ -1,9 +1,11 @@
 """One command at a time writes to a run."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import pytest
 
 from subquad.cli import main, train
 from subquad.measure.memory import in_fresh_process
-from subquad.measure.workers import Candidate, Limits, Work, visit
+from subquad.measure.workers import Candidate, Limits, visit
 from subquad.results import LOCK, Run
-from tests.runs.made import MAKERS, cheaply, make, masked
+from tests.runs.made import cheaply
+from tests.runs.open_files import has_lock, open_files
 from tests.runs.words import COPY
 
 
@@ -22,8 +25,10 @@ def files(folder: Path) -> dict[Path, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("kind", ["compare", "copy", "convert", "reproduce"])
-def test_a_second_command_is_refused(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run.open(MAKERS[kind](tmp_path))
+def test_a_second_command_is_refused(
+    kind: str, whole_run: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.open(shutil.copytree(whole_run(kind), tmp_path / "run"))
     again = ["copy", "--scale", "tiny", "--out"] if kind == "reproduce" else ["--resume"]
     with run.writing():
         before = files(run.folder)
@@ -38,8 +43,10 @@ def test_a_second_command_is_refused(kind: str, tmp_path: Path, capsys: pytest.C
         assert main([run.about["kind"], *again, str(run.folder)]) == 0
 
 
-def test_a_folder_that_is_being_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = masked(tmp_path)
+def test_a_folder_that_is_being_made_is_refused(
+    whole_run: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = whole_run("mlm")
     for words in (["train", *COPY], ["spectrum", str(model), "--sequences", "1", "--length", "8"]):
         with Run(tmp_path / "run", {}).writing():
             capsys.readouterr()
@@ -65,25 +72,6 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         pass
 
 
-def open_files(process: str = "self") -> list[str]:
-    found = []
-    for link in Path(f"/proc/{process}/fd").iterdir():
-        try:
-            found.append(str(link.readlink()))
-        except FileNotFoundError:  # the folder itself, while it was listed
-            continue
-    return found
-
-
-def has_lock(folder: Path) -> Work:
-    """Something to measure that fails in a process with the lock."""
-
-    def run() -> None:
-        assert str(folder / LOCK) not in open_files()
-
-    return Work(run)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="open files are read from /proc")
 def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
     """A child that outlives its parent would keep it."""
@@ -97,8 +85,8 @@ def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
         assert LOCK not in listed.stdout
 
 
-def test_reading_needs_no_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run.open(make("train", *COPY, out=tmp_path / "run"))
+def test_reading_needs_no_lock(whole_run: Callable[[str], Path], tmp_path: Path) -> None:
+    run = Run.open(shutil.copytree(whole_run("copy"), tmp_path / "run"))
     (run.folder / LOCK).unlink()
     before = files(run.folder)
     assert main(["predict", str(run.folder), "1"]) == 0

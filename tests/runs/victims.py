@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from subquad.measure.lifeline import end_with
+
 LINGER_SECONDS = 5.0
 """How long processes of a killed command may live on."""
 PATIENCE_SECONDS = 300.0
@@ -69,12 +71,12 @@ def execute(command: Callable[[], int], run: Path, scratch: Path, moment: Moment
     log.write_text("")
     sys.stdout.flush()
     sys.stderr.flush()
-    begun = time.monotonic()
+    begun, parent = time.monotonic(), os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python's, where the parent has threads
         pid = os.fork()
     if pid == 0:
-        _be(command, said, _Killer(run, log, moment.change))
+        _be(command, said, _Killer(run, log, moment.change), parent)
     handle = os.pidfd_open(pid)
     try:
         if not select.select([handle], [], [], moment.seconds)[0]:
@@ -95,11 +97,12 @@ def _read_log(log: Path) -> tuple[list[float], list[str]]:
     return [float(when) for when, _, _ in lines], [change for _, _, change in lines]
 
 
-def _be(command: Callable[[], int], said: Path, killer: "_Killer") -> None:
-    """The forked process: never returns."""
+def _be(command: Callable[[], int], said: Path, killer: "_Killer", parent: int) -> None:
+    """The forked process: never returns. It ends when what would kill it is ended, by Ctrl-C say."""
     code = 70
     try:
         os.setsid()
+        end_with(parent)
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         os.dup2(0, 1)
         os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), 2)
