@@ -1,7 +1,7 @@
 """Kills runs at random moments, resumes them, and compares their ends with that of a run that was not killed."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from subquad.results import Run
 from subquad.training import loop
 from tests.runs.made import convert_words, events_words, write_pages_quickly
 from tests.runs.states import same_rows, same_weights
-from tests.runs.victims import End, Moment, adopt_orphans, execute
+from tests.runs.victims import PATIENCE_SECONDS, End, Moment, adopt_orphans, execute
 from tests.runs.words import CONVERSION_CHECKPOINT_SECONDS, COPY, REPRODUCE, SETTING, TINY
 
 COMPARE = ("compare", *SETTING, "--mechanisms", "linear", "--what", "forward", "--causal", "--lengths", "8", "16")
@@ -27,6 +27,8 @@ COMMANDS: dict[str, Callable[[Path], tuple[str, ...]]] = {
     "reproduce": lambda folder: REPRODUCE,
 }
 """The words of each command, whose inputs are in the folder then."""
+CHECKPOINTS = ("checkpoint/", "best/", "model/")
+"""The folders of a run that hold weights."""
 OFTEN_SECONDS = 0.01
 """How often rows and checkpoints are written, so that a tiny run has several moments between two of them."""
 
@@ -98,13 +100,16 @@ def torment(whole: Whole, number: int, kills: int, random: Random, folder: Path)
     story, run = Story(whole.command, number), folder / "run"
     for place in range(kills + 1):
         moment = draw(whole, random, resumed=place > 0) if place < kills else Moment()
+        halves = half_files(run)  # that the kill before this one left
         end = execute(partial(cli.main, whole.words_for(run)), run, folder, moment)
         story.problems += problems(end)
         if not end.was_killed or story.problems:
             break
-        changed = part_of(end.changes[-1]) if moment.change else ""
-        story.phases.append("in a checkpoint" if changed in ("checkpoint", "best", "model") else phase(run, whole))
-        story.changes += [changed] if changed else []
+        if moment == Moment():
+            story.problems.append(f"it was not done after {PATIENCE_SECONDS:.0f} s")
+            break
+        story.changes += [part_of(end.changes[-1])] if moment.change else []
+        story.phases.append(phase(run, whole, half_files(run) - halves, end.changes[-1] if moment.change else ""))
     if not story.problems:
         story.problems += differences(run, whole.run)
     if not story.problems:
@@ -139,13 +144,18 @@ def differences(run: Path, whole: Path) -> list[str]:
     return found if same_weights(run, whole) else [*found, "it has other weights"]
 
 
-def phase(run: Path, whole: Whole) -> str:
-    """What a run had come to when it was killed, in words."""
+def half_files(run: Path) -> set[Path]:
+    """Files and checkpoints that are being written, and checkpoints that are being deleted."""
+    return {*run.rglob("*.part"), *run.rglob("*.old")}
+
+
+def phase(run: Path, whole: Whole, halves: Collection[Path], change: str) -> str:
+    """What a run had come to when it was killed, in words, from the half files and the change that it was killed at."""
     if not (run / "run.json").exists():
         return "before run.json"
-    if any(run.rglob("step-*.part")) or any(run.rglob("step-*.old")):
+    if any("step-" in path.name for path in halves) or part_of(change) in CHECKPOINTS:
         return "in a checkpoint"
-    if any(run.rglob(".*.part")):
+    if halves:
         return "in another file"
     rows = _count(run)
     return "before the first row" if not rows else "after the last row" if rows == _count(whole.run) else "between rows"
@@ -157,8 +167,8 @@ def _count(run: Path) -> int:
 
 def part_of(change: str) -> str:
     """The part of a run that a change belongs to."""
-    parts = ("checkpoint/", "best/", "model/", "run.json", "rows.jsonl", "report.html", ".lock")
-    return next((part.strip("/.") for part in parts if part in change), "other")
+    parts = (*CHECKPOINTS, "run.json", "rows.jsonl", "report.html", ".lock")
+    return next((part for part in parts if part in change), "another file")
 
 
 def summary(stories: Sequence[Story]) -> str:
@@ -168,7 +178,7 @@ def summary(stories: Sequence[Story]) -> str:
     failed = sum(bool(story.problems) for story in stories)
     return (
         f"{len(phases)} kills of {len(stories)} runs, {failed} failed; {_counts(phases)}; "
-        f"{len(changes)} of them just before a change of {_counts(changes)}"
+        f"{len(changes)} of them were just before a change of files ({_counts(changes)})"
     )
 
 

@@ -128,10 +128,10 @@ class _Killer:
         sys.addaudithook(self._hear)
         synchronise = os.fsync
 
-        def fsync(file: Any) -> None:
+        def fsync(fd: Any) -> None:
             """Python has no audit event for this call, at which the content of a file is there but not its name."""
-            self._count("os.fsync", _opened(file))
-            synchronise(file)
+            self._count("os.fsync", _opened(fd))
+            synchronise(fd)
 
         os.fsync = fsync
 
