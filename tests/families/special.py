@@ -28,6 +28,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mobilebert": {"intra_bottleneck_size": 64},
     "reformer": {"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [8, 16]},
     "sapiens2": {"num_key_value_heads_per_layer": [4, 2]},
+    "segformer": {"sr_ratios": [4, 2, 1, 1]},  # else there is but one key, and every attention gives its value
     "step3p7": {"text_config.sliding_window": 64},
     "swin": _SWIN,
     "time_series_transformer": _SERIES,

@@ -85,10 +85,17 @@ def _named(model: PreTrainedModel, ids: Int[Tensor, "b n"], mask: Tensor | None)
 
 def _tokens(model: PreTrainedModel, rows: int, length: int) -> Int[Tensor, "b n"]:
     """Tokens that mean nothing in particular to a model."""
-    weight = torch.as_tensor(model.get_input_embeddings().weight)
-    plain = torch.tensor(sorted(set(range(len(weight))) - _special_ids(model)) or [0])
+    plain = torch.tensor(sorted(set(range(_vocabulary(model))) - _special_ids(model)) or [0])
     drawing = torch.Generator().manual_seed(0)
-    return plain[torch.randint(len(plain), (rows, length), generator=drawing)].to(_device(model))
+    return plain[torch.randint(len(plain), (rows, length), generator=drawing)].to(next(model.parameters()).device)
+
+
+def _vocabulary(model: PreTrainedModel) -> int:
+    """Number of tokens that a model knows."""
+    try:
+        return len(torch.as_tensor(model.get_input_embeddings().weight))
+    except NotImplementedError:  # the model does not say where its embeddings are
+        return int(getattr(model.config.get_text_config(), "vocab_size", 1))
 
 
 def _special_ids(model: PreTrainedModel) -> set[int]:
@@ -103,8 +110,7 @@ def _special_ids(model: PreTrainedModel) -> set[int]:
 
 def _padding_id(model: PreTrainedModel) -> int:
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    rows = len(torch.as_tensor(model.get_input_embeddings().weight))
-    return padding if isinstance(padding, int) and 0 <= padding < rows else 0
+    return padding if isinstance(padding, int) and 0 <= padding < _vocabulary(model) else 0
 
 
 def _features(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
@@ -136,7 +142,3 @@ def _features(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
 def _numbers(value: object) -> list[int]:
     values = value if isinstance(value, list | tuple) else [value]
     return [each for each in values if isinstance(each, int) and not isinstance(each, bool)]
-
-
-def _device(model: PreTrainedModel) -> torch.device:
-    return torch.as_tensor(model.get_input_embeddings().weight).device

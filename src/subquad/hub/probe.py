@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
 from subquad.errors import SubquadError
 from subquad.hub._compat import SOFTMAX_CALLS, parameters_of
@@ -127,9 +127,8 @@ class Prober:
         names = ("input_ids", "attention_mask")
         if "decoder_input_ids" in inputs:
             names = ("decoder_input_ids", "decoder_attention_mask")
-            encoded: Any = given.get("encoder_outputs") or {"last_hidden_state": whole.result.encoder_last_hidden_state}
-            kind = BaseModelOutput if isinstance(encoded, dict) and type(encoded) is dict else type(encoded)
-            fixed["encoder_outputs"] = kind(**{name: value[LEFT_AND_WHOLE] for name, value in encoded.items()})
+            encoded = given.get("encoder_outputs")
+            fixed["encoder_outputs"] = self._encoded(inputs) if encoded is None else _rows_of(encoded, LEFT_AND_WHOLE)
             fixed |= {name: inputs[name] for name in ("attention_mask",) if name in inputs}
         pieces: list[dict[str, Tensor]] = []
         for start, stop in pairwise(CUTS):
@@ -188,6 +187,12 @@ def _projections(module: nn.Module) -> int:
     """Number of matrices that a module multiplies with itself."""
     own = [*module.parameters(recurse=False), *(getattr(child, "weight", None) for child in module.children())]
     return sum(isinstance(each, Tensor) and each.ndim >= 2 for each in own)
+
+
+def _rows_of(outputs: ModelOutput, rows: list[int]) -> ModelOutput:
+    """Some rows of all that a model gave back."""
+    kind: Any = type(outputs)
+    return kind(**{name: value[rows] for name, value in outputs.items() if isinstance(value, Tensor)})
 
 
 def _by_call(seen: Seen) -> dict[str, Tensor]:
