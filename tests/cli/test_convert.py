@@ -18,7 +18,7 @@ FEW = ["--steps", "2", "--tune-steps", "2", "--texts", "20", "--batch-tokens", "
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subquad.conversion.quality.DRAWS", 10)
+    monkeypatch.setattr("subquad.conversion.vectors.DRAWS", 10)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,10 @@ def test_a_model_of_hugging_face(given: Path, tmp_path: Path, capsys: pytest.Cap
     typed = capsys.readouterr()
     assert "pairs.csv: 1 line is left out" in typed.err
     assert "Loading weights" not in typed.err  # transformers' own bars
-    assert "Held-out text, with 95% intervals" in typed.out
+    assert "Test texts, with 95% intervals" in typed.out
+    assert "Cosine by length" in typed.out
+    assert "by development texts: matching made it" in typed.out
+    assert "subquad: conversion, swapped: cosine" in typed.err
     assert "plain fine-tuning" in (tmp_path / "run" / "report.html").read_text()
     run = Run.open(tmp_path / "run", "convert")
     assert run.about["options"]["mechanism"] == {"feature_map": {"features": 12, "kind": "learned"}, "kind": "linear"}

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from subquad.conversion.options import ConversionOptions
+from subquad.conversion.plan import whole_plan
+from subquad.conversion.quality import Quality
+from subquad.conversion.sight import NOTHING, Sight
 from subquad.tasks.texts import Documents
 
 hf: Any = pytest.importorskip("transformers", reason="transformers is not installed: the extra `hub`")
@@ -64,3 +68,8 @@ def write(folder: Path) -> Path:
 def original(folder: Path, kind: str = "BertModel", **given: Any) -> Any:
     """Something to convert."""
     return pretrained.Pretrained(save(folder, kind), documents(), **given)
+
+
+def quality(teacher: Any, texts: int, sight: Sight = NOTHING) -> Quality:
+    """All that is measured without a limit of time."""
+    return Quality(teacher, whole_plan(teacher, ConversionOptions(texts=texts)), sight, 0)

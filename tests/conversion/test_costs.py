@@ -13,7 +13,7 @@ def test_costs_before_and_after(tmp_path: Path) -> None:
     network = model(CONFIGS["bert"](), hf.AutoModelForMaskedLM)
     network.save_pretrained(tmp_path / "one")
     hub.swap(network, OPTIONS["learned"]).save_pretrained(tmp_path / "two")
-    rows = list(costs(tmp_path / "one", tmp_path / "two", [32, 256], seconds=0.01))
+    rows = [row for length in (32, 256) for row in costs(tmp_path / "one", tmp_path / "two", length)]
     assert [(row["length"], row["model"], row["metric"]) for row in rows] == [
         (length, which, metric) for length in (32, 256) for which in ("before", "after") for metric in ("seconds", "bytes")
     ]
@@ -25,7 +25,7 @@ def test_costs_before_and_after(tmp_path: Path) -> None:
 def test_what_fails_leaves_a_row_that_says_so(tmp_path: Path) -> None:
     model(CONFIGS["bert"]()).save_pretrained(tmp_path / "one")
     hub.swap(model(CONFIGS["bert"]()), OPTIONS["linformer"]).save_pretrained(tmp_path / "two")
-    rows = list(costs(tmp_path / "one", tmp_path / "two", [200], seconds=0.01))  # longer than linformer was built for
+    rows = list(costs(tmp_path / "one", tmp_path / "two", 200))  # longer than linformer was built for
     (failed,) = [row for row in rows if row["metric"] == "failure"]
     assert (failed["model"], failed["length"], failed["failure"]) == ("after", 200, "error")
     assert "128" in failed["message"]
@@ -37,7 +37,7 @@ def test_children_leave_nothing_behind(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(
         "import sys\nfrom subquad.conversion.costs import costs\n"
-        'if __name__ == "__main__":\n    list(costs(sys.argv[1], sys.argv[1], [16], seconds=0.01))\n'
+        'if __name__ == "__main__":\n    list(costs(sys.argv[1], sys.argv[1], 16))\n'
     )
     done = subprocess.run([sys.executable, script, tmp_path / "one"], capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from subquad import Elu, Hybrid, Learned, Linear, Linformer, SubquadError
-from subquad.conversion import ConversionOptions, convert, engine
+from subquad import Elu, Favor, Hybrid, Learned, Linear, Linformer, SubquadError
+from subquad.conversion import ConversionOptions, convert, engine, journal
+from subquad.conversion.quality import Quality
 from subquad.conversion.recipes import phases, recipes
+from subquad.conversion.sight import sight_of
+from subquad.conversion.stand import Choice
+from subquad.conversion.vectors import Judged
 from subquad.results import Run
-from tests.conversion.models import hf, original
+from tests.conversion.models import hf, original, quality
 
 SMALL: dict[str, Any] = {"steps": 6, "tune_steps": 4, "batch_tokens": 64, "texts": 20, "controls": False}
 SMALL |= {"cost_lengths": ()}
@@ -18,7 +22,7 @@ SMALL |= {"cost_lengths": ()}
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subquad.conversion.quality.DRAWS", 10)
+    monkeypatch.setattr("subquad.conversion.vectors.DRAWS", 10)
 
 
 def run(folder: Path) -> Run:
@@ -37,7 +41,12 @@ def values(of: Run, metric: str, **wanted: Any) -> list[float]:
 
 
 def timeless(of: Run) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in ("elapsed", "at")} for row in of.rows()]
+    rows = [row for row in of.rows() if row["metric"] != "duration"]
+    return [{name: value for name, value in row.items() if name not in ("elapsed", "at")} for row in rows]
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
 
 
 def test_an_encoder_comes_nearer_to_itself(tmp_path: Path) -> None:
@@ -53,75 +62,173 @@ def test_an_encoder_comes_nearer_to_itself(tmp_path: Path) -> None:
     assert divergence["original"] < 1e-4 < divergence["tuned"] < divergence["swapped"]
     assert all(torch.equal(tensor, kept[name]) for name, tensor in teacher.teacher.state_dict().items())
     assert [row["step"] for row in made.rows() if row["metric"] == "loss"] == list(range(1, 81))
-    watched = [row["step"] for row in made.rows() if row["metric"] == "cosine" and row["split"] == "watched"]
-    assert watched == [*range(6, 37, 6), 40, *range(46, 77, 6), 80]
+    watched = [row["step"] for row in made.rows() if row["metric"] == "cosine" and row["split"] == "development"]
+    assert watched == [0, 0, *range(10, 81, 10)]
 
 
 def test_the_model_in_the_folder_is_the_one_that_was_measured(tmp_path: Path) -> None:
-    from subquad.conversion.quality import Quality
     from subquad.hub import load
 
     teacher = original(tmp_path / "bert")
     made = converted(teacher, Hybrid(block=4), tmp_path / "run", keep_layers=(-1,))
     model = load(tmp_path / "run" / "model")
     assert model.config.subquad["layers"] == [0, 0, None]
-    found = Quality(teacher, 20, 0).judge(model, whole=True)
-    assert found[0].value == pytest.approx(values(made, "cosine", stage="tuned", split="test")[0], abs=1e-6)
+    sight = sight_of(Hybrid(block=4))
+    found = quality(teacher, 20, sight).test(model, sight)
+    assert found[0].value == pytest.approx(values(made, "cosine", stage=kept(made)["conversion"], split="test")[0], abs=1e-6)
     assert hf.AutoTokenizer.from_pretrained(tmp_path / "run" / "model")("w1")["input_ids"] == [2, 7, 3]
 
 
-def test_a_killed_conversion_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in the first stage, between stages, in the second, and in a control."""
-    teacher = original(tmp_path / "bert")
-    options = ConversionOptions(**{**SMALL, "steps": 3, "tune_steps": 2, "controls": True})
+class Killed:
+    """Goes on with a conversion, and kills it when it has told so many times what it does."""
 
-    def go_on(made: Run, stop: int | None) -> None:
-        steps = iter(range(1, 1000))
+    def __init__(self, teacher: Any, attention: Any, **given: Any) -> None:
+        self.teacher, self.attention = teacher, attention
+        self.options = ConversionOptions(**{**SMALL, "steps": 3, "tune_steps": 5, "controls": True, **given})
+
+    def go_on(self, made: Run, stop: int | None = None) -> None:
+        tells = iter(range(1, 1000))
 
         def watch(progress: engine.Progress) -> None:
-            if progress.step and next(steps) == stop:
+            if next(tells) == stop:
                 raise KeyboardInterrupt
 
-        convert(teacher, Linear(Learned()), options, made, seed=0, watch=watch)
+        convert(self.teacher, self.attention, self.options, made, seed=0, watch=watch)
 
+
+@pytest.mark.parametrize("tune_rate", [1e-3, 1e2])
+@pytest.mark.parametrize("every_step", [True, False])
+def test_a_conversion_that_is_killed_again_and_again_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_step: bool, tune_rate: float
+) -> None:
+    """Killed in every phase, with a checkpoint after every step or with those between phases only.
+
+    With a high rate tuning makes the model worse, and is undone.
+    """
+    conversion = Killed(original(tmp_path / "bert"), Favor(features=8, projections="learned"), tune_rate=tune_rate)
     whole, cut = run(tmp_path / "whole"), run(tmp_path / "cut")
-    go_on(whole, None)
-    monkeypatch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
-    for stop in (2, 2, 2, 3):  # a step that was told is done, but the checkpoint comes after it
-        with pytest.raises(KeyboardInterrupt):
-            go_on(cut, stop)
-    go_on(cut, None)
+    conversion.go_on(whole)
+    monkeypatch.setattr(journal, "CHECKPOINT_SECONDS", 0.0 if every_step else 1e9)
+    # what was told of is done, but kept after the telling only: each time one thing more is
+    stops = 0
+    for stop in (2, 3) if every_step else (3, 8, 9, 9):
+        while True:
+            before = cut.rows_path.read_bytes()
+            try:
+                conversion.go_on(cut, stop)
+            except KeyboardInterrupt:
+                stops += 1
+                if cut.rows_path.read_bytes() == before and stops > 3:
+                    break  # no further with this stop
+                continue
+            break
+    conversion.go_on(cut)
+    assert stops > 3
     assert timeless(cut) == timeless(whole)
-    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "cut"))
-    assert first == second
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    assert (kept(whole)["conversion"] == "tuned") == (tune_rate < 1)
     rows = cut.rows_path.read_bytes()
-    go_on(cut, None)  # there is nothing left to do
+    conversion.go_on(cut)  # there is nothing left to do
     assert cut.rows_path.read_bytes() == rows
 
 
-def test_steps_fit_into_the_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock of our own, on which a step takes a second."""
-    teacher = original(tmp_path / "bert")
-    ticks = iter(range(100_000))
-    monkeypatch.setattr("time.perf_counter", lambda: float(next(ticks)))
-    made = converted(teacher, Linear(Learned()), tmp_path / "run", minutes=1.0, steps=None, tune_steps=None)
-    losses = [row["stage"] for row in made.rows() if row["metric"] == "loss"]
-    assert (losses.count("distilled"), losses.count("tuned")) == (18, 42)
-    shared = converted(
-        teacher, Linear(Learned()), tmp_path / "shared", minutes=1.0, steps=None, tune_steps=None, controls=True
-    )
-    losses = [row["recipe"] for row in shared.rows() if row["metric"] == "loss"]
-    assert (losses.count("conversion"), losses.count("plain fine-tuning")) == (30, 30)
+def kept(of: Run) -> dict[str, str]:
+    """The stage whose model each recipe ended with."""
+    return {row["recipe"]: row["stage"] for row in of.rows() if row["metric"] == "kept" and row["value"]}
 
 
-def test_minutes_are_kept_by_a_machine_that_becomes_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of one second, then of three."""
-    seconds = iter([*range(2 * 30), *range(60, 100_000, 3)])
-    monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
-    made = converted(original(tmp_path / "bert"), Linear(Learned()), tmp_path / "run", minutes=2.0, steps=0, tune_steps=None)
-    took = [row["elapsed"] for row in made.rows() if row["metric"] == "loss"]
-    assert 30 + 3 * (len(took) - 30) == took[-1]
-    assert 105 <= took[-1] <= 120
+def told(of: Run, metric: str = "kept") -> list[str]:
+    return [row["message"] for row in of.rows() if row["metric"] == metric and "message" in row]
+
+
+class Script:
+    """Development figures that are given, and the models that they were given for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, figures: list[float], metric: str = "cosine") -> None:
+        self.models: list[dict[str, torch.Tensor]] = []
+        left = iter(figures)
+
+        def develop(quality: Any, model: Any) -> list[Judged]:
+            self.models.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+            return [Judged(metric, next(left))]
+
+        monkeypatch.setattr(Quality, "develop", develop)
+
+    def is_model(self, number: int, folder: Path) -> bool:
+        from subquad.hub import load
+
+        saved = load(folder / "model").state_dict()
+        return all(torch.equal(tensor, saved[name]) for name, tensor in self.models[number].items())
+
+
+def test_a_stage_that_makes_it_worse_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures are of the original, swapped, then four of matching and four of tuning."""
+    script = Script(monkeypatch, [1.0, 0.4, 0.9, 0.95, 0.97, 0.979, 0.85, 0.86, 0.87, 0.874])
+    said: list[str] = []
+    made = run(tmp_path / "run")
+    options = ConversionOptions(**{**SMALL, "steps": 8, "tune_steps": 8})
+    convert(original(tmp_path / "bert"), Linear(Learned()), options, made, seed=0, say=said.append)
+    assert kept(made) == {"conversion": "distilled"}
+    assert said[-1] == "conversion: tuning made it worse, 0.979 to 0.874, and was undone"
+    assert told(made) == ["matching made it better, 0.400 to 0.979", said[-1].removeprefix("conversion: ")]
+    assert script.is_model(5, tmp_path / "run")
+    assert not script.is_model(9, tmp_path / "run")
+    assert len(values(made, "cosine", stage="tuned", split="test")) == 1  # it is told what it would have come to
+
+
+def test_the_best_model_of_a_stage_is_kept_not_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, [1.0, 0.4, 0.5, 0.6, 0.7, 0.8, 0.81, 0.93, 0.92, 0.9])
+    made = converted(original(tmp_path / "bert"), Linear(Learned()), tmp_path / "run", steps=8, tune_steps=8)
+    assert kept(made) == {"conversion": "tuned"}
+    assert told(made)[-1] == "tuning made it better, 0.800 to 0.930; the model of step 4 of 8 was the best and is kept"
+    assert script.is_model(7, tmp_path / "run")
+
+
+def test_a_small_difference_is_said_with_the_digits_that_show_it() -> None:
+    choice = Choice(value=0.93421)
+    choice.begin_stage()
+    choice.offer(Judged("cosine", 0.93447), 4)
+    assert choice.words("matching", "cosine", 4) == "matching made it better, 0.9342 to 0.9345"
+    choice.begin_stage()
+    choice.offer(Judged("cosine", 0.2), 4)
+    assert choice.words("tuning", "cosine", 4) == "tuning made it worse, 0.934 to 0.200, and was undone"
+
+
+def test_a_low_perplexity_is_a_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher = original(tmp_path / "lm", "BertForMaskedLM")
+    script = Script(monkeypatch, [5.0, 50.0, 40.0, 30.0, 20.0, 10.0, 9.0, 8.0, 11.0, 12.0], "perplexity")
+    made = converted(teacher, Linear(Learned()), tmp_path / "run", steps=8, tune_steps=8)
+    assert kept(made) == {"conversion": "tuned"}
+    assert script.is_model(7, tmp_path / "run")
+
+
+def test_calibration_that_makes_it_worse_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = Favor(features=8, projections="calibrated")
+    script = Script(monkeypatch, [1.0, 0.943, 0.924])
+    made = converted(original(tmp_path / "bert"), attention, tmp_path / "run", tune_steps=0)
+    assert kept(made) == {"conversion": "swapped"}
+    assert told(made) == ["calibrating made it worse, 0.943 to 0.924, and was undone"]
+    assert script.is_model(1, tmp_path / "run")
+
+
+def test_controls_are_judged_in_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {"controls": True, "steps": 0, "tune_steps": 4}
+    tuned = [0.5, 0.6, 0.55, 0.5]
+    Script(monkeypatch, [1.0, 0.4, *tuned, 0.4, *[0.3] * 4])
+    made = converted(original(tmp_path / "bert"), Linear(Learned()), tmp_path / "run", **given)
+    assert kept(made) == {"conversion": "tuned", "plain fine-tuning": "swapped"}
+
+
+def test_test_texts_decide_nothing(tmp_path: Path) -> None:
+    """With other test texts the same model comes out, and other figures."""
+    given: dict[str, Any] = {"tune_rate": 1e-2, "tune_steps": 12}
+    one, other = original(tmp_path / "bert"), original(tmp_path / "bert")
+    other.splits["test"] = ["w1 w1 w1 w2 . " * 80]
+    first = converted(one, Linear(Learned()), tmp_path / "one", **given)
+    second = converted(other, Linear(Learned()), tmp_path / "other", **given)
+    assert weights(tmp_path / "one") == weights(tmp_path / "other")
+    assert values(first, "cosine", split="development") == values(second, "cosine", split="development")
+    assert values(first, "cosine", split="test") != values(second, "cosine", split="test")
 
 
 def test_the_worst_layers_stay_exact(tmp_path: Path) -> None:
@@ -134,9 +241,9 @@ def test_the_worst_layers_stay_exact(tmp_path: Path) -> None:
 
     layers = load(tmp_path / "run" / "model").config.subquad["layers"]
     assert sorted(layers, key=str) == [0, 0, None]
-    assert said[0].startswith(f"stays exact: layer {layers.index(None)} (divergence ")
-    divergence = values(made, "attention divergence", stage="distilled")
-    assert divergence  # of all layers, before one was given back
+    assert [words for words in said if words.startswith(f"stays exact: layer {layers.index(None)} (divergence ")]
+    before, after = (values(made, "cosine", stage=stage, split="test")[0] for stage in ("distilled", "chosen"))
+    assert before < after
 
 
 @pytest.mark.parametrize("kind", ["BertForMaskedLM", "GPT2LMHeadModel"])
@@ -165,18 +272,18 @@ def test_controls() -> None:
     assert len(recipes(Hybrid(), "task", controls=False)) == 1
     found = phases(recipes(Linear(), "hidden", controls=True), calibrates=False, matches=False, chooses=False)
     assert [(phase.recipe.name, phase.does) for phase in found[-3:]] == [
-        ("plain fine-tuning", "start"),
+        ("plain fine-tuning", "swap"),
         ("plain fine-tuning", "tune"),
-        ("plain fine-tuning", "measure"),
+        ("conversion", "cost"),
     ]
 
 
 def test_softmax_tuned_as_long_is_a_control_of_a_language_model(tmp_path: Path) -> None:
     teacher = original(tmp_path / "lm", "BertForMaskedLM")
     made = converted(teacher, Linear(Learned()), tmp_path / "run", controls=True, steps=3, tune_steps=12)
-    swapped = values(made, "perplexity", stage="swapped", recipe="conversion")[0]
+    swapped = values(made, "perplexity", stage="swapped", recipe="conversion", split="test")[0]
     softmax = values(made, "perplexity", stage="tuned", recipe="softmax fine-tuned", split="test")[0]
-    assert softmax < values(made, "perplexity", stage="original")[0]
+    assert softmax < values(made, "perplexity", stage="original", split="test")[0]
     assert softmax < swapped
     assert len(values(made, "loss", recipe="softmax fine-tuned")) == 15
 

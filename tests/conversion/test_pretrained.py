@@ -16,7 +16,7 @@ from tests.conversion.models import WORDS, documents, hf, original, pretrained, 
 def test_the_teacher_is_the_original(tmp_path: Path) -> None:
     teacher = original(tmp_path, "BertForMaskedLM")
     plain = hf.BertForMaskedLM.from_pretrained(tmp_path).eval()
-    batch = teacher.held_out(3, 16, 0)
+    batch = teacher.held_out("test", 3, 16, 0)
     with torch.no_grad():
         wanted = plain(input_ids=batch.tokens, output_hidden_states=True)
         found = teacher.outputs(teacher.teacher, batch, logits=True)
@@ -32,7 +32,7 @@ LANGUAGE = ["BertForMaskedLM", "DistilBertForMaskedLM", "RobertaForMaskedLM", "G
 def test_logits_are_those_of_the_chosen_places(tmp_path: Path, kind: str) -> None:
     teacher = original(tmp_path, kind)
     student = teacher.student([Linear()] * 3, 0)
-    batch = teacher.held_out(4, 20, 0)
+    batch = teacher.held_out("test", 4, 20, 0)
     with torch.no_grad():
         everywhere = student(input_ids=batch.tokens, attention_mask=batch.keep.long()).logits
         found = teacher.outputs(student, batch, logits=True)
@@ -53,7 +53,7 @@ def test_masked_batches(tmp_path: Path) -> None:
 
 
 def test_causal_batches_ask_for_the_next_token(tmp_path: Path) -> None:
-    batch = original(tmp_path, "GPT2LMHeadModel").held_out(3, 16, 0)
+    batch = original(tmp_path, "GPT2LMHeadModel").held_out("test", 3, 16, 0)
     assert torch.equal(batch.right[:, :-1], batch.tokens[:, 1:])
     assert torch.equal(batch.chosen[:, :-1], batch.keep[:, 1:])
     assert not bool(batch.chosen[:, -1].any())
@@ -61,8 +61,10 @@ def test_causal_batches_ask_for_the_next_token(tmp_path: Path) -> None:
 
 def test_held_out_text_is_not_learned_from(tmp_path: Path) -> None:
     teacher = original(tmp_path)
-    assert set(teacher.training).isdisjoint(teacher.test)
-    assert sorted(teacher.training + teacher.test) == sorted(documents().texts)
+    splits = [teacher.training, teacher.splits["development"], teacher.splits["test"]]
+    assert sorted(text for split in splits for text in split) == sorted(documents().texts)
+    assert all(splits)
+    assert len({text for split in splits for text in split}) == len(documents().texts)
 
 
 def test_stretches_begin_with_a_sentence_where_one_is_near() -> None:
@@ -123,6 +125,16 @@ def test_what_cannot_be_converted(tmp_path: Path) -> None:
     config = hf.BartConfig(d_model=16, encoder_layers=1, decoder_layers=1, vocab_size=len(WORDS), encoder_ffn_dim=16)
     with pytest.raises(SubquadError, match="BartModel has an encoder and a decoder"):
         pretrained.kind_of(hf.BartModel(config))
+
+
+def test_few_pairs_are_from_all_over_them(tmp_path: Path) -> None:
+    teacher = original(tmp_path)
+    assert teacher.pairs() is None
+    words = [f"w{number}" for number in range(10)]
+    teacher.compare(words, words[::-1], [float(number) for number in range(10)])
+    assert teacher.pairs().scores == [float(number) for number in range(10)]
+    assert teacher.pairs(4).scores == [0.0, 3.0, 6.0, 9.0]
+    assert teacher.pairs(4).second[0].tokens[:, 1].tolist() == [WORDS.index(f"w{9 - number}") for number in (0, 3, 6, 9)]
 
 
 def test_pairs(tmp_path: Path) -> None:

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from subquad.cli import main
-from subquad.report.conversion import answers, cost_table, stage_table, write_conversion_figures, write_conversion_page
+from subquad.report.conversion import (
+    answers,
+    cost_table,
+    length_tables,
+    stage_table,
+    write_conversion_figures,
+    write_conversion_page,
+)
 from subquad.report.conversion_charts import conversion_charts
 from subquad.results import Row, Run
 
@@ -21,11 +28,31 @@ def quality(metric: str = "cosine", *, controls: bool = True) -> list[Row]:
         found.append({**own, **about, "value": value, "low": value - 0.01, "high": min(1.0, value + 0.01)})
     for step in range(100, 700, 100):
         stage = "distilled" if step <= 400 else "tuned"
-        found.append({**own, "stage": stage, "step": step, "elapsed": 0.25 * step, "split": "watched", "value": 0.9})
+        found.append({**own, "stage": stage, "step": step, "elapsed": 0.25 * step, "split": "development", "value": 0.9})
         found.append({"metric": "loss", "recipe": "conversion", "stage": stage, "step": step, "value": 1 / step})
+    found += [{**row, "split": "development", "value": row["value"] - 0.01} for row in found if row.get("split") == "test"]
     if controls:
         about = {"metric": metric, "recipe": "plain fine-tuning", "stage": "tuned", "step": 500, "elapsed": 150.0}
-        found += [{**about, "split": split, "value": 0.85} for split in ("watched", "test")]
+        found += [{**about, "split": split, "value": 0.85} for split in ("development", "test")]
+    return found
+
+
+def decided(*, undone: str = "") -> list[Row]:
+    """Which stages were kept."""
+    about = {"metric": "kept", "recipe": "conversion"}
+    stages = ("swapped", "distilled", "tuned")
+    found: list[Row] = [{**about, "value": float(stage != undone), "stage": stage} for stage in stages]
+    return [found[0], *({**row, "message": f"{row['stage']}: it was judged"} for row in found[1:])]
+
+
+def by_length() -> list[Row]:
+    """Texts of three lengths, the longest of which lie outside of a window."""
+    found: list[Row] = []
+    models = [("conversion", "swapped", 0.2), ("conversion", "tuned", 0.05), ("window alone", "tuned", 0.1)]
+    for recipe, stage, loss in models:
+        for length, outside in ((32, 0.0), (128, 0.5), (512, 0.8)):
+            about = {"recipe": recipe, "stage": stage, "split": "test", "length": length, "outside": outside}
+            found.append({"metric": "cosine by length", "value": 1 - loss * outside, **about})
     return found
 
 
@@ -60,32 +87,91 @@ def run(folder: Path, rows: list[Row]) -> Run:
 
 
 def test_the_table_has_every_stage_and_the_controls() -> None:
-    table = stage_table(quality())
-    assert table.columns == ["recipe", "stage", "steps", "training", "cosine"]
+    table = stage_table([*quality(), *decided()])
+    assert table.columns == ["recipe", "stage", "steps", "training", "kept", "development", "cosine"]
     assert [[cell.text for cell in row] for row in table.rows] == [
-        ["the original", "original", "0", "0 s", "1.000 (0.990 to 1.000)"],
-        ["conversion", "swapped", "0", "0 s", "0.450 (0.440 to 0.460)"],
-        ["conversion", "distilled", "400", "100 s", "0.940 (0.930 to 0.950)"],
-        ["conversion", "tuned", "600", "150 s", "0.955 (0.945 to 0.965)"],
-        ["plain fine-tuning", "tuned", "500", "150 s", "0.850"],
+        ["the original", "original", "0", "0 s", "", "0.990", "1.000 (0.990 to 1.000)"],
+        ["conversion", "swapped", "0", "0 s", "built on", "0.440", "0.450 (0.440 to 0.460)"],
+        ["conversion", "distilled", "400", "100 s", "built on", "0.930", "0.940 (0.930 to 0.950)"],
+        ["conversion", "tuned", "600", "150 s", "kept", "0.945", "0.955 (0.945 to 0.965)"],
+        ["plain fine-tuning", "tuned", "500", "150 s", "kept", "0.850", "0.850"],
     ]
+
+
+def test_the_table_says_what_was_undone() -> None:
+    table = stage_table([*quality(), *decided(undone="tuned")])
+    assert {row[1].text: row[4].text for row in table.rows if row[0].text == "conversion"} == {
+        "swapped": "built on",
+        "distilled": "kept",
+        "tuned": "undone",
+    }
 
 
 def test_answers_in_sentences() -> None:
-    said = answers([*quality(), *costs()])
+    said = answers([*quality(), *decided(), *costs()])
     assert said == [
         "Cosine: tuned 0.955 (0.945 to 0.965), original 1.000, swapped 0.450; controls: plain fine-tuning 0.850.",
+        "Conversion, by development texts: distilled: it was judged.",
+        "Conversion, by development texts: tuned: it was judged.",
         "At 8192 tokens it is 16.4 (13.4 to 20.0) times as fast as before.",
     ]
-    few = [{**row, "value": 0.93} if row["stage"] == "tuned" else row for row in quality(controls=False)]
-    assert answers(few)[1:] == [
-        "It was better before it was tuned (distilled: 0.940): these were too few steps; give more --minutes, or leave the "
-        "second stage out with --tune-steps 0."
-    ]
-    falling = [{**row, "metric": "perplexity", "value": 1 / row["value"]} for row in quality() if row["metric"] == "cosine"]
-    assert len(answers(falling)) == 1  # the less, the better
+    assert answers([*quality(), *decided(undone="tuned")])[0].startswith("Cosine: distilled 0.940 (0.930 to 0.950), ")
+    assert answers(quality())[0].startswith("Cosine: tuned 0.955 ")  # a run that does not say what it kept
     failed = {"metric": "failure", "value": 1.0, "failure": "timeout", "message": "too long", "length": 9, "model": "before"}
     assert answers([failed]) == ["At 9 tokens the model before gave no figures: timeout (too long)."]
+
+
+def test_undone_stages_of_controls_are_said() -> None:
+    control = {"metric": "kept", "value": 0.0, "recipe": "plain fine-tuning", "stage": "tuned", "message": "worse"}
+    assert answers([control]) == ["Plain fine-tuning, by development texts: worse."]
+    assert answers([{**control, "value": 1.0}]) == []
+
+
+def test_what_is_far_is_said() -> None:
+    rows: list[Row] = [*quality(), *decided(), *by_length()]
+    assert answers(rows)[3] == (
+        "Cosine at 512 tokens, 80% of a text outside of what a layer weighs exactly: 0.960; nothing trained 0.840, "
+        "window alone 0.920."
+    )
+    about = {"metric": "far recall", "split": "test", "recipe": "conversion"}
+    rows += [{**about, "stage": stage, "value": value} for stage, value in (("original", 0.5), ("tuned", 0.4))]
+    rows += [{**about, "stage": "tuned", "recipe": "window alone", "value": 0.3}]
+    assert "Far recall: 0.400, original 0.500; controls: window alone 0.300." in answers(rows)
+    within = [{**row, "outside": 0.0} if "outside" in row else row for row in rows]
+    assert "No text was longer than the exact window: nothing is known of what lies beyond it." in answers(within)
+
+
+@pytest.mark.parametrize(("outside", "is_short"), [(0.01, True), (0.3, False)])
+def test_pairs_within_the_window_are_said_to_be(outside: float, is_short: bool) -> None:
+    pairs = {"metric": "spearman", "value": 0.868, "split": "test", "recipe": "conversion", "stage": "tuned"}
+    said = answers([*quality(), *decided(), {**pairs, "outside": outside}])
+    assert any("within the exact window (1% outside)" in sentence for sentence in said) == is_short
+
+
+def test_where_the_time_went_and_what_there_was_none_for() -> None:
+    spent = {"all": 230.0, "measuring": 23.0, "training": 180.0}
+    rows: list[Row] = [{"metric": "duration", "value": value, "what": what, "unit": "s"} for what, value in spent.items()]
+    rows += [
+        {"metric": "left out", "value": None, "message": "to fit into 4 minutes: no spectra of heads"},
+        {"metric": "left out", "value": None, "message": "time and memory are measured up to 128 tokens only"},
+    ]
+    assert answers(rows) == [
+        "Left out to fit into 4 minutes: no spectra of heads.",
+        "Time and memory are measured up to 128 tokens only.",
+        "It took 230 s in all: 180 s of training, 23.0 s (10%) of measuring.",
+    ]
+    assert answers(rows[:2]) == []  # a run that was killed before all of it was told
+
+
+def test_the_table_by_length_says_how_much_is_outside() -> None:
+    (table,) = length_tables([*quality(), *decided(), *by_length()])
+    assert table.columns == ["tokens", "outside", "nothing trained", "conversion", "window alone"]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["32", "0%", "1.000", "1.000", "1.000"],
+        ["128", "50%", "0.900", "0.975", "0.950"],
+        ["512", "80%", "0.840", "0.960", "0.920"],
+    ]
+    assert length_tables(quality()) == []
 
 
 def test_costs_by_length() -> None:
@@ -100,15 +186,19 @@ def test_costs_by_length() -> None:
 
 
 def test_charts_are_drawn_of_what_there_is() -> None:
-    charts = conversion_charts([*quality(), *quality("neighbours"), *heads(), *costs()])
-    assert list(charts) == ["quality", "loss", "attention-divergence", "effective-rank", "seconds", "bytes"]
+    charts = conversion_charts([*quality(), *quality("neighbours"), *by_length(), *heads(), *costs()])
+    assert list(charts) == ["quality", "length", "loss", "attention-divergence", "effective-rank", "seconds", "bytes"]
     both = charts["quality"].to_dict()["concat"]
     assert len(both) == 2
     line = both[0]["layer"][0]["data"]["values"]
     assert [(point["recipe"], point["step"]) for point in line] == [
-        ("conversion", 0),
         *(("conversion", step) for step in range(100, 700, 100)),
+        *(("conversion", step) for step in (0, 400, 600)),
         ("plain fine-tuning", 500),
+    ]
+    points = charts["length"].to_dict()["data"]["values"]
+    assert [(point["model"], point["length"]) for point in points] == [
+        (name, length) for name in ("nothing trained", "conversion", "window alone") for length in (32, 128, 512)
     ]
     maps = charts["attention-divergence"].to_dict()["hconcat"]
     assert [one["title"] for one in maps] == ["swapped", "distilled", "tuned"]
@@ -124,10 +214,19 @@ def test_perplexity_has_a_logarithmic_axis() -> None:
 
 
 def test_the_page_and_the_figures(tmp_path: Path) -> None:
-    runs = [run(tmp_path / "one", [*quality(), *heads(), *costs()]), run(tmp_path / "two", quality(controls=False))]
+    runs = [
+        run(tmp_path / "one", [*quality(), *by_length(), *heads(), *costs()]),
+        run(tmp_path / "two", quality(controls=False)),
+    ]
     write_conversion_page(runs, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    for words in ("minilm: linear (learned)", 'id="chart-quality-1"', 'id="chart-seconds-0"', "times as fast as before"):
+    for words in (
+        "minilm: linear (learned)",
+        'id="chart-quality-1"',
+        'id="chart-length-0"',
+        'id="chart-seconds-0"',
+        "times as fast as before",
+    ):
         assert words in page
     assert 'id="chart-seconds-1"' not in page
     written = list(write_conversion_figures(runs[1:], tmp_path / "figures"))

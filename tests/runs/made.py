@@ -44,7 +44,7 @@ def cheaply() -> Iterator[None]:
         patch.setattr(plan, "context", lambda preload: None)
         patch.setattr(trainings, "_start", Done)
         patch.setitem(copying.SCALES, "tiny", TINY)
-        patch.setattr("subquad.conversion.quality.DRAWS", 10)
+        patch.setattr("subquad.conversion.vectors.DRAWS", 10)
         patch.setattr(CONVERSION_CHECKPOINT_SECONDS, 0.0)
         patch.setattr(checkpoints, "KEEP", 1000)
         patch.setattr(checkpoints.save, "__kwdefaults__", {"keep": 1000})

@@ -17,7 +17,7 @@ TIMES = ("value", "low", "high", "rounds", "failure", "message", "figures")
 def rows_of(run: Run) -> list[dict[str, Any]]:
     """The rows of a training or a conversion without what depends on the machine's speed."""
     rows = [{name: value for name, value in row.items() if name != "elapsed"} for row in run.rows()]
-    return [row | {"value": 0} if row["metric"] == "tokens_per_second" else row for row in rows]
+    return [row | {"value": 0} if row["metric"] in ("tokens_per_second", "duration") else row for row in rows]
 
 
 def cells_of(run: Run) -> Counter[str]:

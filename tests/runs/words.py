@@ -22,5 +22,5 @@ TINY = replace(
     own={},
 )
 """A scale of the experiment on the copy task."""
-CONVERSION_CHECKPOINT_SECONDS = "subquad.conversion.engine.CHECKPOINT_SECONDS"
+CONVERSION_CHECKPOINT_SECONDS = "subquad.conversion.journal.CHECKPOINT_SECONDS"
 """The name of the constant that says how often a conversion writes a checkpoint in the middle of a phase."""

@@ -3,12 +3,14 @@
 import dataclasses
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import psutil
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
@@ -31,7 +33,8 @@ from subquad.conversion.trained import Trained
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
 from subquad.measure.machine import describe, versions
-from subquad.report.conversion import answers, cost_table, stage_table, write_conversion_page
+from subquad.report.conversion import answers, cost_table, length_tables, stage_table, write_conversion_page
+from subquad.report.conversion_charts import by_length
 from subquad.results import Run, place_of
 from subquad.tasks.texts import load_texts, python_topics
 from subquad.types import AttentionOptions
@@ -76,16 +79,16 @@ class Kept(Checked):
 
 def main(arguments: Sequence[str]) -> int:
     """Converts a model, keeps rows and checkpoints, and leaves the model and a page."""
-    given = list(arguments)
+    given, begun = list(arguments), _begun()
     if is_resumed(given):
         resume = parse(Resume, given, prog="subquad convert")
         run = Run.open(resume.resume, "convert")
         with run.writing():
-            return _convert(run, *_opened(run.about), restart=resume.restart)
+            return _convert(run, *_opened(run.about), begun, restart=resume.restart)
     folder, about, opened = describe_run(given)
     run = Run.create(folder, "convert", about)
     with run.writing():
-        return _convert(run, *opened)
+        return _convert(run, *opened, begun)
 
 
 Opened = tuple[Convertible, AttentionOptions, ConversionOptions]
@@ -181,8 +184,21 @@ def _values(options: ConversionOptions) -> dict[str, Any]:
     return {**values, "pairs": None if options.pairs is None else str(options.pairs)}
 
 
+def _begun() -> float:
+    """When the command began, on the monotonic clock: with its process, which loads much before it comes here."""
+    program = Path(sys.argv[0])
+    is_command = "subquad" in (program.name, program.parent.name)  # and not a test or a notebook
+    return time.monotonic() - (time.time() - psutil.Process().create_time() if is_command else 0.0)
+
+
 def _convert(
-    run: Run, original: Convertible, attention: AttentionOptions, options: ConversionOptions, *, restart: bool = False
+    run: Run,
+    original: Convertible,
+    attention: AttentionOptions,
+    options: ConversionOptions,
+    begun: float,
+    *,
+    restart: bool = False,
 ) -> int:
     console = Output()
     console.print(f"The run: {run.folder}", soft_wrap=True)
@@ -195,7 +211,7 @@ def _convert(
                 bar.update(task, completed=done.step, total=done.total, description=_words(done))
 
             seed = run.about["seed"]
-            convert(original, attention, options, run, seed=seed, watch=watch, say=say, restart=restart)
+            convert(original, attention, options, run, seed=seed, watch=watch, say=say, begun=begun, restart=restart)
     except KeyboardInterrupt:
         print(f"subquad: interrupted; go on with: subquad convert --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
         return INTERRUPTED
@@ -206,8 +222,8 @@ def _convert(
 def _results(run: Run, console: Console) -> None:
     rows = run.rows()
     show(stage_table(rows), console)
-    if any("length" in row for row in rows):
-        show(cost_table(rows), console)
+    for table in [*length_tables(rows), *([cost_table(rows)] if by_length(rows) else [])]:
+        show(table, console)
     for sentence in answers(rows):
         console.print(sentence, soft_wrap=True)
     console.print(f"The model: {run.folder / 'model'}", soft_wrap=True)
@@ -218,7 +234,8 @@ def _results(run: Run, console: Console) -> None:
 
 
 DEEDS = {
-    "measure": "measuring",
+    "look": "measuring the original",
+    "swap": "measuring with nothing trained",
     "calibrate": "calibrating",
     "match": "matching layers",
     "choose": "choosing layers",
@@ -230,5 +247,5 @@ DEEDS = {
 
 def _words(done: Progress) -> str:
     judged = [f"{each.metric} {each.value:.3f}" for each in done.judged[:2]]
-    loss = [f"loss {done.loss:.4g}"] if done.step else []
+    loss = [] if done.loss is None else [f"loss {done.loss:.4g}"]
     return f"{done.recipe}: {', '.join([DEEDS[done.does], *loss, *judged])}"

@@ -14,6 +14,9 @@ from subquad.types import AttentionOptions
 Kind = Literal["encoder", "masked", "causal"]
 """What a model gives: vectors, the tokens that were taken out of a text, or the next token of one."""
 
+Split = Literal["development", "test"]
+"""Text that nobody learns from: the one to decide by, and the one to tell by what came of it."""
+
 Goal = Literal["hidden", "logits", "task"]
 """What is tuned for: the original's hidden states, its predictions, or the text itself."""
 
@@ -63,8 +66,8 @@ class Convertible(Protocol):
         """Stretches of the text to learn from, about so many tokens together."""
         ...
 
-    def held_out(self, count: int, length: int, seed: int) -> MaskedBatch:
-        """Stretches of the text that is held out: so many, unless it is settled which ones they are."""
+    def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
+        """Stretches of a text that is held out: so many, unless it is settled which ones they are."""
         ...
 
     def outputs(self, model: nn.Module, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
@@ -75,16 +78,21 @@ class Convertible(Protocol):
         """A vector for each text, of the last hidden states."""
         ...
 
-    def pairs(self) -> "Pairs | None":
-        """Sentences that people have compared, where some are given."""
+    def pairs(self, most: int | None = None) -> "Pairs | None":
+        """Sentences that people have compared, where some are given: all, or at most so many from all over them."""
         ...
 
     def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
         """Leaves a student with these mechanisms for others to load."""
         ...
 
-    def costs(self, folder: Path, lengths: Sequence[int]) -> Iterator[Row]:
-        """Time and memory against the length of a text, of the original and of the student in a folder."""
+    @property
+    def has_costs(self) -> bool:
+        """Whether there is something that measures its time and memory."""
+        ...
+
+    def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
+        """Time and memory of a text of a length, of the original and of the student in a folder, in about some seconds."""
         ...
 
 
@@ -94,3 +102,8 @@ class Pairs(NamedTuple):
     first: list[MaskedBatch]
     second: list[MaskedBatch]
     scores: list[float]
+
+
+def some_of(batch: MaskedBatch, rows: slice) -> MaskedBatch:
+    """Some texts of a batch."""
+    return MaskedBatch(*(part[rows] for part in batch))

@@ -1,6 +1,7 @@
 """Time and memory of a model before and after a conversion, against the length of a text."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,37 +16,32 @@ from subquad.measure import workers
 from subquad.measure.timing import median
 from subquad.results import Row
 
-LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 TINY = 8  # tokens, to warm up
 TURNS = 3
-"""Of each model at each length, at least."""
+"""Of each model, at least."""
+TURN_SECONDS, RUN_SECONDS = 2.0, 120.0
+"""Longest time for turns beyond the fewest, and for one run."""
 
 
 def costs(
-    before: str | Path,
-    after: str | Path,
-    lengths: Sequence[int] = LENGTHS,
-    *,
-    threads: int = 1,
-    seconds: float = 2.0,
-    run_seconds: float = 120.0,
+    before: str | Path, after: str | Path, length: int, seconds: float = math.inf, *, threads: int = 1
 ) -> Iterator[Row]:
-    """Seconds and peak bytes of one text through two models in folders, for each length, the models taking turns.
+    """Seconds and peak bytes of one text of a length through two models in folders, the models taking turns.
 
     Each is in a process of its own, which loads it, gives it enough positions (`extend_positions`), and runs it without its
-    head: logits over a vocabulary would be most of what is measured. `seconds` is the time for turns beyond the fewest. What
-    takes longer than `run_seconds`, or more memory than half of what is free, leaves a row that says so.
+    head: logits over a vocabulary would be most of what is measured. What takes longer than `seconds` or two minutes for one
+    run, or more memory than half of what is free, leaves a row that says so.
     """
     workers.context(["torch", "transformers", __name__])
-    limits = workers.Limits(psutil.virtual_memory().available // 2, run_seconds, seconds, threads, least_turns=TURNS)
-    given = {"before": before, "after": after}
-    for length in lengths:
-        candidates = {
-            which: workers.Candidate(partial(_work, path, length), partial(_work, path, TINY))
-            for which, path in given.items()
-        }
-        for which, outcome in workers.visit(candidates, limits).items():
-            yield from _rows(outcome, {"length": length, "model": which, "threads": threads})
+    memory = psutil.virtual_memory().available // 2
+    run, turns = min(RUN_SECONDS, seconds), min(TURN_SECONDS, seconds / 4)
+    candidates = {
+        which: workers.Candidate(partial(_work, path, length), partial(_work, path, TINY))
+        for which, path in (("before", before), ("after", after))
+    }
+    found = workers.visit(candidates, workers.Limits(memory, run, turns, threads, least_turns=TURNS))
+    for which, outcome in found.items():
+        yield from _rows(outcome, {"length": length, "model": which, "threads": threads})
 
 
 def _rows(outcome: workers.Outcome, about: Mapping[str, Any]) -> Iterator[Row]:

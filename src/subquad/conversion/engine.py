@@ -1,44 +1,38 @@
 """The conversion from its first phase to its last. What a step does depends on the seed and its number only.
 
 So it can be killed at any time and goes on as if it had not been: a checkpoint says which phase it is of, how far that has
-come, and what was decided on the way (how many steps fit into the time, which layers stay exact).
+come, and what was decided on the way (how much is measured, which model is the best so far, which layers stay exact).
 """
 
-import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
-from subquad.checking import NonNegative, Whole, read
 from subquad.conversion import matching
+from subquad.conversion.budget import Budget
 from subquad.conversion.convertible import Convertible
-from subquad.conversion.goals import GOALS, find_goal
+from subquad.conversion.goals import find_goal
+from subquad.conversion.journal import Journal
+from subquad.conversion.judging import Judge
+from subquad.conversion.kept import STAGE_NAMES, Models
 from subquad.conversion.options import ConversionOptions
-from subquad.conversion.quality import Judged, Quality
-from subquad.conversion.recipes import CONVERSION, EXACT, Phase, Recipe, phases, recipes
-from subquad.conversion.schedule import CYCLE, TIMED, length_of, planned, share
+from subquad.conversion.plan import Plan, left_out, make_plan, whole_plan
+from subquad.conversion.quality import Quality
+from subquad.conversion.recipes import TRAINED, Phase, phases, recipes
+from subquad.conversion.schedule import planned, share
+from subquad.conversion.sight import sight_of
+from subquad.conversion.stand import Stand
+from subquad.conversion.steps import Batches, NotFiniteError, Steps
+from subquad.conversion.students import Students
+from subquad.conversion.vectors import Judged
 from subquad.errors import SubquadError
-from subquad.results import Row, Run
-from subquad.tasks.mlm.masking import MaskedBatch
+from subquad.results import Run
 from subquad.training import checkpoints
-from subquad.training.loop import BATCH, generator
-from subquad.training.resuming import FOLDER, find_start, go_back, start_over
+from subquad.training.resuming import start_over
 from subquad.types import AttentionOptions
-
-MATCHED = 0.3
-"""The share of a recipe's time that its first stage has."""
-WATCHED = 6
-"""How often quality is looked at in a stage."""
-CHECKPOINT_SECONDS = 60.0
-FIRST = 2
-"""Clock of the first checkpoint: the original has been measured, and the first recipe has its model."""
-CALIBRATED = 12  # batches that calibration, and the choice of layers, look at
-PLACES, LOOKED = 20, 21  # streams of random numbers
 
 
 class Progress(NamedTuple):
@@ -47,23 +41,9 @@ class Progress(NamedTuple):
     recipe: str
     does: str
     step: int
-    total: int | None  # not known at first, where steps are to fit into a time
-    loss: float
+    total: int | None  # None where it does not come in steps
+    loss: float | None
     judged: Sequence[Judged]
-
-
-@dataclass
-class Stand:
-    """How far a conversion has come."""
-
-    phase: Whole = 0
-    step: Whole = 0  # of the phase
-    taken: Whole = 0  # steps of the recipe, in its phases before
-    clock: Whole = 0  # ticks with every step and phase, so that rows and checkpoints can be put in order
-    elapsed: NonNegative = 0.0  # seconds of the recipe's training
-    timed: list[NonNegative] = field(default_factory=list)  # seconds of the phase's steps, if they are to fit into a time
-    steps: dict[str, Whole] = field(default_factory=dict)  # that phases were found to have
-    kept: list[Whole] = field(default_factory=list)  # layers that stay exact
 
 
 def convert(
@@ -75,17 +55,21 @@ def convert(
     seed: int,
     watch: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda words: None,
+    now: Callable[[], float] = time.monotonic,
+    begun: float | None = None,
     restart: bool = False,
 ) -> None:
     """Converts from where the run stands, keeps rows and checkpoints, and leaves the model in the run's folder.
 
-    With `restart`, what the run has so far is deleted first.
+    `begun` is when the command began, by the clock `now`: loading what is converted is part of the minutes. With `restart`,
+    what the run has so far is deleted first.
     """
     if restart:
         start_over(run)
         shutil.rmtree(run.folder / "model", ignore_errors=True)
-    conversion = _Conversion(original, attention, options, run, seed, watch, say)
-    conversion.go_on()
+    has_costs = original.has_costs and bool(options.cost_lengths)
+    budget = Budget(60 * options.minutes, now, now() if begun is None else begun, has_costs=has_costs)
+    _Conversion(original, attention, options, run, seed, budget, watch, say).go_on()
 
 
 def check(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
@@ -114,158 +98,158 @@ class _Conversion:
         options: ConversionOptions,
         run: Run,
         seed: int,
+        budget: Budget,
         watch: Callable[[Progress], None],
         say: Callable[[str], None],
     ) -> None:
-        self.original, self.options, self.run, self.seed = original, options, run, seed
-        self.watch, self.say = watch, say
-        self.goal = find_goal(original, options.goal)
-        self.quality = Quality(original, options.texts, seed)
-        self.layers = len(original.mechanisms(original.teacher))
-        self.stand = Stand(kept=sorted({layer % self.layers for layer in options.keep_layers}))
+        self.original, self.attention, self.options, self.run, self.seed = original, attention, options, run, seed
+        self.budget, self.watch, self.say = budget, watch, say
+        self.goal, self.students = find_goal(original, options.goal), Students(original, seed)
+        exact = sorted({layer % self.students.layers for layer in options.keep_layers})
         self.recipes = recipes(attention, self.goal, controls=options.controls)
-        first = original.mechanisms(self._fresh(self.recipes[0]))
+        first = original.mechanisms(self.students.fresh(self.recipes[0], exact))
         self.phases = phases(
             self.recipes,
             calibrates=any(map(matching.calibrates, first)),
             matches=any(True for attend in first for _ in attend.parameters()),
             chooses=options.keep_worst > 0,
-            costs=bool(options.cost_lengths),
         )
-        self.model: nn.Module | None = None
-        self.waiting: list[Row] = []
-        self.saved = time.monotonic()
+        self.journal = Journal(run, Stand(exact=exact, spent=budget.spent), budget, seed, len(self.phases), say)
+        self.is_timed = any(self._steps(phase) is None for phase in self.phases if phase.does in TRAINED)
+        self.models = Models(self.students, self.journal)
+
+    @property
+    def stand(self) -> Stand:
+        """How far it has come."""
+        return self.journal.stand
 
     def go_on(self) -> None:
         """Every phase that is left."""
-        checkpoint = self._resume()
+        checkpoint = self.journal.load(self._put_back)
+        if checkpoint is None:
+            self.models.model = self.models.best = None
+        self._plan()
         while self.stand.phase < len(self.phases):
             phase = self.phases[self.stand.phase]
             self.stand.clock += not self.stand.step  # a phase that is gone on with has ticked already
-            if phase.does == "start":
-                self.model = self._fresh(phase.recipe)
-                self.stand.taken, self.stand.elapsed = 0, 0.0
-            elif phase.does in ("match", "tune"):
+            self._tell(phase)
+            if phase.does in TRAINED:
                 self._train(phase, checkpoint)
             else:
                 _DEEDS[phase.does](self, phase)
             checkpoint = None
-            self.stand.taken += self.stand.step
-            self.stand.phase, self.stand.step, self.stand.timed = self.stand.phase + 1, 0, []
-            self._checkpoint(None)
+            self.stand.end_phase()
+            self.journal.save(self.models.modules())
 
-    def measure(self, phase: Phase) -> None:
-        """On all held-out texts, and head by head."""
-        model = self.original.teacher if phase.stage == "original" else self._model
-        self._tell(phase, 0, None, math.nan, ())
-        for judged in self.quality.judge(model, whole=True):
-            self._keep(phase, {**judged.row(), "split": "test"})
-        if phase.recipe.name == CONVERSION:
-            for row in self.quality.heads(model):
-                self._keep(phase, row)
+    def _plan(self) -> None:
+        """Settles how much is measured. A run that goes on keeps to what was settled when it began."""
+        if self.stand.plan is None:
+            whole = self.stand.plan = whole_plan(self.original, self.options)
+            if self.is_timed:
+                self._tell(self.phases[0])
+                student = self.students.fresh(self.recipes[0], self.stand.exact)
+                reach = sight_of(self.attention).reach
+                fitted = make_plan(whole, self.original, student, self.budget, self.phases, reach)
+                self.stand.plan, self.stand.guess = fitted
+                if words := left_out(self.stand.plan, whole):
+                    self.journal.leave_out(self.phases[0], f"to fit into {self.options.minutes:g} minutes: {words}")
+        quality = Quality(self.original, self.plan, sight_of(self.attention), self.seed)
+        self.judge = Judge(self.original, quality, self.budget, self.journal)
+
+    @property
+    def batches(self) -> Batches:
+        """Texts to learn from."""
+        return Batches(self.original, self.plan, self.seed)
+
+    @property
+    def plan(self) -> Plan:
+        """How much is measured and learned from at a time."""
+        assert self.stand.plan is not None, "it is settled before the first phase"
+        return self.stand.plan
+
+    # What is done in each phase.
+
+    def look(self, phase: Phase) -> None:
+        """The original, as it is."""
+        self.judge.develop(phase, self.original.teacher)
+        self.judge.test(phase, self.original.teacher)
+
+    def swap(self, phase: Phase) -> None:
+        """The attention is put in, and nothing is trained."""
+        self.stand.begin_recipe()
+        self.models.take(self.students.fresh(phase.recipe, self.stand.exact), phase, self.judge)
 
     def calibrate(self, phase: Phase) -> None:
         """All layers at once."""
-        self._tell(phase, 0, None, math.nan, ())
-        matching.calibrate(self.original, self._model, self._looked(), self._converted(phase.recipe), self.seed)
+        self.models.begin_stage()
+        layers = self.students.converted(phase.recipe, self.stand.exact)
+        matching.calibrate(self.original, self.models.current, self.batches.looked_at(), layers, self.seed)
+        self.models.look(phase, self.judge)
+        self.models.settle(phase, self.judge)
 
     def choose(self, phase: Phase) -> None:
         """The layers that are followed worst get their exact attention back; the others keep what they learned."""
-        self._tell(phase, 0, None, math.nan, ())
-        found = matching.divergences(self.original, self._model, self._looked(), self._converted(phase.recipe), self.seed)
+        layers = self.students.converted(phase.recipe, self.stand.exact)
+        found = matching.divergences(self.original, self.models.current, self.batches.looked_at(), layers, self.seed)
         worst = sorted(found, key=lambda layer: -found[layer])[: self.options.keep_worst]
-        before = self._model
-        self.stand.kept = sorted(worst)
-        self.model = self._fresh(phase.recipe)
-        learned = self.original.mechanisms(before)
-        for layer, attend in enumerate(self.original.mechanisms(self.model)):
-            if layer not in self.stand.kept:
-                attend.load_state_dict(learned[layer].state_dict())
-        self.say(f"stays exact: {', '.join(f'layer {layer} (divergence {found[layer]:.3f})' for layer in self.stand.kept)}")
+        self.stand.exact = sorted(worst)
+        self.say(f"stays exact: {', '.join(f'layer {layer} (divergence {found[layer]:.3f})' for layer in self.stand.exact)}")
+        self.models.take(self.students.give_back(self.models.current, phase.recipe, self.stand.exact), phase, self.judge)
 
     def save(self, phase: Phase) -> None:
         """For others to load."""
-        self.original.save(self._model, self._attention(phase.recipe), self.run.folder / "model")
+        attention = self.students.attention(phase.recipe, self.stand.exact)
+        self.original.save(self.models.current, attention, self.run.folder / "model")
 
     def cost(self, phase: Phase) -> None:
-        """Time and memory of the original and of what became of it."""
-        for row in self.original.costs(self.run.folder / "model", self.options.cost_lengths):
-            self._tell(phase, 0, None, math.nan, ())
-            self._keep(phase, row)
+        """Time and memory of the original and of what became of it; and where the time of the conversion went."""
+        self.judge.cost(phase, self.run.folder / "model", sorted(self.options.cost_lengths), is_timed=self.is_timed)
+        spent = self.stand.spent
+        for what, seconds in (("all", self.budget.elapsed), ("measuring", spent.measuring), ("training", spent.training)):
+            self.journal.keep(phase, {"metric": "duration", "value": seconds, "unit": "s", "what": what})
 
     def _train(self, phase: Phase, checkpoint: checkpoints.Checkpoint | None) -> None:
-        """A stage of many steps."""
-        stand, key = self.stand, f"{phase.recipe.name}, {phase.stage}"
-        optimizer = self._optimizer(phase)
+        """Many steps, of whose models the best is kept."""
+        stand = self.stand
+        if not stand.step:
+            self.models.begin_stage()
+            stand.allowed = self.budget.for_training(phase, self.phases[stand.phase :], self.phases, self.plan.watched)
+        steps = self._updates(phase)
         if checkpoint is not None and stand.step:
-            checkpoints.restore(checkpoint, self._model, optimizer)
-        rates = [group["lr"] for group in optimizer.param_groups]
-        given = self._steps(phase)
-        total = stand.steps.get(key, given)
+            checkpoints.restore(checkpoint, self.models.modules(), steps.optimizer)
         judged: Sequence[Judged] = ()
-        while total is None or stand.step < total:
-            begun = time.perf_counter()
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * share(stand.step, total)
+        while stand.step < (total := self._total(phase)):
+            begun = self.budget.now()
             try:
-                loss = self._step(phase, optimizer)
-            except (_NotFiniteError, SubquadError):  # also of a mechanism, which was given what is no number
+                loss = steps.take(stand.taken + stand.step, share(stand.step, total))
+                stand.count_step(self.budget.now() - begun)
+                self.journal.keep(phase, {"metric": "loss", "value": loss})
+                if self.plan.watched * stand.step >= (stand.looks + 1) * total:
+                    judged = self.models.look(phase, self.judge)
+            except (NotFiniteError, SubquadError):  # also of a mechanism, which was given what is no number
                 raise self._lost(phase) from None
-            seconds = time.perf_counter() - begun
-            stand.step, stand.clock, stand.elapsed = stand.step + 1, stand.clock + 1, stand.elapsed + seconds
-            self._keep(phase, {"metric": "loss", "value": loss})
-            if given is None:
-                stand.timed.append(seconds)
-                if stand.step >= TIMED and (stand.step - TIMED) % len(CYCLE) == 0:
-                    total = stand.steps[key] = planned(stand.timed, self._seconds(phase) + sum(stand.timed))
-            if total is not None and (stand.step % max(1, total // WATCHED) == 0 or stand.step == total):
-                judged = self._glance(phase)
-            self._tell(phase, stand.step, total, loss, judged)
-            if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
-                self._checkpoint(optimizer)
+            self._tell(phase, total, loss, judged)
+            if self.journal.is_due:
+                self.journal.save(self.models.modules(), steps.optimizer)
+        self._end_training(phase)
 
-    def _step(self, phase: Phase, optimizer: torch.optim.Optimizer) -> float:
-        """One update."""
-        optimizer.zero_grad(set_to_none=True)
-        loss = self._backward(phase)
-        if not math.isfinite(loss):
-            raise _NotFiniteError
-        if phase.does == "tune":
-            every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            nn.utils.clip_grad_norm_(every, self.options.clip)
-        optimizer.step()
-        return loss
+    def _updates(self, phase: Phase) -> Steps:
+        layers = self.students.converted(phase.recipe, self.stand.exact)
+        return Steps(self.batches, self.models.current, phase, self.options, self.goal, layers)
 
-    def _lost(self, phase: Phase) -> SubquadError:
-        return SubquadError(
-            f"{phase.recipe.name} came to numbers that are not finite by step {self.stand.step + 1}; what it was before is "
-            f"kept in {self.run.folder}: try again with a lower --{phase.does}-rate"
-        )
-
-    def _backward(self, phase: Phase) -> float:
-        """Adds the gradients of one batch, and gives its loss."""
-        number = self.stand.taken + self.stand.step
-        batch = self._batch(number)
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"):
-            if phase.does == "match":
-                drawing = generator(self.seed, PLACES, number)
-                return matching.match_step(self.original, self._model, batch, self._converted(phase.recipe), drawing)
-            goal = "task" if phase.recipe.name == EXACT else self.goal
-            loss = GOALS[goal](self.original, self._model, batch)
-        torch.autograd.backward(loss)
-        return float(loss.detach())
-
-    def _optimizer(self, phase: Phase) -> torch.optim.Optimizer:
-        """Mechanisms have a rate of their own. The first stage trains nothing else, the second no embeddings."""
-        mechanisms = self.original.mechanisms(self._model)
-        maps = [parameter for attend in mechanisms for parameter in attend.parameters()]
-        if phase.does == "match":
-            return torch.optim.Adam(maps, lr=self.options.match_rate)
-        apart = {id(parameter) for parameter in maps}
-        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        rest = [parameter for parameter in trained if id(parameter) not in apart]
-        groups = [{"params": rest, "lr": self.options.tune_rate}, {"params": maps, "lr": self.options.map_rate}]
-        return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+    def _end_training(self, phase: Phase) -> None:
+        """A stage without a step is as if it had not been."""
+        stand = self.stand
+        if stand.step:
+            if stand.looked != stand.step:
+                self.models.look(phase, self.judge)
+            self.models.settle(phase, self.judge)
+            return
+        self.models.best = None
+        if self._steps(phase) is None:
+            seconds = f"a step takes about {stand.guess:.2g} s, and there are {stand.allowed:.2g} s"
+            words = f"{phase.recipe.name} has no time for {STAGE_NAMES[phase.does]}: {seconds}"
+            self.journal.leave_out(phase, f"{words}; give more --minutes or a shorter --length")
 
     def _steps(self, phase: Phase) -> int | None:
         """As many as were asked for. A control has those of both stages."""
@@ -276,97 +260,43 @@ class _Conversion:
             return second
         return second + (first or 0)
 
-    def _seconds(self, phase: Phase) -> float:
-        """That a phase has left: of the first stage a share of the recipe's time, of the second what is left of it."""
-        every = 60.0 * self.options.minutes / len(self.recipes)
-        return (MATCHED * every if phase.does == "match" else every) - self.stand.elapsed
+    def _total(self, phase: Phase) -> int:
+        """How many steps a phase has, as it seems now."""
+        asked = self._steps(phase)
+        return planned(self.stand.timed, self.stand.allowed, self.stand.guess) if asked is None else asked
 
-    def _batch(self, number: int, stream: int = BATCH) -> MaskedBatch:
-        """An encoder reads texts of any length; a language model is trained, and measured, on full ones."""
-        longest = self.original.longest
-        length = length_of(number, longest) if self.original.kind == "encoder" else longest
-        seed = generator(self.seed, stream, number).initial_seed()
-        return self.original.batch(self.options.batch_tokens, length, seed)
+    def _lost(self, phase: Phase) -> SubquadError:
+        step = max(1, self.stand.step)
+        return SubquadError(
+            f"{phase.recipe.name} came to numbers that are not finite by step {step}; what it was before is kept in "
+            f"{self.run.folder}: try again with a lower --{phase.does}-rate"
+        )
 
-    def _looked(self) -> list[MaskedBatch]:
-        """Texts to learn from, to set or to choose something by."""
-        return [self._batch(number, LOOKED) for number in range(CALIBRATED)]
+    # What is told and kept.
 
-    def _glance(self, phase: Phase) -> Sequence[Judged]:
-        """Quality on few texts, in mid-stage."""
-        try:
-            judged = self.quality.judge(self._model, whole=False)
-        except SubquadError:
-            raise self._lost(phase) from None
-        for each in judged:
-            self._keep(phase, {**each.row(), "split": "watched"})
-        return judged
-
-    def _attention(self, recipe: Recipe) -> list[AttentionOptions | None]:
-        return [None if layer in self.stand.kept else recipe.attention for layer in range(self.layers)]
-
-    def _converted(self, recipe: Recipe) -> list[int]:
-        return [layer for layer, options in enumerate(self._attention(recipe)) if options is not None]
-
-    def _fresh(self, recipe: Recipe) -> nn.Module:
-        """The gradients of embeddings, which stay, would be as large as the vocabulary."""
-        model = self.original.student(self._attention(recipe), self.seed)
-        for parameter in self.original.embeddings(model):
-            parameter.requires_grad_(False)
-        return model
-
-    @property
-    def _model(self) -> nn.Module:
-        assert self.model is not None, "a recipe starts with its model"
-        return self.model
-
-    def _tell(self, phase: Phase, step: int, total: int | None, loss: float, judged: Sequence[Judged]) -> None:
-        self.watch(Progress(phase.recipe.name, phase.does, step, total, loss, judged))
-
-    def _keep(self, phase: Phase, row: Row) -> None:
-        """With what it is of. `at` puts rows and checkpoints in order."""
-        step = self.stand.taken + self.stand.step
-        about = {"recipe": phase.recipe.name, "stage": phase.stage, "step": step, "elapsed": self.stand.elapsed}
-        self.waiting.append({**row, **about, "at": self.stand.clock})
-
-    def _checkpoint(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Writes rows first, so that a checkpoint has all rows that it counts."""
-        self.run.append(self.waiting)
-        self.waiting, self.saved = [], time.monotonic()
-        if self.model is not None:
-            about: dict[str, Any] = {"seed": self.seed, "rows": self.run.count_rows()}
-            about |= {"phases": len(self.phases), "stand": asdict(self.stand)}
-            checkpoints.save(self.run.folder / FOLDER, self.stand.clock, self.model, optimizer, about)
-
-    def _resume(self) -> checkpoints.Checkpoint | None:
-        """Puts the newest checkpoint back and takes later rows out, which will come again."""
-        fresh = self.stand
-        start = find_start(self.run, self._put_back, counter="at", first=FIRST)
-        for complaint in start.complaints:
-            self.say(complaint)
-        go_back(self.run, start)
-        if start.checkpoint is None:
-            self.stand, self.model = fresh, None
-        return start.checkpoint
+    def _tell(
+        self, phase: Phase, total: int | None = None, loss: float | None = None, judged: Sequence[Judged] = ()
+    ) -> None:
+        self.watch(Progress(phase.recipe.name, phase.does, self.stand.step, total, loss, judged))
 
     def _put_back(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Takes up a checkpoint. Raises `SubquadError` for one that does not fit."""
         where = f"the checkpoint of step {checkpoint.step}: its stand"
-        self.stand, self.model = read(Stand, checkpoint.about.get("stand"), where), None
-        if self.stand.phase > len(self.phases) or any(layer >= self.layers for layer in self.stand.kept):
+        stand = self.journal.stand = Stand.read(checkpoint.about.get("stand"), where)
+        self.models.model = self.models.best = None
+        if stand.phase > len(self.phases) or any(layer >= self.students.layers for layer in stand.exact):
             raise SubquadError(f"{where} is not of a conversion with these options")
-        if self.stand.phase < len(self.phases) and (phase := self.phases[self.stand.phase]).does != "start":
-            self.model = self._fresh(phase.recipe)
-            checkpoints.check_fit(checkpoint, self.model, self._optimizer(phase) if self.stand.step else None)
-            checkpoints.restore(checkpoint, self.model)
-
-
-class _NotFiniteError(Exception):
-    """A loss that is no number."""
+        if stand.phase < len(self.phases) and (phase := self.phases[stand.phase]).does != "swap":
+            last = phase if stand.step else self.phases[stand.phase - 1]  # time and memory come after another recipe's model
+            model = self.models.model = self.students.fresh(last.recipe, stand.exact)
+            self.models.best = self.students.copy(model) if stand.step else None
+            optimizer = self._updates(phase).optimizer if stand.step else None
+            checkpoints.restore(checkpoint, self.models.modules(), optimizer)
 
 
 _DEEDS: dict[str, Callable[[Any, Phase], None]] = {
-    "measure": _Conversion.measure,
+    "look": _Conversion.look,
+    "swap": _Conversion.swap,
     "calibrate": _Conversion.calibrate,
     "choose": _Conversion.choose,
     "save": _Conversion.save,

@@ -14,9 +14,9 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 class ConversionOptions(Checked):
     """Two stages: each layer's mechanism learns to do what the exact attention does, then the whole model is tuned."""
 
-    minutes: Positive = 20.0  # of training, shared equally by the conversion and its controls; measuring comes on top
+    minutes: Positive = 20.0  # in all: measuring has at most a fifth, the conversion and its controls share the rest equally
     steps: Whole | None = None  # of the first stage, in the place of a share of the minutes
-    tune_steps: Whole | None = None  # of the second stage
+    tune_steps: Whole | None = None  # of the second stage; with both given, minutes limit nothing
     goal: Goal | None = None  # of the second: hidden states for an encoder, its task for a language model, unless told
     batch_tokens: Count = 2048  # in a step
     keep_layers: tuple[Place, ...] = ()  # that stay exact, counted from 0, or from the end if negative

@@ -1,6 +1,7 @@
 """Models of Hugging Face as something to convert: encoders, masked and causal language models."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from subquad.attention import Softmax
-from subquad.conversion.convertible import Kind, Outputs, Pairs
+from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
 from subquad.conversion.costs import costs
 from subquad.conversion.stretches import draw_stretches
 from subquad.errors import SubquadError
@@ -39,6 +40,8 @@ Pooling = Literal["mean", "cls", "max"]
 class Pretrained:
     """A model of Hugging Face with its tokenizer, and the text that it is converted on."""
 
+    has_costs = True
+
     def __init__(self, path: str | Path, documents: Documents, *, seed: int = 0, length: int | None = None) -> None:
         """`length` is that of the longest stretches: as many tokens as the model takes, unless told."""
         model, self.tokenizer = load_with_tokenizer(path)
@@ -53,9 +56,9 @@ class Pretrained:
         if self.longest < 8 or (takes is not None and self.longest > takes):
             raise SubquadError(f"--length is {self.longest}, but must be from 8 to the {takes} tokens that the model takes")
         splits = split_texts(documents, seed)
-        self.training, self.test = splits.train, [*splits.development, *splits.test]
+        self.training, self.splits = splits.train, {"development": splits.development, "test": splits.test}
         self.pooling = _pooling(path)
-        self.comparisons: Pairs | None = None
+        self.compared: list[tuple[str, str, float]] = []
         self.teacher: Any = swap(model, Softmax(), layers=[])
         for parameter in self.teacher.parameters():
             parameter.requires_grad_(False)
@@ -90,8 +93,8 @@ class Pretrained:
     def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
         return self._stretches(self.training, max(1, tokens // length), length, seed)
 
-    def held_out(self, count: int, length: int, seed: int) -> MaskedBatch:
-        return self._stretches(self.test, count, length, seed)
+    def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
+        return self._stretches(self.splits[split], count, length, seed)
 
     def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
         given: dict[str, Any] = {"input_ids": batch.tokens, "output_hidden_states": True}
@@ -113,13 +116,17 @@ class Pretrained:
         real = keep[..., None].to(hidden.dtype)
         return (hidden * real).sum(1) / real.sum(1)
 
-    def pairs(self) -> Pairs | None:
-        return self.comparisons
+    def pairs(self, most: int | None = None) -> Pairs | None:
+        if not self.compared:
+            return None
+        some = self.compared[:: 1 if most is None else math.ceil(len(self.compared) / max(1, most))]
+        first, second, scores = zip(*some, strict=True)
+        sides = [[self.encode(list(part)) for part in _parts(side, 64)] for side in (first, second)]
+        return Pairs(sides[0], sides[1], list(scores))
 
     def compare(self, first: Sequence[str], second: Sequence[str], scores: Sequence[float]) -> None:
         """Takes sentences that people have compared."""
-        sides = [[self.encode(list(part)) for part in _parts(side, 64)] for side in (first, second)]
-        self.comparisons = Pairs(sides[0], sides[1], list(scores))
+        self.compared = list(zip(first, second, scores, strict=True))
 
     def save(self, model: Any, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
         try:
@@ -132,8 +139,8 @@ class Pretrained:
         except OSError as error:
             raise SubquadError(f"cannot write {folder}: {error.strerror or error}; make room, then go on") from None
 
-    def costs(self, folder: Path, lengths: Sequence[int]) -> Iterator[Row]:
-        return costs(self.path, folder, lengths)
+    def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
+        return costs(self.path, folder, length, seconds)
 
     def encode(self, texts: list[str], length: int | None = None) -> MaskedBatch:
         """Texts as the model reads them, cut to a length, of which nothing is to be found."""

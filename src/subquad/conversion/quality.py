@@ -1,123 +1,180 @@
-"""How much of the original is left in a converted model, on text that nobody learned from."""
+"""How much of the original is left in a converted model, on text that nobody learned from.
+
+Development texts decide which stage of a conversion is kept. Test texts decide nothing: they only tell what came of it.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
-from scipy import stats
 from torch import Tensor, nn
 
-from subquad.attention.looking import watched
-from subquad.conversion.convertible import Convertible
-from subquad.conversion.matching import diverge
-from subquad.errors import SubquadError
-from subquad.measure.spectrum import effective_rank, singular_values
+from subquad.conversion.convertible import Convertible, Pairs, Split, some_of
+from subquad.conversion.heads import head_rows
+from subquad.conversion.plan import Plan
+from subquad.conversion.sight import Change, Sight, change, far_tokens
+from subquad.conversion.vectors import (
+    FEW,
+    Figure,
+    Judged,
+    compare_similarities,
+    compare_vectors,
+    mean_figure,
+    rank_correlation,
+)
 from subquad.results import Row
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.masking import MaskedBatch
 
-USUAL = 256  # tokens of the longest of the texts whose vectors are compared; those of the model's longest are by themselves
-SHORTEST, LENGTHS = 8, 5  # tokens; how many lengths there are at most, each half of the one before
-NEIGHBOURS = 10
-PAIRS = 500  # of texts, whose likeness is compared
-LONG = 8  # so many times fewer texts of the longest length
-WATCHED = 5  # so many times fewer texts while a stage is under way
-LOOKED = 4  # texts whose attention matrices are compared
-TOKENS = 8192  # that a model reads at a time,
-SPOKEN = 1024  # and where it says something of each of them, of which logits are as many as the vocabulary
-DRAWS = 400  # of the bootstrap
-HELD_OUT, TAKEN = 10_001, 10_002  # what held-out text is drawn by, beside the seed
-
-
-class Judged(NamedTuple):
-    """A figure, and the ends of its 95% interval where they are known."""
-
-    metric: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def row(self) -> Row:
-        """As it is kept."""
-        ends = {} if self.low is None else {"low": self.low, "high": self.high}
-        return {"metric": self.metric, "value": self.value, **ends}
-
-
-class Figure(NamedTuple):
-    """What is computed of some of so many things, or of all of them."""
-
-    metric: str
-    size: int
-    of: Callable[[Int[ndarray, "some"]], float]
-
-    def judged(self, *, interval: bool = True) -> Judged:
-        """Of all; with the middle 95% over draws of as many, with replacement, where an interval is wanted."""
-        drawing = np.random.default_rng(0)
-        drawn = [self.of(drawing.integers(self.size, size=self.size)) for _ in range(DRAWS if interval else 0)]
-        ends = [float(end) for end in np.quantile(drawn, [0.025, 0.975])] if drawn else []
-        return Judged(self.metric, self.of(np.arange(self.size)), *ends)
+TOKENS = 8192  # tokens that a model reads at a time
+SPOKEN = 1024  # tokens at a time where there are logits for each of them, which are as many as the vocabulary
+STREAMS: dict[Split, int] = {"test": 10_001, "development": 20_001}  # what held-out text is drawn by, beside the seed
+CHANGED = 10_002  # what the replaced stretches are drawn by, beside the seed
 
 
 class Quality:
     """Held-out text, and what the original makes of it."""
 
-    def __init__(self, original: Convertible, texts: int, seed: int) -> None:
-        self.original, self.texts, self.seed = original, texts, seed
+    def __init__(self, original: Convertible, plan: Plan, sight: Sight, seed: int) -> None:
+        """`sight` is that of the mechanism which is put in: it says which tokens are far."""
+        self.original, self.plan, self.sight, self.seed = original, plan, sight, seed
+        self._kept: dict[tuple[Split, int], MaskedBatch] = {}
+        self._wanted: dict[tuple[Split, int], Float[ndarray, "texts w"]] = {}
 
-    def judge(self, model: nn.Module, *, whole: bool) -> list[Judged]:
-        """Of a model; on fewer texts unless the `whole` is wanted."""
-        if self.original.kind == "encoder":
-            return list(self._vectors(model, whole=whole))
-        return [self._perplexity(model, whole=whole)]
+    @property
+    def is_causal(self) -> bool:
+        """Whether the model sees no token after the one that it reads."""
+        return self.original.kind == "causal"
 
-    @cached_property
-    def _short(self) -> list[MaskedBatch]:
-        found = lengths(min(USUAL, self.original.longest))
-        each = max(2, self.texts // len(found))
-        return [self.original.held_out(each, length, self.seed + HELD_OUT + at) for at, length in enumerate(found)]
+    @property
+    def decides(self) -> str:
+        """The metric on development texts by which the best model is chosen."""
+        return "cosine" if self.original.kind == "encoder" else "perplexity"
 
-    @cached_property
-    def _long(self) -> MaskedBatch:
-        count = max(2, self.texts // (LONG if self.original.kind == "encoder" else LONG // 2))
-        return self.original.held_out(count, self.original.longest, self.seed + TAKEN)
+    def develop(self, model: nn.Module) -> list[Judged]:
+        """On development texts, without intervals. The first figure is the one that decides."""
+        if self.original.kind != "encoder":
+            answers = self._answers(model, self._texts("development", self.plan.lengths[0]))
+            return [Judged("perplexity", _perplexity(float(answers.nats.mean())))]
+        return [figure.judged(interval=False) for figure in self._all_lengths(model, "development")]
 
-    @cached_property
-    def _wanted(self) -> tuple[Float[ndarray, "texts w"], Float[ndarray, "texts w"]]:
-        """The original's vectors."""
-        return self._embed(self.original.teacher, self._short), self._embed(self.original.teacher, [self._long])
+    def test(self, model: nn.Module, sight: Sight) -> list[Judged]:
+        """On test texts, by length too, and for what is far. `sight` is that of the model's mechanism."""
+        found = self._test_vectors(model) if self.original.kind == "encoder" else self._test_answers(model)
+        return [each._replace(outside=self._outside(each, sight)) for each in found]
 
-    def _vectors(self, model: nn.Module, *, whole: bool) -> Iterator[Judged]:
-        """Beside the original's own."""
-        every = 1 if whole else WATCHED
-        is_original = model is self.original.teacher
-        wanted, wanted_long = (part[::every] for part in self._wanted)
-        kept = [_some(batch, slice(None, None, every)) for batch in self._short]
-        if not whole:  # as many of each length as there are below
-            wanted = np.concatenate(
-                [part[::every] for part in _split(self._wanted[0], [len(b.tokens) for b in self._short])]
-            )
-        found = wanted if is_original else self._embed(model, kept)
-        long = wanted_long if is_original else self._embed(model, [_some(self._long, slice(None, None, every))])
-        cosine = (wanted_long * long).sum(1)
-        far = Figure(f"cosine at {self.original.longest}", len(cosine), _mean_of(cosine))
-        for figure in (*compare_vectors(wanted, found, self.seed), far):
-            yield figure.judged(interval=whole)
-        if whole and self.original.pairs() is not None:
+    def _outside(self, judged: Judged, sight: Sight) -> float | None:
+        """How much of the texts of a figure a mechanism does not weigh exactly, where that says something of the figure."""
+        if judged.metric == "spearman":
+            return self._outside_pairs(sight)
+        return None if judged.length is None else sight.outside(judged.length, causal=self.is_causal)
+
+    def heads(self, model: nn.Module) -> list[Row]:
+        """By layer and head: how far its attention is from the original's on the same text, and its effective rank."""
+        texts, length = self.plan.heads_texts, self.plan.heads_length
+        if not texts:
+            return []
+        held_out = self.original.held_out("test", texts, length, self.seed + STREAMS["test"])
+        return head_rows(self.original, model, some_of(held_out, slice(texts)))
+
+    def _texts(self, split: Split, length: int) -> MaskedBatch:
+        """Texts of a length, the same for every model."""
+        if (split, length) not in self._kept:
+            count = self.plan.tests if split == "test" else self.plan.developments
+            stream = STREAMS[split] + 10 * self.plan.lengths.index(length)
+            held_out = self.original.held_out(split, count, length, self.seed + stream)
+            self._kept[split, length] = some_of(held_out, slice(count)) if self.plan.is_limited else held_out
+        return self._kept[split, length]
+
+    # Encoders: vectors beside the original's.
+
+    def _vectors(self, model: nn.Module, split: Split, length: int) -> tuple[ndarray, ndarray]:
+        """The original's vectors of the texts of a length, and a model's."""
+        if (split, length) not in self._wanted:
+            self._wanted[split, length] = self._embed(self.original.teacher, [self._texts(split, length)])
+        wanted = self._wanted[split, length]
+        if model is self.original.teacher:
+            return wanted, wanted
+        return wanted, self._embed(model, [self._texts(split, length)])
+
+    def _all_lengths(self, model: nn.Module, split: Split) -> list[Figure]:
+        every = [self._vectors(model, split, length) for length in self.plan.lengths]
+        wanted, found = (np.concatenate(side) for side in zip(*every, strict=True))
+        return compare_vectors(wanted, found, self.seed)
+
+    def _test_vectors(self, model: nn.Module) -> Iterator[Judged]:
+        every = {length: self._vectors(model, "test", length) for length in self.plan.lengths}
+        wanted, found = (np.concatenate(side) for side in zip(*every.values(), strict=True))
+        longest = self.plan.lengths[0]
+        far = mean_figure(f"cosine at {longest}", (every[longest][0] * every[longest][1]).sum(1))
+        for figure in (*compare_vectors(wanted, found, self.seed), far, *self._far_change(model)):
+            yield figure.judged()
+        if self.plan.pairs:
             yield self._agreement(model)
+        for length, (before, after) in every.items():
+            figures = [mean_figure("cosine", (before * after).sum(1))]
+            if len(before) >= FEW:
+                figures.append(compare_similarities(before, after, self.seed))
+            for figure in figures:
+                yield figure._replace(metric=f"{figure.metric} by length").judged()._replace(length=length)
+
+    def _far_change(self, model: nn.Module) -> Iterator[Figure]:
+        """What replacing a stretch of a text changes far from it: the change's direction and size beside the original's."""
+        if self._change is None:
+            return
+        wanted = self._original_change
+        found = wanted if model is self.original.teacher else self._change_of(model, self._change)
+        sizes = np.linalg.norm(wanted, axis=1), np.linalg.norm(found, axis=1)
+        cosine = (wanted * found).sum(1) / np.maximum(sizes[0] * sizes[1], np.finfo(float).tiny)
+        ratio = sizes[1] / np.maximum(sizes[0], np.finfo(float).tiny)
+        yield mean_figure("far change", cosine)
+        yield Figure("far change, size", len(ratio), lambda some: float(np.median(ratio[some])))
+
+    @cached_property
+    def _change(self) -> Change | None:
+        texts = self._texts("test", self.plan.lengths[0])
+        drawing = torch.Generator().manual_seed(self.seed + CHANGED)
+        return change(some_of(texts, slice((len(texts.tokens) + 1) // 2)), self.sight.reach, drawing)
+
+    @cached_property
+    def _original_change(self) -> Float[ndarray, "texts w"]:
+        assert self._change is not None
+        return self._change_of(self.original.teacher, self._change)
+
+    @torch.no_grad()
+    def _change_of(self, model: nn.Module, made: Change) -> Float[ndarray, "texts w"]:
+        """The difference that the replaced stretch makes to the vector of all far places."""
+        found = []
+        for before, after, far in zip(*(_pieces(part) for part in (made.before, made.after)), _parts(made), strict=True):
+            one, other = (
+                self.original.pool(self.original.outputs(model, batch).hidden[-1].double(), far) for batch in (before, after)
+            )
+            found.append(other - one)
+        return torch.cat(found).cpu().numpy()
+
+    @cached_property
+    def _some_pairs(self) -> Pairs:
+        """As many pairs of sentences as there is time for."""
+        pairs = self.original.pairs(self.plan.pairs)
+        assert pairs is not None
+        return pairs
 
     def _agreement(self, model: nn.Module) -> Judged:
         """With people's scores of pairs of sentences."""
-        pairs = self.original.pairs()
-        assert pairs is not None
+        pairs = self._some_pairs
         alike = (self._embed(model, pairs.first) * self._embed(model, pairs.second)).sum(1)
-        scores = np.array(pairs.scores)
-        return Figure("spearman", len(alike), rank_correlation(alike, scores)).judged()
+        return Figure("spearman", len(alike), rank_correlation(alike, np.array(pairs.scores))).judged()
+
+    def _outside_pairs(self, sight: Sight) -> float:
+        """The mean over the sentences of all pairs."""
+        sides = [*self._some_pairs.first, *self._some_pairs.second]
+        return float(np.mean([sight.outside(n, causal=False) for batch in sides for n in batch.keep.sum(1).tolist()]))
 
     @torch.no_grad()
     def _embed(self, model: nn.Module, batches: Sequence[MaskedBatch]) -> Float[ndarray, "texts w"]:
@@ -128,116 +185,78 @@ class Quality:
             found.append(F.normalize(vectors.double(), dim=1))
         return torch.cat(found).cpu().numpy()
 
+    # Language models: the tokens that they are asked for.
+
     @torch.no_grad()
-    def _perplexity(self, model: nn.Module, *, whole: bool) -> Judged:
-        """exp of the mean of -log p over the tokens that are to be found; stretches are drawn again for its interval."""
-        batch = _some(self._long, slice(None, None, 1 if whole else WATCHED))
-        nats, counts = [], batch.chosen.sum(1).numpy()
-        for part in _pieces(batch, TOKENS if self.original.kind == "masked" else SPOKEN):
+    def _answers(self, model: nn.Module, batch: MaskedBatch) -> "Answers":
+        nats, hits = [], []
+        for part in _pieces(batch, SPOKEN if self.is_causal else TOKENS):
             logits = self.original.outputs(model, part, logits=True).logits
             assert logits is not None
-            nats.append(F.cross_entropy(logits.float(), part.right[part.chosen], reduction="none"))
-        value, low, high = mean_interval(torch.cat(nats).double().cpu().numpy(), counts)
-        return Judged("perplexity", *(math.exp(min(700.0, end)) for end in (value, low, high)))
+            right = part.right[part.chosen]
+            nats.append(F.cross_entropy(logits.float(), right, reduction="none"))
+            hits.append(logits.argmax(1) == right)
+        return Answers(torch.cat(nats).double().cpu().numpy(), torch.cat(hits).double().cpu().numpy(), batch.chosen)
 
-    @torch.no_grad()
-    def heads(self, model: nn.Module) -> list[Row]:
-        """By layer and head: how far its attention is from the original's on the same text, and its effective rank."""
-        held_out = self.original.held_out(LOOKED, min(USUAL, self.original.longest), self.seed + HELD_OUT)
-        batch = _some(held_out, slice(LOOKED))
-        sums: dict[tuple[str, int, int], float] = {}
-        try:
-            for row in range(len(batch.tokens)):
-                own = _some(batch, slice(row, row + 1))
-                own = MaskedBatch(*(part[:, : int(own.keep.sum())] for part in own))
-                exact, found = (self._matrices(one, own) for one in (self.original.teacher, model))
-                for layer, matrix in found.items():
-                    divergence = diverge(exact[layer], matrix, torch.ones(1, matrix.shape[2], dtype=matrix.dtype))
-                    rank = effective_rank(singular_values(matrix[0]))
-                    for metric, values in (("attention divergence", divergence), ("effective rank", rank)):
-                        for head, value in enumerate(values.tolist()):
-                            sums[metric, layer, head] = sums.get((metric, layer, head), 0.0) + value / len(batch.tokens)
-        except SubquadError:  # a mechanism without matrices
-            return []
-        return [
-            {"metric": metric, "value": value, "layer": layer, "head": head}
-            for (metric, layer, head), value in sorted(sums.items())
-        ]
+    def _test_answers(self, model: nn.Module) -> Iterator[Judged]:
+        """Perplexity is exp of the mean of -log p over the tokens that are to be found."""
+        longest = self.plan.lengths[0]
+        every = {length: self._answers(model, self._texts("test", length)) for length in self.plan.lengths}
+        yield every[longest].perplexity("perplexity")
+        far = self._far_places
+        if bool(far.any()):
+            yield every[longest].among(far).perplexity("far perplexity")
+            yield every[longest].among(far).recall("far recall")
+        for length, answers in every.items():
+            if len(answers.nats):
+                yield answers.perplexity("perplexity by length")._replace(length=length)
 
-    def _matrices(self, model: nn.Module, batch: MaskedBatch) -> dict[int, Tensor]:
-        """By layer; of those that have a sliding window of the model's own there is none."""
-        layer_of = {id(attend): layer for layer, attend in enumerate(self.original.mechanisms(model))}
-        with watched(self.original.mechanisms(model)) as calls:
-            self.original.outputs(model, batch)
-        return {layer_of[id(call.attend)]: call.matrix() for call in calls}
+    @cached_property
+    def _far_places(self) -> Bool[Tensor, "b n"]:
+        return far_tokens(self._texts("test", self.plan.lengths[0]), self.sight.reach, causal=self.is_causal)
 
 
-def lengths(longest: int) -> list[int]:
-    """From the longest down, each half of the one before."""
-    found = [longest]
-    while found[-1] // 2 >= SHORTEST and len(found) < LENGTHS:
-        found.append(found[-1] // 2)
-    return found
+class Answers(NamedTuple):
+    """What a language model says of each token that it is asked for, text by text."""
+
+    nats: Float[ndarray, "tokens"]  # -log of the right token's probability
+    hits: Float[ndarray, "tokens"]  # 1 where the right token is the likeliest
+    chosen: Bool[Tensor, "b n"]  # where these tokens are
+
+    def among(self, places: Bool[Tensor, "b n"]) -> "Answers":
+        """Those of some of the places."""
+        some = places[self.chosen].cpu().numpy()
+        return Answers(self.nats[some], self.hits[some], places)
+
+    @property
+    def _counts(self) -> Int[ndarray, "b"]:
+        counts: ndarray = self.chosen.sum(1).cpu().numpy()
+        return counts
+
+    def perplexity(self, metric: str) -> Judged:
+        """exp of the mean of -log p. Texts are drawn again for its interval."""
+        value, low, high = map(_perplexity, mean_interval(self.nats, self._counts))
+        return Judged(metric, value, low, high)
+
+    def recall(self, metric: str) -> Judged:
+        """The share of tokens that are found."""
+        return Judged(metric, *mean_interval(self.hits, self._counts))
 
 
-def compare_vectors(wanted: Float[ndarray, "texts w"], found: Float[ndarray, "texts w"], seed: int) -> list[Figure]:
-    """Vectors of length 1 with those that they should be."""
-    cosine, shared = (wanted * found).sum(1), common_neighbours(wanted, found)
-    one, other = some_pairs(len(wanted), PAIRS, seed)
-    before, after = ((vectors[one] * vectors[other]).sum(1) for vectors in (wanted, found))
-    return [
-        Figure("cosine", len(cosine), _mean_of(cosine)),
-        Figure("cosine, 5th percentile", len(cosine), lambda some: float(np.quantile(cosine[some], 0.05))),
-        Figure("rank correlation", len(one), rank_correlation(before, after)),
-        Figure("neighbours", len(shared), _mean_of(shared)),
-    ]
-
-
-def common_neighbours(wanted: Float[ndarray, "texts w"], found: Float[ndarray, "texts w"]) -> Float[ndarray, "texts"]:
-    """Which share of a text's nearest ones are the same in both."""
-    count = min(NEIGHBOURS, len(wanted) - 1)
-    nearest = [_nearest(vectors, count) for vectors in (wanted, found)]
-    return np.array([len({*a} & {*b}) / count for a, b in zip(*nearest, strict=True)])
-
-
-def _nearest(vectors: Float[ndarray, "texts w"], count: int) -> Int[ndarray, "texts count"]:
-    alike = vectors @ vectors.T
-    np.fill_diagonal(alike, -np.inf)
-    return np.argsort(-alike, axis=1, kind="stable")[:, :count]
-
-
-def some_pairs(texts: int, count: int, seed: int) -> tuple[Int[ndarray, "pairs"], Int[ndarray, "pairs"]]:
-    """Different pairs of different texts."""
-    one, other = np.triu_indices(texts, 1)
-    some = np.random.default_rng(seed).permutation(len(one))[:count]
-    return one[some], other[some]
-
-
-def rank_correlation(a: Float[ndarray, "n"], b: Float[ndarray, "n"]) -> Callable[[Int[ndarray, "some"]], float]:
-    """Spearman's, of those that are drawn; 0 where all are the same. Ranks are those among all."""
-    ranks = np.stack([stats.rankdata(values) for values in (a, b)])
-
-    def among(some: Int[ndarray, "some"]) -> float:
-        x, y = ranks[:, some] - ranks[:, some].mean(1, keepdims=True)
-        size = math.sqrt(float((x @ x) * (y @ y)))
-        return float(x @ y) / size if size else 0.0
-
-    return among
-
-
-def _mean_of(values: Float[ndarray, "n"]) -> Callable[[Int[ndarray, "n"]], float]:
-    return lambda some: float(values[some].mean())
-
-
-def _some(batch: MaskedBatch, rows: slice) -> MaskedBatch:
-    return MaskedBatch(*(part[rows] for part in batch))
+def _perplexity(nats: float) -> float:
+    return math.exp(min(700.0, nats))
 
 
 def _pieces(batch: MaskedBatch, tokens: int = TOKENS) -> Iterator[MaskedBatch]:
-    size = max(1, tokens // batch.tokens.shape[1])
-    for start in range(0, len(batch.tokens), size):
-        yield _some(batch, slice(start, start + size))
+    for start, end in _bounds(batch.tokens.shape, tokens):
+        yield some_of(batch, slice(start, end))
 
 
-def _split(vectors: Float[ndarray, "texts w"], sizes: Sequence[int]) -> list[Float[ndarray, "some w"]]:
-    return np.split(vectors, np.cumsum(sizes)[:-1])
+def _parts(made: Change) -> Iterator[Bool[Tensor, "some n"]]:
+    for start, end in _bounds(made.far.shape, TOKENS):
+        yield made.far[start:end]
+
+
+def _bounds(shape: Sequence[int], tokens: int) -> Iterator[tuple[int, int]]:
+    size = max(1, tokens // shape[1])
+    return ((start, start + size) for start in range(0, shape[0], size))

@@ -1,5 +1,6 @@
 """What is trained beside the conversion, so that its worth can be told, and the phases of each."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -7,10 +8,14 @@ from subquad.attention import Hybrid
 from subquad.conversion.convertible import Goal
 from subquad.types import AttentionOptions
 
-Stage = Literal["original", "swapped", "calibrated", "distilled", "tuned"]
-Deed = Literal["measure", "start", "calibrate", "match", "choose", "tune", "save", "cost"]
+Stage = Literal["original", "swapped", "calibrated", "distilled", "chosen", "tuned"]
+Deed = Literal["look", "swap", "calibrate", "match", "choose", "tune", "save", "cost"]
 
 CONVERSION, PLAIN, WINDOW, EXACT = "conversion", "plain fine-tuning", "window alone", "softmax fine-tuned"
+MATCHED = 0.3
+"""Share of a recipe's training time that matching has, where there is matching."""
+TRAINED: tuple[Deed, ...] = ("match", "tune")
+"""Deeds that take many steps."""
 
 
 class Recipe(NamedTuple):
@@ -27,6 +32,14 @@ class Phase(NamedTuple):
     recipe: Recipe
     does: Deed
     stage: Stage
+
+
+class Counts(NamedTuple):
+    """How often something is measured."""
+
+    development: int
+    test: int
+    heads: int
 
 
 def recipes(attention: AttentionOptions, goal: Goal, *, controls: bool) -> list[Recipe]:
@@ -47,23 +60,32 @@ def window_alone(attention: Hybrid) -> Hybrid:
     return replace(attention, rest=nothing)
 
 
-def phases(given: list[Recipe], *, calibrates: bool, matches: bool, chooses: bool, costs: bool = False) -> list[Phase]:
+def phases(given: Sequence[Recipe], *, calibrates: bool, matches: bool, chooses: bool) -> list[Phase]:
     """All that is to be done, one after the other."""
-    found = [Phase(given[0], "measure", "original")]
+    found = [Phase(given[0], "look", "original")]
     for recipe in given:
-        found.append(Phase(recipe, "start", "swapped"))
-        if recipe.name in (CONVERSION, WINDOW):
-            found.append(Phase(recipe, "measure", "swapped"))
+        found.append(Phase(recipe, "swap", "swapped"))
         if recipe.is_matched:
-            found += [Phase(recipe, does, "calibrated") for does in _CALIBRATE if calibrates]
-            found += [Phase(recipe, does, "distilled") for does in _MATCH if matches]
-            found += [Phase(recipe, "choose", "distilled")] if chooses else []
-        found += [Phase(recipe, does, "tuned") for does in _TUNE]
+            found += [Phase(recipe, "calibrate", "calibrated")] if calibrates else []
+            found += [Phase(recipe, "match", "distilled")] if matches else []
+            found += [Phase(recipe, "choose", "chosen")] if chooses else []
+        found.append(Phase(recipe, "tune", "tuned"))
         if recipe.name == CONVERSION:
             found.append(Phase(recipe, "save", "tuned"))
-    return [*found, Phase(given[0], "cost", "tuned")] if costs else found
+    return [*found, Phase(given[0], "cost", "tuned")]
 
 
-_CALIBRATE: tuple[Deed, ...] = ("calibrate", "measure")
-_MATCH: tuple[Deed, ...] = ("match", "measure")
-_TUNE: tuple[Deed, ...] = ("tune", "measure")
+def counts(some: Sequence[Phase], watched: int) -> Counts:
+    """How often some phases measure, where quality is looked at so often while a stage trains."""
+    stages = [phase for phase in some if phase.does not in ("save", "cost")]
+    return Counts(
+        development=sum(watched if phase.does in TRAINED else 1 for phase in stages),
+        test=len(stages),
+        heads=sum(phase.recipe.name == CONVERSION for phase in stages),
+    )
+
+
+def weight(phase: Phase, every: Sequence[Phase]) -> float:
+    """Share of its recipe's training time that a phase has."""
+    matches = any(other.recipe == phase.recipe and other.does == "match" for other in every)
+    return {"match": MATCHED, "tune": 1 - MATCHED if matches else 1.0}.get(phase.does, 0.0)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention import Softmax, SoftmaxAttention
-from subquad.conversion.convertible import Kind, Outputs, Pairs
+from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
 from subquad.errors import SubquadError
 from subquad.files import write_whole
 from subquad.models import MultiheadAttention
@@ -28,6 +28,7 @@ class Trained:
     """A masked language model of subquad's own. Its texts and splits are those that it was trained with."""
 
     kind: Kind = "masked"
+    has_costs = False
 
     def __init__(self, run: Run, task: Any, model: nn.Module) -> None:
         if not isinstance(task, MlmTask) or not isinstance(model, MaskedModel):
@@ -68,9 +69,10 @@ class Trained:
         windows = self.task.train.draw(max(1, tokens // length), length, drawing)
         return options.masking.mask(windows, self.task.vocabulary.size, drawing)
 
-    def held_out(self, count: int, length: int, seed: int) -> MaskedBatch:
-        """All test stretches of the run, in which the same tokens are taken out as when it was trained."""
-        return MaskedBatch(*(part[:, :length] for part in self.task.test.batch))
+    def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
+        """All stretches of the run's split, in which the same tokens are taken out as when it was trained."""
+        stretches = self.task.development if split == "development" else self.task.test
+        return MaskedBatch(*(part[:, :length] for part in stretches.batch))
 
     def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
         hidden: list[Tensor] = []
@@ -87,7 +89,7 @@ class Trained:
         real = keep[..., None].to(hidden.dtype)
         return (hidden * real).sum(1) / real.sum(1)
 
-    def pairs(self) -> Pairs | None:
+    def pairs(self, most: int | None = None) -> Pairs | None:
         return None
 
     def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
@@ -100,7 +102,7 @@ class Trained:
         write_whole(folder / "rows.jsonl", "")
         checkpoints.save(folder / "checkpoint", 0, model, None, {"seed": about["seed"]})
 
-    def costs(self, folder: Path, lengths: Sequence[int]) -> Iterator[Row]:
+    def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
         """None: `subquad compare` measures them for models of one's own."""
         return iter(())
 

@@ -8,14 +8,25 @@ from subquad.experiments.compare.words import amount, duration
 from subquad.experiments.compare.words import figure as digits
 from subquad.files import write_whole
 from subquad.report.charts import save
-from subquad.report.conversion_charts import RECIPES, STAGES, by_length, conversion_charts, end_of, qualities
+from subquad.report.conversion_charts import (
+    BY_LENGTH,
+    RECIPES,
+    STAGES,
+    by_length,
+    conversion_charts,
+    end_of,
+    kept_stage,
+    length_series,
+    qualities,
+)
 from subquad.report.page import bullets, code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 
 TITLE = "A trained model with another attention"
 CAPTIONS = {
-    "quality": "Held-out text, by step: lines on few texts, diamonds with 95% intervals on all; dashed: the original",
+    "quality": "By step: lines on development texts, diamonds with 95% intervals on test texts; dashed: the original",
+    "length": "Test texts by length, with 95% intervals: the model that each recipe ended with",
     "loss": "Loss, by step",
     "attention-divergence": "How far the attention is from the original's: Kullback-Leibler divergence by layer and head",
     "effective-rank": "Effective rank of the attention matrices, by layer and head",
@@ -24,10 +35,22 @@ CAPTIONS = {
 }
 WORDS = (
     "The original is the model as it was; swapped is the same model with the new attention and nothing trained. Calibrated "
-    "and distilled set or train the attention alone, layer by layer, on the original's own hidden states; tuned is trained "
-    "end to end. Controls are trained for the same time: plain fine-tuning of the swapped model, without the stages before; "
-    "the window alone, where the attention has one; the original fine-tuned, where the goal is the task's own loss."
+    "and distilled set or train the attention alone, layer by layer, on the original's own hidden states; chosen has exact "
+    "attention again in the layers that were followed worst; tuned is trained end to end. Each stage is scored on "
+    "development texts: its best model is kept if it is better than the one before it, or else the stage is undone. Test "
+    "texts decide nothing. Controls are trained for the same time and judged in the same way: plain fine-tuning of the "
+    "swapped model, without the stages before; the window alone, where the attention has one; the original fine-tuned, "
+    "where the goal is the task's own loss."
 )
+FAR_WORDS = (
+    "A text that fits into the window of an attention says nothing of what that attention gives up. Outside is the share of "
+    "a text's pairs of tokens that one layer does not weigh exactly. Far recall and far perplexity are those of tokens that "
+    "stand elsewhere in the text, but only farther away than the window reaches (32 tokens, where there is no window). Far "
+    "change is what replacing eight tokens of a text changes beyond the window: the cosine of this change with the "
+    "original's, and its size beside the original's. Several layers carry something farther than one: the window alone "
+    "shows how much."
+)
+SHORT_PAIRS = 0.05  # share outside of the window below which pairs of sentences say nothing of what is far
 COST_WORDS = (
     "One text through the model without its head, both models in turns on this machine. Where a table of positions ends "
     "earlier, it is repeated."
@@ -60,6 +83,10 @@ def _parts(run: Run, number: int, charts: Sequence[str]) -> Iterator[str]:
     if qualities(rows):
         yield table(stage_table(rows))
     for name, caption in CAPTIONS.items():
+        if name == "length" and (found := length_tables(rows)):
+            yield section("Quality by length")
+            yield paragraph(FAR_WORDS)
+            yield from map(table, found)
         if name == "seconds" and by_length(rows):
             yield section("Time and memory")
             yield paragraph(COST_WORDS)
@@ -82,56 +109,108 @@ def _name(about: Mapping[str, Any]) -> str:
 
 def answers(rows: Sequence[Row]) -> list[str]:
     """What came of it, in sentences."""
-    found = []
-    last = stages(rows, "conversion")[-1:]
-    for metric in qualities(rows)[:1] if last else []:
-        after = find(rows, metric, "conversion", last[0])
+    return [
+        *_quality(rows),
+        *_kept(rows),
+        *_by_length(rows),
+        *_far(rows),
+        *_costs(rows),
+        *_left_out(rows),
+        *_durations(rows),
+    ]
+
+
+def _quality(rows: Sequence[Row]) -> Iterator[str]:
+    """The metric that decides, of what each recipe ended with."""
+    metric = next(iter(qualities(rows)), "")
+    stage = kept_stage(rows, "conversion")
+    after = find(rows, metric, "conversion", stage or "")
+    if after is not None:
         before = [
-            f"{one} {_number(row)}" for one in ("original", "swapped") if (row := find(rows, metric, "conversion", one))
+            f"{name} {_number(row)}" for name in ("original", "swapped") if (row := find(rows, metric, "conversion", name))
         ]
-        others = [
-            f"{name} {_number(row)}"
-            for name in RECIPES[1:]
-            for stage in stages(rows, name)[-1:]
-            if (row := find(rows, metric, name, stage)) is not None
-        ]
-        if after is not None:
-            against = f"; controls: {', '.join(others)}" if others else ""
-            found.append(f"{metric.capitalize()}: {last[0]} {_spread(after)}, {', '.join(before)}{against}.")
-            found += _too_short(rows, metric, after)
-    lengths = {at: own for at, own in by_length(rows).items() if {("seconds", "before"), ("seconds", "after")} <= own.keys()}
-    if lengths:
-        longest = max(lengths)
-        found.append(f"At {longest} tokens it is {_ratio(lengths[longest], 'seconds')[0].text} times as fast as before.")
-    for length, own in by_length(rows).items():
-        for (metric, model), row in own.items():
-            if metric == "failure":
-                found.append(f"At {length} tokens the model {model} gave no figures: {row['failure']} ({row['message']}).")
-    return found
+        others = _controls(rows, metric)
+        yield f"{metric.capitalize()}: {stage} {_spread(after)}, {', '.join(before)}{others}."
 
 
-def _too_short(rows: Sequence[Row], metric: str, after: Row) -> Iterator[str]:
-    """A model that was better in mid-way was tuned in too few steps for what tuning unsettles at first."""
-    sign = -1.0 if metric == "perplexity" else 1.0
-    past = [row for stage in ("swapped", "distilled") if (row := find(rows, metric, "conversion", stage)) is not None]
-    best = max(past, key=lambda row: sign * row["value"], default=after)
-    if after["stage"] == "tuned" and sign * best["value"] > sign * after["value"]:
+def _controls(rows: Sequence[Row], metric: str) -> str:
+    found = {name: find(rows, metric, name, kept_stage(rows, name) or "") for name in RECIPES[1:]}
+    known = [f"{name} {_number(row)}" for name, row in found.items() if row is not None]
+    return f"; controls: {', '.join(known)}" if known else ""
+
+
+def _kept(rows: Sequence[Row]) -> Iterator[str]:
+    """What each stage of the conversion did, and which stages of controls were undone."""
+    for row in rows:
+        if row["metric"] == "kept" and "message" in row and (row["recipe"] == "conversion" or not row["value"]):
+            yield f"{row['recipe'].capitalize()}, by development texts: {row['message']}."
+
+
+def _by_length(rows: Sequence[Row]) -> Iterator[str]:
+    """The longest texts, and how much of them is outside of what the attention weighs exactly."""
+    for metric in BY_LENGTH:
+        series = length_series(rows, metric)
+        if "conversion" in series:
+            longest = max(series["conversion"])
+            name = f"{metric.removesuffix(' by length')} at {longest} tokens"
+            others = [f"{other} {_number(own[longest])}" for other, own in series.items() if other != "conversion"]
+            row = series["conversion"][longest]
+            outside = f"{row['outside']:.0%} of a text outside of what a layer weighs exactly"
+            yield f"{name.capitalize()}, {outside}: {_spread(row)}; {', '.join(others)}."
+            if not row["outside"]:
+                yield "No text was longer than the exact window: nothing is known of what lies beyond it."
+
+
+def _far(rows: Sequence[Row]) -> Iterator[str]:
+    """What becomes of tokens that the attention does not weigh exactly."""
+    kept = kept_stage(rows, "conversion") or ""
+    for metric in ("far recall", "far perplexity", "far change", "far change, size"):
+        after, before = (find(rows, metric, "conversion", stage) for stage in (kept, "original"))
+        if after is not None and before is not None:
+            yield f"{metric.capitalize()}: {_spread(after)}, original {_number(before)}{_controls(rows, metric)}."
+    compared = find(rows, "spearman", "conversion", kept)
+    if compared is not None and compared.get("outside", 1.0) < SHORT_PAIRS:
         yield (
-            f"It was better before it was tuned ({best['stage']}: {_number(best)}): these were too few steps; give more "
-            "--minutes, or leave the second stage out with --tune-steps 0."
+            f"The pairs that people compared lie within the exact window ({compared['outside']:.0%} outside): Spearman's "
+            "correlation says nothing of what lies beyond it."
         )
 
 
+def _costs(rows: Sequence[Row]) -> Iterator[str]:
+    lengths = {at: own for at, own in by_length(rows).items() if {("seconds", "before"), ("seconds", "after")} <= own.keys()}
+    if lengths:
+        longest = max(lengths)
+        yield f"At {longest} tokens it is {_ratio(lengths[longest], 'seconds')[0].text} times as fast as before."
+    for length, own in by_length(rows).items():
+        for (metric, model), row in own.items():
+            if metric == "failure":
+                yield f"At {length} tokens the model {model} gave no figures: {row['failure']} ({row['message']})."
+
+
+def _left_out(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        if row["metric"] == "left out":
+            yield f"Left out {row['message']}." if row["message"].startswith("to ") else f"{row['message'].capitalize()}."
+
+
+def _durations(rows: Sequence[Row]) -> Iterator[str]:
+    spent = {row["what"]: row["value"] for row in rows if row["metric"] == "duration"}
+    if {"all", "training", "measuring"} <= spent.keys():
+        share = spent["measuring"] / max(spent["all"], 1e-9)
+        parts = f"{duration(spent['training'])} of training, {duration(spent['measuring'])} ({share:.0%}) of measuring"
+        yield f"It took {duration(spent['all'])} in all: {parts}."
+
+
 def stages(rows: Sequence[Row], recipe: str) -> list[str]:
-    """Those of a recipe at which quality was measured."""
-    known = {row.get("stage") for row in rows if row.get("recipe") == recipe and row.get("split") != "watched"}
+    """Those of a recipe at which quality was measured on test texts."""
+    known = {row.get("stage") for row in rows if row.get("recipe") == recipe and row.get("split") == "test"}
     return [stage for stage in STAGES if stage in known and any(find(rows, at, recipe, stage) for at in qualities(rows))]
 
 
 def find(rows: Sequence[Row], metric: str, recipe: str, stage: str) -> Row | None:
-    """The last figure of a metric that is not a glance on the way."""
+    """A metric on test texts after a stage."""
     own = [row for row in rows if (row["metric"], row.get("recipe"), row.get("stage")) == (metric, recipe, stage)]
-    return next((row for row in reversed(own) if row.get("split") != "watched"), None)
+    return next((row for row in reversed(own) if row.get("split") == "test"), None)
 
 
 def stage_table(rows: Sequence[Row]) -> Table:
@@ -145,9 +224,39 @@ def stage_table(rows: Sequence[Row]) -> Table:
             steps, elapsed = known.get("step") or 0, known.get("elapsed") or 0.0
             cells = [NOTHING if row is None else Cell(_spread(row), row["value"]) for row in own]
             taken = [Cell(str(steps), steps), Cell(duration(elapsed) if elapsed else "0 s", elapsed)]
-            lines.append([Cell(name), Cell(stage), *taken, *cells])
-    caption = "Held-out text, with 95% intervals"
-    return Table(caption, ["recipe", "stage", "steps", "training", *metrics], lines)
+            lines.append([Cell(name), Cell(stage), *taken, *_decision(rows, metrics[0], recipe, stage), *cells])
+    caption = "Test texts, with 95% intervals; the figure on development texts decides which stage is kept"
+    return Table(caption, ["recipe", "stage", "steps", "training", "kept", "development", *metrics], lines)
+
+
+def _decision(rows: Sequence[Row], metric: str, recipe: str, stage: str) -> list[Cell]:
+    """Whether a recipe ended with the model of a stage, and what it was judged by."""
+    own = [row for row in rows if (row.get("recipe"), row.get("stage")) == (recipe, stage)]
+    looks = [row["value"] for row in own if row["metric"] == metric and row.get("split") == "development"]
+    helped = any(row["value"] for row in own if row["metric"] == "kept")
+    ended = stage == kept_stage(rows, recipe)
+    kept = "" if stage == "original" else "kept" if ended else "built on" if helped else "undone"
+    if not looks:
+        return [Cell("kept" if ended else ""), NOTHING]
+    value = (min(looks) if metric == "perplexity" else max(looks)) if helped else looks[-1]
+    return [Cell(kept), Cell(_short(value), value)]
+
+
+def length_tables(rows: Sequence[Row]) -> list[Table]:
+    """Each metric by length: how much of a text is outside of what the attention weighs exactly, and each model's figure."""
+    found = []
+    for metric in BY_LENGTH:
+        series = length_series(rows, metric)
+        lines = []
+        for length in sorted({at for own in series.values() for at in own}):
+            some = [own.get(length) for own in series.values()]
+            outside = max(row["outside"] for row in some if row is not None)
+            cells = [NOTHING if row is None else Cell(_spread(row), row["value"]) for row in some]
+            lines.append([Cell(str(length), length), Cell(f"{outside:.0%}", outside), *cells])
+        if lines:
+            caption = f"{metric.capitalize()}: test texts, with 95% intervals"
+            found.append(Table(caption, ["tokens", "outside", *series], lines))
+    return found
 
 
 def cost_table(rows: Sequence[Row]) -> Table:

@@ -1,4 +1,4 @@
-"""Charts of a conversion: quality against steps, heads before and after, time and memory against length."""
+"""Charts of a conversion: quality against steps and by length, heads before and after, time and memory against length."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,12 +9,15 @@ from subquad.report.charts import HEIGHT, PALETTE
 from subquad.report.curves import thin
 from subquad.results import Row
 
-STAGES = ("original", "swapped", "calibrated", "distilled", "tuned")
+STAGES = ("original", "swapped", "calibrated", "distilled", "chosen", "tuned")
 RECIPES = ("conversion", "plain fine-tuning", "window alone", "softmax fine-tuned")
 HEADS = {"attention divergence": "nats", "effective rank": "dimensions"}
 COSTS = {"seconds": "seconds", "bytes": "peak memory beside the model, MB"}
-APART = {*HEADS, *COSTS, "loss", "failure"}
-"""What is no quality."""
+BY_LENGTH = ("cosine by length", "rank correlation by length", "perplexity by length")
+APART = {*HEADS, *COSTS, *BY_LENGTH, "loss", "failure", "kept", "left out", "duration"}
+"""Metrics that are no quality of all texts."""
+UNTRAINED = "nothing trained"
+"""What the swapped model is called beside those that were trained."""
 CELL = 22  # pixels of a heat map's cell
 SMALL = (360, 200)  # pixels of one of several charts
 
@@ -24,6 +27,8 @@ def conversion_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[
     drawn: dict[str, Any] = {}
     if metrics := [metric for metric in qualities(rows) if any(_line(rows, metric))]:
         drawn["quality"] = _grid([quality_chart(rows, metric) for metric in metrics])
+    if panels := [length_chart(rows, metric) for metric in BY_LENGTH if any(_of(rows, metric=metric))]:
+        drawn["length"] = _grid(panels)
     if losses := [row for row in rows if row["metric"] == "loss" and row["value"] > 0]:
         drawn["loss"] = _grid([loss_chart(losses, stage) for stage in STAGES if any(_of(losses, stage=stage))])
     for metric in HEADS:
@@ -42,7 +47,7 @@ def qualities(rows: Sequence[Row]) -> list[str]:
 
 
 def quality_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
-    """A line for each recipe, marks where all held-out texts were asked, and the original dashed."""
+    """A line for each recipe on development texts, marks on test texts, and the original dashed."""
     found = list(_line(rows, metric))
     asked = [_point(row) for row in _of(rows, metric=metric, split="test") if row["stage"] != "original"]
     names = [name for name in RECIPES if any(_of(rows, recipe=name))]
@@ -68,6 +73,57 @@ def quality_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
         base = alt.Chart(alt.Data(values=original[:1]))
         layers.append(base.mark_rule(color=PALETTE[0], strokeDash=[5, 4]).encode(y=y, tooltip=hints))
     drawn: Any = alt.layer(*layers)
+    return drawn.properties(width=SMALL[0], height=SMALL[1])
+
+
+def kept_stage(rows: Sequence[Row], recipe: str) -> str | None:
+    """The stage whose model a recipe ended with. A run that does not say so ended with its last."""
+    known = {row["stage"] for row in _of(rows, recipe=recipe, split="test")}
+    told = {row["stage"] for row in _of(rows, recipe=recipe, metric="kept") if row["value"]}
+    return next((stage for stage in reversed(STAGES) if stage in (told & known or known) and stage != "original"), None)
+
+
+def length_series(rows: Sequence[Row], metric: str) -> dict[str, dict[int, Row]]:
+    """Rows by length of the original, of the model with nothing trained, and of what each recipe ended with."""
+    ends = {recipe: (recipe, kept_stage(rows, recipe)) for recipe in RECIPES}
+    names = {"original": ("conversion", "original"), UNTRAINED: ("conversion", "swapped"), **ends}
+    found = {}
+    for name, (recipe, stage) in names.items():
+        if own := {row["length"]: row for row in _of(rows, metric=metric, recipe=recipe, stage=stage)}:
+            found[name] = dict(sorted(own.items()))
+    if metric != "perplexity by length":
+        found.pop("original", None)  # it is compared with itself
+    return found
+
+
+def length_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
+    """Test texts of each length; the original dashed."""
+    series = length_series(rows, metric)
+    values = [
+        {"model": name, "length": at, "outside": row["outside"], **{end: end_of(row, end) for end in _ENDS}}
+        for name, own in series.items()
+        for at, row in own.items()
+    ]
+    lengths = sorted({value["length"] for value in values})
+    x = alt.X("length:Q", title="tokens of a text").axis(values=lengths, format="d", labelOverlap=True)
+    x = x.scale(type="log", base=2, nice=False, padding=8)
+    scale = alt.Scale(type="log" if metric == "perplexity by length" else "linear", zero=False, nice=False, padding=8)
+    y = alt.Y("value:Q", title=metric.removesuffix(" by length"), scale=scale)
+    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_model_colour(list(series)))
+    hints = [
+        "model:N",
+        "length:Q",
+        alt.Tooltip("outside:Q", title="outside of what it weighs exactly", format=".0%"),
+        *(alt.Tooltip(f"{end}:Q", format=".4~g") for end in _ENDS),
+    ]
+    dashes = alt.StrokeDash("model:N", legend=None).scale(
+        domain=list(series), range=[[5, 4] if name in ("original", UNTRAINED) else [1, 0] for name in series]
+    )
+    drawn: Any = alt.layer(
+        base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dashes),
+        base.mark_rule(strokeWidth=1.5, opacity=0.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+        base.mark_point(filled=True, size=45, opacity=1).encode(y=y, tooltip=hints),
+    )
     return drawn.properties(width=SMALL[0], height=SMALL[1])
 
 
@@ -146,12 +202,9 @@ def end_of(row: Row, end: str) -> float:
 
 
 def _line(rows: Sequence[Row], metric: str) -> Iterator[Row]:
-    """What was watched on the way, from the swapped model on; all there is, where nothing was watched."""
+    """Figures on development texts, from the swapped model on; all there are, where there is none on these."""
     own = [row for row in _of(rows, metric=metric) if row["stage"] != "original"]
-    watched = [row for row in own if row.get("split") == "watched"]
-    for row in own:
-        if not watched or row.get("split") == "watched" or row["stage"] == "swapped":
-            yield _point(row)
+    yield from map(_point, list(_of(own, split="development")) or own)
 
 
 def _point(row: Row) -> Row:
@@ -167,8 +220,19 @@ def _of(rows: Sequence[Row], **wanted: Any) -> Iterator[Row]:
 
 def _colour(field: str, names: Sequence[str]) -> alt.Color:
     colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(names))] if field == "recipe" else PALETTE[:2]
+    return _legend(field, names, colours)
+
+
+def _model_colour(names: Sequence[str]) -> alt.Color:
+    """Recipes in the colours that they have elsewhere on the page; what was not trained in grey."""
+    recipes = [name for name in names if name in RECIPES]
+    own = {name: PALETTE[(at + 1) % len(PALETTE)] for at, name in enumerate(recipes)}
+    return _legend("model", names, [own.get(name, PALETTE[0] if name == "original" else PALETTE[-1]) for name in names])
+
+
+def _legend(field: str, names: Sequence[str], colours: Sequence[str]) -> alt.Color:
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", labelLimit=400)
-    return alt.Color(f"{field}:N").scale(domain=list(names), range=colours).legend(legend)
+    return alt.Color(f"{field}:N").scale(domain=list(names), range=list(colours)).legend(legend)
 
 
 def _grid(charts: Sequence[Any]) -> Any:

@@ -45,7 +45,7 @@ def write_recipes_page(folder: Path, scale: str, path: Path) -> None:
         yield table(recipe_table(runs))
         for name in drawn:
             yield figure(name, CAPTIONS[name])
-        yield paragraph("Before the first step: the swapped model on all test texts. Later points: on a fifth of them.")
+        yield paragraph("On development texts, by which the best model of each stage is chosen; the table has test texts.")
         yield section("To run it again")
         yield paragraph(
             "Every training and every conversion is a run of its own in the same folder; subquad report makes a page of it."
@@ -106,11 +106,11 @@ def recipe_charts(runs: Sequence[Converted]) -> dict[str, alt.LayerChart]:
 
 
 def points(runs: Sequence[Converted], way: Way) -> Iterator[Row]:
-    """What was watched on the way, from the swapped model on; for softmax, from the original on."""
+    """Figures on development texts, from the swapped model on."""
     for one in runs:
         if one.way == way:
             for row in one.rows:
-                starts = row["stage"] in ("original", "swapped") and row.get("split") == "test"
-                if row["metric"] == "perplexity" and (starts or row.get("split") == "watched"):
+                is_watched = row["metric"] == "perplexity" and row["split"] == "development"
+                if is_watched and row["stage"] != "original":
                     about = {"label": way.words, "run": f"{way.words}, {one.seed}"}
                     yield {**about, "step": row["step"], "value": row["value"]}

@@ -1,0 +1,64 @@
+"""The looks at a model while it is converted: what is measured, what that costs, and the rows that it leaves."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from subquad.conversion.budget import Budget
+from subquad.conversion.convertible import Convertible
+from subquad.conversion.journal import Journal
+from subquad.conversion.quality import Quality
+from subquad.conversion.recipes import CONVERSION, TRAINED, Phase
+from subquad.conversion.sight import EVERYTHING, sight_of
+from subquad.conversion.vectors import Judged
+
+COST_GROWTH = 9  # three turns of a text that is twice as long take longer by so many turns, where time is quadratic
+
+
+class Judge:
+    """Measures models, keeps rows of it, and counts its time as measuring."""
+
+    def __init__(self, original: Convertible, quality: Quality, budget: Budget, journal: Journal) -> None:
+        self.original, self.quality, self.budget, self.journal = original, quality, budget, journal
+
+    def develop(self, phase: Phase, model: nn.Module) -> list[Judged]:
+        """Quality on development texts. The first figure decides which model is kept."""
+        with self.budget.measuring("development"):
+            judged = self.quality.develop(model)
+        for each in judged:
+            self.journal.keep(phase, {**each.row(), "split": "development"})
+        if phase.does not in TRAINED:
+            first = judged[0]
+            self.journal.say(f"{phase.recipe.name}, {phase.stage}: {first.metric} {first.value:.3g} on development texts")
+        return judged
+
+    def test(self, phase: Phase, model: nn.Module) -> None:
+        """Quality on test texts, by which nothing is decided; of the conversion also head by head."""
+        sight = EVERYTHING if phase.stage == "original" else sight_of(phase.recipe.attention)
+        with self.budget.measuring("test"):
+            judged = self.quality.test(model, sight)
+        for each in judged:
+            self.journal.keep(phase, {**each.row(), "split": "test"})
+        if phase.recipe.name == CONVERSION:
+            with self.budget.measuring("heads"):
+                rows = self.quality.heads(model)
+            for row in rows:
+                self.journal.keep(phase, row)
+
+    def cost(self, phase: Phase, folder: Path, lengths: Sequence[int], *, is_timed: bool) -> None:
+        """Time and memory of the original and of the model in a folder, at as many lengths as fit into the time."""
+        guess = self.budget.loading  # which measuring begins with, too
+        for at, length in enumerate(lengths if self.original.has_costs else ()):
+            left = self.budget.for_costs if is_timed else math.inf
+            if guess >= left:
+                until = f"up to {lengths[at - 1]} tokens only" if at else "at no length"
+                self.journal.leave_out(phase, f"time and memory are measured {until}: the rest does not fit into the time")
+                return
+            with self.budget.measuring("costs"):
+                rows = list(self.original.costs(folder, length, left))
+            for row in rows:
+                self.journal.keep(phase, row)
+            runs = sum(row["value"] for row in rows if row["metric"] == "seconds")
+            guess = self.budget.spent.latest["costs"] + COST_GROWTH * runs

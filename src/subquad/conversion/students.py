@@ -1,0 +1,49 @@
+"""The models that a recipe makes of the original."""
+
+from collections.abc import Collection
+from copy import deepcopy
+
+from torch import nn
+
+from subquad.conversion.convertible import Convertible
+from subquad.conversion.recipes import Recipe
+from subquad.types import AttentionOptions
+
+
+class Students:
+    """Copies of the original with other mechanisms."""
+
+    def __init__(self, original: Convertible, seed: int) -> None:
+        self.original, self.seed = original, seed
+        self.layers = len(original.mechanisms(original.teacher))
+
+    def attention(self, recipe: Recipe, exact: Collection[int]) -> list[AttentionOptions | None]:
+        """The mechanism of each layer, where some layers stay exact."""
+        return [None if layer in exact else recipe.attention for layer in range(self.layers)]
+
+    def converted(self, recipe: Recipe, exact: Collection[int]) -> list[int]:
+        """The layers whose attention is another."""
+        return [layer for layer, options in enumerate(self.attention(recipe, exact)) if options is not None]
+
+    def fresh(self, recipe: Recipe, exact: Collection[int]) -> nn.Module:
+        """A student of which nothing is trained yet.
+
+        Its embeddings never are: their gradients would be as large as the vocabulary.
+        """
+        model = self.original.student(self.attention(recipe, exact), self.seed)
+        for parameter in self.original.embeddings(model):
+            parameter.requires_grad_(False)
+        return model
+
+    def give_back(self, student: nn.Module, recipe: Recipe, exact: Collection[int]) -> nn.Module:
+        """A student with exact attention in some layers; the mechanisms of the others keep what they learned."""
+        model = self.fresh(recipe, exact)
+        learned = self.original.mechanisms(student)
+        for layer, attend in enumerate(self.original.mechanisms(model)):
+            if layer not in exact:
+                attend.load_state_dict(learned[layer].state_dict())
+        return model
+
+    def copy(self, model: nn.Module) -> nn.Module:
+        """A model of its own, but for the embeddings, which nothing changes."""
+        return deepcopy(model, {id(parameter): parameter for parameter in self.original.embeddings(model)})
