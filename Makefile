@@ -24,8 +24,9 @@ test-kills: $(VENV)/installed
 test-robustness: $(VENV)/installed
 	$(RUN) -m pytest -s -m robustness tests/robustness
 
-# Every family of the installed transformers, built small: what works with another attention. Writes docs/families.md in
-# about half an hour on two cores. `make test-families RESUME=--resume` goes on with a run that was stopped.
+# Every family of the installed transformers, built small: what works with another attention. Writes docs/families.md. It
+# takes an hour or more on two cores; `make test-families RESUME=--resume` goes on with a run that was stopped, and
+# `make test-families RESUME=--first` runs one class of each family.
 test-families: $(VENV)/installed
 	$(RUN) -m tests.families $(RESUME)
 

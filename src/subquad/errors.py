@@ -5,6 +5,10 @@ class SubquadError(ValueError):
     """A mistake that the user can mend: one sentence that says what happened and what to do."""
 
 
+class NotFiniteError(SubquadError):
+    """Tensors that were given to a mechanism hold NaN or infinite numbers."""
+
+
 class OptionError(SubquadError):
     """A value that an option does not take. The command line shows the option as it is typed there."""
 

@@ -8,12 +8,13 @@ from typing import Any
 import jaxtyping
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from subquad.attention import MECHANISMS
 from tests.attention.cases import CASES, CAUSAL, HEADS, WIDTH, build, equation, gradients, inputs
 
 every = pytest.mark.parametrize("name", CASES)
@@ -103,6 +104,7 @@ def test_the_future_changes_nothing(name: str, cut: int, dtype: torch.dtype) -> 
 
 
 @every_causal
+@settings(max_examples=8)
 @given(cuts=st.lists(st.integers(0, 157), max_size=4))
 def test_causal_cut_anywhere_and_continued_is_the_whole(name: str, cuts: list[int]) -> None:
     attend = build(name)
@@ -339,6 +341,8 @@ class Form(nn.Module):
 
 
 FORMS = [(name, "whole") for name in CASES] + [(name, form) for name in CAUSAL for form in ("causal", "step")]
+GRAPHS = [pytest.param(*form, marks=[] if form[0] in MECHANISMS else pytest.mark.slow) for form in FORMS]
+"""Making a graph takes seconds: for variants of a mechanism it is made by `make test-slow`."""
 
 
 @pytest.fixture
@@ -350,7 +354,7 @@ def _unchecked_shapes() -> Any:
 
 
 @pytest.mark.usefixtures("_unchecked_shapes")
-@pytest.mark.parametrize(("name", "form"), FORMS)
+@pytest.mark.parametrize(("name", "form"), GRAPHS)
 def test_compiles_whole(name: str, form: str) -> None:
     torch.compiler.reset()
     module = Form(build(name), form)
@@ -374,7 +378,7 @@ def test_compiles_to_machine_code(name: str, form: str) -> None:
 
 
 @pytest.mark.usefixtures("_unchecked_shapes")
-@pytest.mark.parametrize(("name", "form"), FORMS)
+@pytest.mark.parametrize(("name", "form"), GRAPHS)
 def test_exports_for_any_length(name: str, form: str) -> None:
     module = Form(build(name), form)
     # chunks of 128 in the causal form, runs of 29 in this convolution, blocks: lengths are multiples, padded where need be

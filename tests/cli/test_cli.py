@@ -153,6 +153,7 @@ def test_from_comparing_to_advice(tmp_path: Path) -> None:
     assert "What is given up" in advice.stdout
 
 
+@pytest.mark.slow
 def test_missing_cells_are_measured_on_resuming(tmp_path: Path) -> None:
     subquad("compare", *SMALL, "--lengths", "16", "32", "--budget", "300", "--out", "runs/a", cwd=tmp_path)
     run = Run.open(tmp_path / "runs" / "a")
@@ -216,6 +217,7 @@ def test_a_killed_run_leaves_no_processes_behind(tmp_path: Path) -> None:
     assert alive == []
 
 
+@pytest.mark.slow
 def test_linformers_grid(tmp_path: Path) -> None:
     small = ["--heads", "1", "--width", "8", "--threads", "1", "--budget", "300"]
     done = subquad("compare", "--grid", "linformer", "--lengths", "512", "1024", *small, "--out", "grid", cwd=tmp_path)

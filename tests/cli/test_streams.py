@@ -106,13 +106,11 @@ def test_ends_of_pipes(line: str, code: int, said: str, folder: Path) -> None:
 
 
 def test_without_utf8(folder: Path) -> None:
-    """Letters that the encoding lacks are replaced; names of folders stay what they are."""
-    code, out, err = shell("SUBQUAD report schön; SUBQUAD predict schön 3 1; SUBQUAD report nöwhere", folder, PLAIN)
+    """What is printed has no letter that the encoding lacks; a name with one is refused in a sentence."""
+    code, out, err = shell("SUBQUAD report events; SUBQUAD report schön", folder, PLAIN)
     assert code == 2
-    assert "The page: sch" in out
-    assert err.startswith("subquad: n")
-    assert err.endswith(" is not a run: it has no run.json (runs are folders such as runs/compare-...)\n")
-    assert (folder / "schön" / "report.html").exists()
+    assert out == "The page: events/report.html\n"
+    assert err == "subquad: RUNS [0] must be a text that UTF-8 can write, but is PosixPath('sch\\udcc3\\udcb6n')\n"
 
 
 def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -59,6 +59,7 @@ def test_from_training_to_an_answer(tmp_path: Path) -> None:
         assert wrong.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_curve(tmp_path: Path) -> None:
     options = ["copy", *SMALL, "--steps", "60", "--checkpoint-every", "7", "--evaluate-every", "20", "--dropout", "0.1"]
     assert subquad("train", *options, "--out", "whole", cwd=tmp_path).returncode == 0
@@ -96,6 +97,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_runs_are_overlaid(tmp_path: Path) -> None:
     for seed in ("0", "1"):
         for attention in ("linear", "softmax"):

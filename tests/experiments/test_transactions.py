@@ -59,6 +59,7 @@ def test_real_data_are_for_experiments_that_take_them(tmp_path: Path, capsys: py
     assert "there is nothing at" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_tiny_run_is_scored_timed_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="the boosting baseline is scikit-learn's")
     from subquad.experiments import transaction_costs, transactions

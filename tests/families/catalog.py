@@ -21,6 +21,8 @@ HEADS = {
     "ctc": "MODEL_FOR_CTC_MAPPING_NAMES",
     "speech-seq2seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
 }
+_RANKS = ["causal-lm", "seq2seq-lm", "speech-seq2seq", "image-text-to-text"]
+_RANKS += [*(head for head in HEADS if head not in ("base", *_RANKS)), "base", "other"]
 # Tried only for a type that has none of the heads above.
 OTHERS = [
     "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
@@ -63,6 +65,14 @@ def entries() -> list[Entry]:
         found.values(),
         key=lambda entry: (entry.family, entry.model_type, list(HEADS).index(entry.head) if entry.head in HEADS else 99),
     )
+
+
+def first_of_each(every: list[Entry]) -> list[Entry]:
+    """One class of each family: one that generates if there is one, else one with another head, else the body."""
+    found: dict[str, Entry] = {}
+    for entry in sorted(every, key=lambda entry: _RANKS.index(entry.head)):
+        found.setdefault(entry.family, entry)
+    return sorted(found.values(), key=lambda entry: entry.family)
 
 
 def entry_of(class_name: str) -> Entry:

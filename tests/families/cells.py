@@ -51,8 +51,22 @@ Cell = Callable[[Subject, Prepare], None]
 
 
 def swapped(options: AttentionOptions, **given: Any) -> Prepare:
-    """Puts a mechanism into a model."""
-    return lambda model: hub.swap(model, options, **given)
+    """Puts a mechanism into a model. A class of models proves itself once; more models of it are swapped without a proof."""
+    refusals: dict[type, str | None] = {}
+
+    def prepare(model: Any) -> Any:
+        kind = type(model)
+        if kind not in refusals:
+            refusals[kind] = None
+            try:
+                return hub.swap(model, options, **given)
+            except SubquadError as error:
+                refusals[kind] = str(error)
+        if (refusal := refusals[kind]) is not None:
+            raise SubquadError(refusal)
+        return hub.swap(model, options, **given, check=False)
+
+    return prepare
 
 
 def unchanged(model: Any) -> Any:
@@ -189,6 +203,16 @@ def causality(subject: Subject, prepare: Prepare) -> None:
         raise WrongError(theirs, f"the original looks both ways (by {theirs:.2g}), the swapped one does not")
     if theirs > limit:
         raise DoesNotApplyError("the original looks both ways")
+
+
+def looks_both_ways(subject: Subject) -> bool:
+    """Whether an original that continues its input sees tokens ahead of others."""
+    if "input_ids" not in subject.inputs or "decoder_input_ids" in subject.inputs:
+        return False
+    try:
+        return _moved_before(subject.model, subject.inputs, "input_ids") > LIMITS[subject.model.dtype]
+    except DoesNotApplyError:
+        return False
 
 
 def _moved_before(model: Any, inputs: Inputs, name: str) -> float:

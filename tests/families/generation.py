@@ -8,7 +8,17 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from subquad import Linear, hub
-from tests.families.cells import DoesNotApplyError, Prepare, WrongError, causality, padded, padding_right, swapped, unchanged
+from tests.families.cells import (
+    DoesNotApplyError,
+    Prepare,
+    WrongError,
+    causality,
+    looks_both_ways,
+    padded,
+    padding_right,
+    swapped,
+    unchanged,
+)
 from tests.families.inputs import Inputs
 from tests.families.models import Subject
 
@@ -80,6 +90,8 @@ def part_of_layers(subject: Subject, prepare: Prepare) -> None:
 def _writer(subject: Subject, prepare: Prepare) -> tuple[Any, Inputs]:
     if not subject.model.can_generate():
         raise DoesNotApplyError("it does not generate")
+    if looks_both_ways(subject):
+        raise DoesNotApplyError("the original looks both ways, so what it writes depends on whether it has a cache")
     model = prepare(subject.fresh())
     for name in ("eos_token_id", "forced_eos_token_id", "forced_bos_token_id", "suppress_tokens", "begin_suppress_tokens"):
         setattr(model.generation_config, name, None)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from subquad.errors import SubquadError
+from subquad.errors import NotFiniteError, SubquadError
 from subquad.ops.autocast import needs_gradient
 from subquad.ops.sums import precise
 
@@ -128,7 +128,7 @@ def check_result(
         for what, found in (("NaN", x.isnan()), ("infinite numbers", infinite)):
             if found.any():
                 place = tuple(found.nonzero()[0].tolist())
-                raise SubquadError(f"{name} holds {what}, first at {place} of its shape {_shape(x)}: look at what made it")
+                raise NotFiniteError(f"{name} holds {what}, first at {place} of its shape {_shape(x)}: look at what made it")
     return mixed
 
 

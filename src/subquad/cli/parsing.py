@@ -98,9 +98,14 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 
 def _sentence(box: str, prog: str) -> str:
-    """What tyro says is wrong with the command line, out of the box that it draws around it."""
+    """What tyro says is wrong with the command line, out of the box that it draws around it.
+
+    Where letters must be ASCII, the box has a heading and rules of hyphens in place of its border.
+    """
     lines = [line.strip("│ ") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
-    first, _, rest = "\n".join(lines).partition("\n─")
+    if len(lines) > 1 and set(lines[1]) == {"-"}:
+        lines = lines[2:]
+    first, _, rest = re.sub(r"\n-{3,}(?=\n)", "\n─", "\n".join(lines)).partition("\n─")
     words, help_lists = " ".join(first.split()), f"`{prog} --help` lists the options"
     if unknown := re.search(r"Unrecognized options: (.*?)(?:, |$)", words):
         near = re.search(r"Perhaps you meant:\s*(--[\w-]+)", rest)

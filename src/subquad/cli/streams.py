@@ -111,6 +111,7 @@ class TolerantStdout:
             yield
         except OSError as error:
             self.has_failed = True
+            silence(self.stream)  # what is in its buffer would fail again when it is flushed, as before a process is forked
             say(f"{stdout_sentence(error)}; the work goes on without it")
 
 

@@ -31,6 +31,7 @@ class StateLayer(CacheLayerMixin):
 
     def __init__(self, owner: nn.Module | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.keys = self.values = torch.empty(0)  # a model may look how many there are, to see whether it is in use
         self.owner = None if owner is None else weakref.ref(owner)
         self.states: list[Any] = []
         self.seen = 0
@@ -142,12 +143,27 @@ def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
         raise SubquadError(
             f"{type(model).__name__} generates with a cache of its own, {cache_class}: it takes no state cache"
         )
-    layers: list[Any] = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    layers, constant = _growing_layers(model), 0
     for name, module in attention_modules(model).items():
-        if getattr(module, "is_causal", False) and _is_constant(module, implementation_of(model)):
+        is_constant = _is_constant(module, implementation_of(model))
+        constant += is_constant
+        if is_constant and getattr(module, "is_causal", False):
             _put_state(layers, name, module)
+    if constant and not model.config.is_encoder_decoder and not any(isinstance(layer, StateLayer) for layer in layers):
+        raise SubquadError(
+            f"no attention of {type(model).__name__} is causal, so it has no state to go on from: set is_decoder=True in "
+            "its config if it is to generate"
+        )
     own = StateCache(layers=layers)
     return EncoderDecoderCache(own, DynamicCache()) if model.config.is_encoder_decoder else own
+
+
+def _growing_layers(model: PreTrainedModel) -> list[Any]:
+    """The layers of the cache that a model would have without a state."""
+    try:
+        return list(DynamicCache(config=model.config.get_text_config(decoder=True)).layers)
+    except AttributeError:  # the config does not say how many layers there are
+        raise SubquadError(f"{type(model).__name__} does not generate from a cache: it takes no state cache") from None
 
 
 def layer_of(module: nn.Module, keys: Tensor) -> StateLayer | None:

@@ -115,7 +115,12 @@ def _continued(prober: Prober, mixed: dict[str, Seen], original: dict[str, Seen]
     except SubquadError as error:
         yield Proved("state", "", 0.0, prober.allowed, None, str(error))
     for name, cache in caches.items():
-        differences = prober.continued(mixed, cache)
+        try:
+            differences = prober.continued(mixed, cache)
+        except Exception as error:  # a model may do anything with a cache that is not its own
+            problem = f"it cannot go on from its {name} ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
+            yield Proved(name, "", 0.0, prober.allowed, None, problem)
+            continue
         theirs: dict[str, float] = {}
         if any(not share <= prober.allowed for _, share in differences):
             set_implementations(own)

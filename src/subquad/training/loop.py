@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from subquad.errors import SubquadError
+from subquad.errors import NotFiniteError, SubquadError
 from subquad.results import Row, Run
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
@@ -144,7 +144,7 @@ class _Loop:
                     self._checkpoint(done)
                     last = done
                 self.watch(Progress(done, loss, self.metrics, speed))
-        except _NotFiniteError as error:
+        except _NotFiniteLossError as error:
             raise SubquadError(
                 f"the loss is {error.loss} at step {error.step}; the last good checkpoint is of step {last} in "
                 f"{self.run.folder}; try a lower --learning-rate, a --warm-up, a smaller --clip, or --precision float32"
@@ -169,7 +169,7 @@ class _Loop:
             total += self._backward(part, count, parts=len(parts), last=number == len(parts) - 1)
         loss = float(self.accelerator.reduce(total, "sum")) / count
         if not np.isfinite(loss):
-            raise _NotFiniteError(step + 1, loss)
+            raise _NotFiniteLossError(step + 1, loss)
         if self.options.clip:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.options.clip)
         self.optimizer.step()
@@ -225,10 +225,8 @@ class _Loop:
         self.plain.eval()
         try:
             self.metrics = self.task.evaluate(self.plain, generator(self.seed, HELD_OUT))
-        except SubquadError:
-            if all(bool(parameter.isfinite().all()) for parameter in self.plain.parameters()):
-                raise
-            raise _NotFiniteError(step, math.nan) from None
+        except NotFiniteError:  # of a mechanism, to which weights have become too large
+            raise _NotFiniteLossError(step, math.nan) from None
         self._keep_best(step)
         units = self.task.units if isinstance(self.task, Measured) else {}
         for name, value in self.metrics.items():
@@ -291,7 +289,7 @@ class _Loop:
             self.run.append(rows)
 
 
-class _NotFiniteError(Exception):
+class _NotFiniteLossError(Exception):
     def __init__(self, step: int, loss: float) -> None:
         super().__init__()
         self.step, self.loss = step, loss

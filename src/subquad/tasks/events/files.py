@@ -108,8 +108,9 @@ def rows_of_records(file: str, records: Iterable[Any], place: str = "record") ->
         lengths.append(len(events.types))
         kinds = max(kinds, whole_number(_word(record.get("dim_process"))) or 0)
     joined, offsets = numbers(times), offsets_of(np.array(lengths, np.int64))
-    for at in since_last:
-        joined[offsets[at] : offsets[at + 1]] = joined[offsets[at] : offsets[at + 1]].cumsum()
+    with np.errstate(over="ignore"):  # times that become infinite are refused like those that were given so
+        for at in since_last:
+            joined[offsets[at] : offsets[at + 1]] = joined[offsets[at] : offsets[at + 1]].cumsum()
     return _one_a_line(file, names, joined, types, lengths, place), kinds
 
 
