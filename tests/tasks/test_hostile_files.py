@@ -151,7 +151,7 @@ CONTENTS: dict[str, bytes] = {
     "half an object": b'[{"time_since_start": [0.0, 1.',
     "two values": b"{} {}",
     "half a character": b'{"text": "\\ud800", "label": "\\udfff"}\n{"time_since_start": [1], "type_event": ["\\ud800"]}\n',
-    "a text of ten megabytes": b'{"text": "' + b"x " * 5_000_000 + b'", "label": "' + b"y" * 100_000 + b'"}\n',
+    "a text of two megabytes": b'{"text": "' + b"x " * 1_000_000 + b'", "label": "' + b"y" * 100_000 + b'"}\n',
     "a name of ten megabytes": json.dumps([{"seq_idx": "n" * 10**7, "time_since_start": [], "type_event": [3]}]).encode(),
     "times that are lists": record(time_since_start=[[0], {}]),
     "times that are texts": record(time_since_start=["0", "one"]),
