@@ -24,9 +24,8 @@ test-kills: $(VENV)/installed
 test-robustness: $(VENV)/installed
 	$(RUN) -m pytest -s -m robustness tests/robustness
 
-# Every family of the installed transformers, built small: what works with another attention. Writes docs/families.md. It
-# takes an hour or more on two cores; `make test-families RESUME=--resume` goes on with a run that was stopped, and
-# `make test-families RESUME=--first` runs one class of each family.
+# Every family of the installed transformers, built small: what works with another attention. Writes docs/families.md in
+# about 20 minutes on two cores. `make test-families RESUME=--resume` goes on with a run that was stopped.
 test-families: $(VENV)/installed
 	$(RUN) -m tests.families $(RESUME)
 

@@ -33,10 +33,8 @@ from tests.families.models import CannotBuildError, build
 from tests.families.page import write_page
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "families.md"
-BUILT, SWAPPED = (
-    "built",
-    "swapped",
-)  # what comes before the cells: whether there is a model, and whether it has attention to swap
+BUILT, SWAPPED = "built", "swapped"
+"""What comes before the cells: whether there is a model, and whether it has attention to swap."""
 
 
 @dataclass(frozen=True)

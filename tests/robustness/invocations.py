@@ -113,7 +113,8 @@ def _commands() -> Iterator[Base]:
     tiny: Words = {"steps": ("1",), "tune-steps": ("1",), "texts": ("2",), "batch-tokens": ("16",), "no-page": ()}
     tiny |= {"no-controls": (), "attention": ("elu",)}
     yield Base("convert", ("convert", "masked"), tiny, (convert.Shared, ConversionOptions), ("masked", "texts"))
-    yield Base("convert pretrained", ("convert", "bert"), tiny | {"text": ("texts",)}, (), ("bert", "texts"))
+    short: Words = {"text": ("texts",), "cost-lengths": ("16",)}
+    yield Base("convert pretrained", ("convert", "bert"), tiny | short, (), ("bert", "texts"))
 
 
 def _fields(base: Base) -> Iterator[tuple[str, Tried]]:

@@ -31,9 +31,7 @@ class Spent:
     before: NonNegative = 0.0  # in commands that have ended, up to their last checkpoint
     measuring: NonNegative = 0.0
     training: NonNegative = 0.0
-    latest: dict[str, NonNegative] = field(
-        default_factory=dict
-    )  # seconds of the latest measurement of each kind, and of saving
+    latest: dict[str, NonNegative] = field(default_factory=dict)  # of the latest measurement of each kind, and of saving
 
 
 class Budget:
