@@ -143,17 +143,16 @@ def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
         raise SubquadError(
             f"{type(model).__name__} generates with a cache of its own, {cache_class}: it takes no state cache"
         )
-    layers, constant = _growing_layers(model), 0
-    for name, module in attention_modules(model).items():
-        is_constant = _is_constant(module, implementation_of(model))
-        constant += is_constant
-        if is_constant and getattr(module, "is_causal", False):
-            _put_state(layers, name, module)
-    if constant and not model.config.is_encoder_decoder and not any(isinstance(layer, StateLayer) for layer in layers):
+    causal = {name: module for name, module in attention_modules(model).items() if getattr(module, "is_causal", False)}
+    if not causal and not model.config.is_encoder_decoder:
         raise SubquadError(
             f"no attention of {type(model).__name__} is causal, so it has no state to go on from: set is_decoder=True in "
             "its config if it is to generate"
         )
+    layers = _growing_layers(model)
+    for name, module in causal.items():
+        if _is_constant(module, implementation_of(model)):
+            _put_state(layers, name, module)
     own = StateCache(layers=layers)
     return EncoderDecoderCache(own, DynamicCache()) if model.config.is_encoder_decoder else own
 

@@ -94,7 +94,7 @@ def _vocabulary(model: PreTrainedModel) -> int:
     """Number of tokens that a model knows."""
     try:
         return len(torch.as_tensor(model.get_input_embeddings().weight))
-    except NotImplementedError:  # the model does not say where its embeddings are
+    except (NotImplementedError, AttributeError):  # the model does not say where its embeddings are, or has none of tokens
         return int(getattr(model.config.get_text_config(), "vocab_size", 1))
 
 

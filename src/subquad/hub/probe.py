@@ -55,8 +55,9 @@ class Prober:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.modules = model, attention_modules(model)
-        inside = set(model.base_model.modules())
-        self.core: Any = model.base_model if inside.issuperset(self.modules.values()) else model
+        body: Any = model.base_model
+        holds_all = set(body.modules()).issuperset(self.modules.values())
+        self.core: Any = body if holds_all and body.main_input_name in parameters_of(type(body)) else model
         self.takes = parameters_of(type(self.core))
         kinds = {each.dtype for each in model.parameters() if each.is_floating_point()}
         self.allowed = max((ALLOWED.get(kind, max(ALLOWED.values())) for kind in kinds), default=ALLOWED[torch.float32])
