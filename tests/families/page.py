@@ -14,6 +14,8 @@ SYMBOLS = {"crash": "!", "silent error": "✗", "refused": "r", "works": "✓", 
 """What stands for the worst that came of a cell in any class of a family, the worst first."""
 _WRONG = ("crash", "silent error")
 _EXAMPLES = 8
+_MOST = 4
+"""Number of tests that are named; more are called most."""
 
 
 def write_page(path: Path, rows: Sequence[Row]) -> None:
@@ -85,11 +87,11 @@ def _refusals(rows: Sequence[Row]) -> str:
     """The sentences with which something is refused, and in how many families."""
     lines = ["## What is refused, and how", "", "| families | tests | sentence | for example |", "|---:|---|---|---|"]
     refused = [row for row in rows if row["status"] == "refused"]
-    groups = _by(refused, lambda row: _without_names(str(row["message"])))
+    groups = _by(refused, lambda row: _without_names(str(row["message"]).replace(str(row["class_name"]), "…")))
     sized = sorted(groups.items(), key=lambda pair: -len(_by(pair[1], "family")))
     for sentence, some in sized:
         families, cells = list(_by(some, "family")), list(_by(some, "cell"))
-        tests = "all" if "swapped" in cells else ", ".join(cells)
+        tests = "all" if "swapped" in cells else "most" if len(cells) > _MOST else ", ".join(cells)
         more = ", …" if len(families) > _EXAMPLES else ""
         lines.append(f"| {len(families)} | {tests} | {sentence} | {', '.join(families[:_EXAMPLES])}{more} |")
     return "\n".join(lines)
@@ -130,7 +132,8 @@ def _without_names(sentence: str) -> str:
     plain = re.sub(
         r"\b[A-Z]\w*[a-z0-9](Attention|Model|Block|Layer|Encoder|Decoder|LM)\w*|\b[A-Z]\w+For[A-Z]\w+", "…", plain
     )
-    return re.sub(r"\b[a-z_]+(\.\w+)*\.\d+\.\S+", "…", plain)
+    plain = re.sub(r"\b[a-z_]+(\.\w+)+(?= computes|: )|\b[a-z_]+(\.\w+)*\.\d+\.\w+(\.\w+)*", "…", plain)
+    return re.sub(r"\bby [\d.e+-]+|\(\d+(, \d+)+\)|\b\d+(?= (queries|keys|positions))", "…", plain)
 
 
 def _by(rows: Iterable[Row], field: str | Callable[[Row], str]) -> dict[str, list[Row]]:
