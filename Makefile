@@ -20,7 +20,8 @@ test-slow: $(VENV)/installed
 test-kills: $(VENV)/installed
 	$(RUN) -m pytest -s -m kills tests/runs/test_kills.py
 
-# Thousands of strange command lines, damaged run folders and hostile models, each in a process of its own.
+# 2,000 strange command lines, damaged run folders and hostile models, each in a process of its own, in less than ten
+# minutes on two cores. `python -m tests.robustness` runs all there are, about 8,500.
 test-robustness: $(VENV)/installed
 	$(RUN) -m pytest -s -m robustness tests/robustness
 

@@ -39,6 +39,8 @@ Seed = Annotated[int, Ge(0), Lt(2**63)]
 """Seed of a random number generator."""
 Positive = Annotated[float, Gt(0), Le(LARGEST_NUMBER)]
 """A number above 0 that float32 can hold."""
+Moderate = Annotated[float, Gt(0), Le(1e30)]
+"""A number above 0 that float32 can hold, and many times of it as well."""
 NonNegative = Annotated[float, Ge(0), Le(LARGEST_NUMBER)]
 """A number, 0 or above, that float32 can hold."""
 Exponent = Annotated[float, Ge(-80), Le(80)]

@@ -111,7 +111,7 @@ def _commands() -> Iterator[Base]:
     yield Base("report", ("report", "copied"), {}, (report.Report,), ("copied",))
     yield Base("reproduce", ("reproduce", "nothing"), {}, (reproduce.Reproduce,))
     tiny: Words = {"steps": ("1",), "tune-steps": ("1",), "texts": ("2",), "batch-tokens": ("16",), "no-page": ()}
-    tiny |= {"no-controls": (), "attention": ("elu",)}
+    tiny |= {"no-controls": (), "attention": ("elu",), "minutes": ("0.05",)}
     yield Base("convert", ("convert", "masked"), tiny, (convert.Shared, ConversionOptions), ("masked", "texts"))
     short: Words = {"text": ("texts",), "cost-lengths": ("16",)}
     yield Base("convert pretrained", ("convert", "bert"), tiny | short, (), ("bert", "texts"))

@@ -148,9 +148,9 @@ def _require_memory(original: Convertible, attention: AttentionOptions, options:
     sizes = [attention.size(heads=layer.heads, width=layer.width) for layer in layers]
     numbers = sum(size.numbers + size.state for size in sizes)
     kept = sum(layer.heads * layer.width for layer in layers)  # of one position, after each layer
-    sequences = options.batch_tokens // original.longest
+    positions = options.batch_tokens // original.longest * original.longest  # a batch has whole texts
     advice = "make the attention's own sizes or --batch-tokens smaller"
-    require_memory("this conversion", 4 * (numbers + sequences * kept), advice)
+    require_memory("this conversion", 4 * (numbers + positions * kept), advice)
 
 
 def _original(kept: Kept, options: ConversionOptions, seed: int) -> Convertible:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from subquad.checking import Checked, Count, FilePath, Place, Positive, Whole
+from subquad.checking import Checked, Count, FilePath, Moderate, Place, Positive, Whole
 from subquad.conversion.convertible import Goal
 from subquad.errors import SubquadError
 
@@ -23,9 +23,9 @@ class ConversionOptions(Checked):
     keep_worst: Whole = 0  # so many layers stay exact: those that the mechanism follows worst after the first stage
     pairs: FilePath | None = None  # a table with tabs: a score in column 5, sentences in 6 and 7, as STS-B has them
     controls: bool = True  # train, as long: the swapped model without the first stage; a hybrid's window; softmax
-    match_rate: Positive = 1e-2  # the learning rate of the first stage
-    tune_rate: Positive = 3e-4  # of the second
-    map_rate: Positive = 1e-3  # of the second, for what the mechanisms brought
+    match_rate: Moderate = 1e-2  # the learning rate of the first stage
+    tune_rate: Moderate = 3e-4  # of the second
+    map_rate: Moderate = 1e-3  # of the second, for what the mechanisms brought
     clip: Positive = 1.0  # the largest norm of the second stage's gradient
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: by autocast, faster where the processor knows it
     texts: Count = 500  # held-out texts that quality is measured on

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from subquad.checking import AtLeastTwo, Checked, Count, Positive
+from subquad.checking import AtLeastTwo, Checked, Count, Moderate
 from subquad.errors import SubquadError
 from subquad.models import Decoder, ModelOptions, Size, decoder_size
 from subquad.types import AttentionOptions, Counted
@@ -33,7 +33,7 @@ class Sorting(Checked):
 
     length: AtLeastTwo = 4096  # of the sequence and the token at its end that asks
     symbols: AtLeastTwo = 20
-    concentration: Positive = 1.0  # of the Dirichlet distribution that a sequence's probabilities are drawn from
+    concentration: Moderate = 1.0  # of the Dirichlet distribution that a sequence's probabilities are drawn from
     held_out: Count = 64  # fresh sequences in an evaluation
     evaluation_batch: Count = 8  # of them at a time
     kind: str = field(default="sorting", init=False)
