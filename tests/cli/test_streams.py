@@ -52,7 +52,7 @@ FULL = "subquad: cannot write standard output: No space left on device; make roo
 UNREAD = "subquad: nobody reads standard output any more; the work goes on without it"
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_a_training_goes_on_when_nobody_reads(unbuffered: str, folder: Path, tmp_path: Path) -> None:
     line = f"SUBQUAD train copy {' '.join(TINY)} --out {tmp_path}/run | head -1"
     code, out, err = shell(line, folder, {"PYTHONUNBUFFERED": unbuffered})
@@ -83,15 +83,15 @@ def test_a_comparison_goes_on_when_nobody_reads(folder: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("SUBQUAD --help > /dev/full", 2, FULL),
+        pytest.param("SUBQUAD --help > /dev/full", 2, FULL, marks=pytest.mark.slow),
         ("SUBQUAD --help | true", 0, ""),
-        ("SUBQUAD train copy --help | true", 0, ""),
+        pytest.param("SUBQUAD train copy --help | true", 0, "", marks=pytest.mark.slow),
         ("SUBQUAD report schön > /dev/full", 2, f"{FULL}; the work goes on without it\n{FULL}"),
         ("SUBQUAD report nowhere 2>/dev/full", 2, ""),
-        ("SUBQUAD report nowhere 2>&-", 2, ""),
+        pytest.param("SUBQUAD report nowhere 2>&-", 2, "", marks=pytest.mark.slow),
         ("SUBQUAD predict schön 3 1 > /dev/full", 2, FULL),
-        ("SUBQUAD predict schön 3 1 | true", 0, ""),
-        ("PYTHONUNBUFFERED=1 SUBQUAD predict schön 3 1 | true", 0, ""),
+        pytest.param("SUBQUAD predict schön 3 1 | true", 0, "", marks=pytest.mark.slow),
+        pytest.param("PYTHONUNBUFFERED=1 SUBQUAD predict schön 3 1 | true", 0, "", marks=pytest.mark.slow),
         ("SUBQUAD predict schön <&-", 2, "subquad: standard input is closed: give lines there, or a file"),
         ("yes '1 a' | SUBQUAD predict events --follow | head -1", 0, ""),
         ("yes | tr -d '\\n' | head -c 40000000 | SUBQUAD predict events --follow > out", 2, "line 1: it is longer than"),

@@ -76,6 +76,7 @@ def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_curve(tmp_path: 
     assert losses(tmp_path / "broken") == losses(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     """By `accelerate launch`, on the CPU: the same losses as one process with the same batch."""
     options = ["copy", *SMALL, "--steps", "12"]

@@ -31,6 +31,7 @@ def test_what_fails_leaves_a_row_that_says_so(tmp_path: Path) -> None:
     assert "128" in failed["message"]
 
 
+@pytest.mark.slow
 def test_children_leave_nothing_behind(tmp_path: Path) -> None:
     """Locks of progress bars did, of which Python told at its end."""
     model(CONFIGS["bert"]()).save_pretrained(tmp_path / "one")

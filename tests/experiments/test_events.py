@@ -159,6 +159,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
     assert [(one.setting, one.attention, one.seed) for one in trained(tmp_path)] == [(setting, "favor", 3)]
 
 
+@pytest.mark.slow
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from subquad.experiments import event_costs
 

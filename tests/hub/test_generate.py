@@ -34,9 +34,10 @@ def written(network: Any, ids: Tensor, **given: Any) -> Tensor:
 
 EVERY = [(name, way) for name in CAUSAL for way in ("greedy", "beams")]
 EVERY += [("favor", "sampled"), ("favor", "sampled-beams"), ("infinity", "sampled")]
+FAMILIES = [pytest.param("gpt2", marks=pytest.mark.slow), "llama"]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("name", "way"), EVERY)
 def test_the_same_tokens_as_without_a_cache(family: str, name: str, way: str) -> None:
     network, ids = decoder(family, name), tokens(length=9)
@@ -48,7 +49,7 @@ def test_the_same_tokens_as_without_a_cache(family: str, name: str, way: str) ->
             assert torch.equal(written(network, ids, **given), wanted)  # the ordinary cache, which grows
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_other_ways_through_the_prompt(family: str, name: str) -> None:
     """A static cache, which has room for keys to come, and a prompt in pieces."""
@@ -60,7 +61,7 @@ def test_other_ways_through_the_prompt(family: str, name: str) -> None:
     assert torch.equal(written(network, ids, **pieces, past_key_values=hub.state_cache(network)), wanted)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", CONSTANT)
 def test_memory_does_not_grow(family: str, name: str) -> None:
     network, cache = decoder(family, name), hub.state_cache(decoder(family, name))
@@ -106,7 +107,7 @@ def test_layers_of_both_kinds_behind_left_padding(family: str, layers: list[int]
 
 
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.parametrize("layers", [None, [0], [-1]])
+@pytest.mark.parametrize("layers", [None, [0], pytest.param([-1], marks=pytest.mark.slow)])
 def test_unusual_decoders(family: str, layers: list[int] | None) -> None:
     network = hub.swap(model(DECODERS[family](), hf.AutoModelForCausalLM).double(), OPTIONS["linear"], layers=layers)
     ids, given = tokens(length=9), {"attention_mask": padding("left", length=9)[[0, 1, 1]]}
@@ -136,7 +137,7 @@ def test_a_cache_that_only_its_family_has() -> None:
         hub.state_cache(network)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_going_on_from_a_prompt_that_was_read(family: str, name: str) -> None:
     """Once read, it serves several continuations."""

@@ -49,7 +49,7 @@ class Judge:
 
     def cost(self, phase: Phase, folder: Path, lengths: Sequence[int], *, is_timed: bool) -> None:
         """Time and memory of the original and of the model in a folder, at as many lengths as fit into the time."""
-        guess = 1.5 * self.budget.loading  # measuring begins with loading both models, but not the texts
+        guess = self.budget.loading  # which measuring begins with, too
         for at, length in enumerate(lengths if self.original.has_costs else ()):
             left = self.budget.for_costs if is_timed else math.inf
             if guess >= left:
