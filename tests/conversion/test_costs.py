@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from subquad.conversion.costs import costs
 from tests.hub.families import CONFIGS, OPTIONS, hf, hub, model
 
