@@ -82,8 +82,8 @@ def _tensors(templates: Path) -> Iterator[Case]:
     from safetensors.numpy import load, save
 
     held = load((templates / "swapped" / "model.safetensors").read_bytes())
-    mechanisms = [name for name in held if "subquad" in name]
-    for name in (mechanisms[0], next(iter(held))):
+    mechanisms = [name for name in sorted(held) if "subquad" in name]
+    for name in (mechanisms[0], min(held.keys() - mechanisms)):
         changed = {
             "missing": {key: value for key, value in held.items() if key != name},
             "of another shape": held | {name: held[name].reshape(-1)[:1]},
