@@ -28,6 +28,9 @@ def test_a_half_written_last_row_is_left_out(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(SubquadError, match="there is no file of rows at"):
         read_rows(tmp_path / "none.jsonl")
+    (tmp_path / "rows.jsonl").symlink_to("rows.jsonl")
+    with pytest.raises(SubquadError, match=r"cannot read .*rows\.jsonl: Too many levels"):
+        Run(tmp_path, {}).rows()
     (tmp_path / "bad.jsonl").write_text('{"metric": "loss", "value": 1}\nnonsense\n')
     with pytest.raises(SubquadError, match=r"line 2 of .*bad.jsonl is not a JSON row"):
         read_rows(tmp_path / "bad.jsonl")

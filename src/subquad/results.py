@@ -199,7 +199,7 @@ class Run:
 
     def rows(self) -> list[Row]:
         """What was measured so far. A run without the file has not measured anything."""
-        return read_rows(self.rows_path) if self.rows_path.exists() else []
+        return read_rows(self.rows_path) if os.path.lexists(self.rows_path) else []
 
     def count_rows(self) -> int:
         """How many rows there are, without reading what is in them."""

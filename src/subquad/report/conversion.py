@@ -153,10 +153,11 @@ def _by_length(rows: Sequence[Row]) -> Iterator[str]:
         if "conversion" in series:
             longest = max(series["conversion"])
             name = f"{metric.removesuffix(' by length')} at {longest} tokens"
-            others = [f"{other} {_number(own[longest])}" for other, own in series.items() if other != "conversion"]
             row = series["conversion"][longest]
+            rest = {other: own[longest] for other, own in series.items() if other != "conversion" and longest in own}
+            others = ", ".join(f"{other} {_number(found)}" for other, found in rest.items())
             outside = f"{row['outside']:.0%} of a text outside of what a layer weighs exactly"
-            yield f"{name.capitalize()}, {outside}: {_spread(row)}; {', '.join(others)}."
+            yield f"{name.capitalize()}, {outside}: {_spread(row)}{others and f'; {others}'}."
             if not row["outside"]:
                 yield "No text was longer than the exact window: nothing is known of what lies beyond it."
 
