@@ -39,7 +39,7 @@ from subquad.measure.timing import interleave, median, pays_from, ratio
 from subquad.results import Row, append_rows
 from subquad.types import AttentionOptions
 
-HEADS, WIDTH = 8, 64
+HEADS, HEAD_DIM = 8, 64
 BASELINE = "softmax"
 FEATURES = SLOTS = 256
 LEAK_LENGTH = 512
@@ -71,7 +71,7 @@ def mixers(form: Literal["bidirectional", "causal"]) -> dict[str, Mix]:
     """PyTorch's fused attention and subquad's mechanisms that have the form."""
     generator = torch.Generator().manual_seed(0)
     options: dict[str, AttentionOptions] = {"linear": Linear(), "favor": Favor(FEATURES), "linformer": Linformer(SLOTS)}
-    built = {name: each.build(heads=HEADS, width=WIDTH, generator=generator) for name, each in options.items()}
+    built = {name: each.build(heads=HEADS, head_dim=HEAD_DIM, generator=generator) for name, each in options.items()}
     if form == "bidirectional":
         return {BASELINE: F.scaled_dot_product_attention, **built}
 
@@ -84,7 +84,7 @@ def mixers(form: Literal["bidirectional", "causal"]) -> dict[str, Mix]:
 
 def work(mix: Mix, what: What, length: int, seed: int) -> Run:
     """A function that runs one forward, or a forward with its backward."""
-    draw = partial(torch.randn, 1, HEADS, length, WIDTH, generator=torch.Generator().manual_seed(seed))
+    draw = partial(torch.randn, 1, HEADS, length, HEAD_DIM, generator=torch.Generator().manual_seed(seed))
     q, k, v = draw(), draw(), draw()
     if what == "forward":
         return torch.no_grad()(lambda: mix(q, k, v))
@@ -95,7 +95,7 @@ def work(mix: Mix, what: What, length: int, seed: int) -> Run:
 
 def layered(layer: Callable[[Tensor], Any]) -> Mix:
     """A layer as a function of q, k and v, whose sum is its input: all layers alike pay for that."""
-    return lambda q, k, v: layer((q + k + v).transpose(1, 2).flatten(2)).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
+    return lambda q, k, v: layer((q + k + v).transpose(1, 2).flatten(2)).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
 
 
 def own(name: str, kind: Kind, length: int) -> Mix:
@@ -104,7 +104,7 @@ def own(name: str, kind: Kind, length: int) -> Mix:
         return mixers(kind)[name]
     options: dict[str, AttentionOptions] = {BASELINE: Softmax(), "linear": Linear()}
     options["linformer"] = Linformer(SLOTS, length, sharing="heads")
-    layer = MultiheadAttention(options[name].build(heads=HEADS, width=WIDTH), model_width=HEADS * WIDTH, heads=HEADS)
+    layer = MultiheadAttention(HEADS * HEAD_DIM, heads=HEADS, attention=options[name])
     return layered(layer if kind == "layer" else lambda x: layer.causal(x)[0])
 
 
@@ -129,7 +129,7 @@ def fast_transformers(features: int | None, kind: Kind, length: int) -> Mix:
     attention, masking = import_module("fast_transformers.attention"), import_module("fast_transformers.masking")
     favor = import_module("fast_transformers.feature_maps").Favor.factory(n_dims=features, redraw=10**9)
     attend_type = attention.CausalLinearAttention if kind == "causal" else attention.LinearAttention
-    attend = attend_type(WIDTH, feature_map=favor if features else None)
+    attend = attend_type(HEAD_DIM, feature_map=favor if features else None)
     mask = (masking.TriangularCausalMask if kind == "causal" else masking.FullMask)(length)
     lengths = masking.LengthMask(torch.tensor([length]))
     return lambda q, k, v: attend(*(x.transpose(1, 2) for x in (q, k, v)), mask, lengths, lengths).transpose(1, 2)
@@ -138,20 +138,20 @@ def fast_transformers(features: int | None, kind: Kind, length: int) -> Mix:
 def performer(kind: Kind, length: int) -> Mix:
     """Without CUDA its causal form is a slower one, as it says on the screen."""
     with contextlib.redirect_stdout(io.StringIO()):
-        mix: Mix = import_module("performer_pytorch").FastAttention(WIDTH, FEATURES, causal=kind == "causal")
+        mix: Mix = import_module("performer_pytorch").FastAttention(HEAD_DIM, FEATURES, causal=kind == "causal")
     return mix
 
 
 def linformer(kind: Kind, length: int) -> Mix:
     """One projection for keys and one for values, which the heads share."""
-    return layered(import_module("linformer").LinformerSelfAttention(HEADS * WIDTH, length, k=SLOTS, heads=HEADS))
+    return layered(import_module("linformer").LinformerSelfAttention(HEADS * HEAD_DIM, length, k=SLOTS, heads=HEADS))
 
 
 def linformer_pytorch(kind: Kind, length: int) -> Mix:
     """The same sharing. Its causal form masks slots, though each slot holds all positions."""
     module = import_module("linformer_pytorch.linformer_pytorch")
     mask = module.gen_causal_mask(length, SLOTS) if kind == "causal layer" else None
-    sizes = (length, WIDTH, HEADS * WIDTH, SLOTS, HEADS)
+    sizes = (length, HEAD_DIM, HEADS * HEAD_DIM, SLOTS, HEADS)
     return layered(module.MHAttention(*sizes, 0.0, "C0", "headwise", None, None, False, mask))
 
 
@@ -211,7 +211,7 @@ def peak(name: str, kind: Kind, what: What, length: int) -> int:
 def leak(name: str, kind: Kind, seed: int) -> float:
     """How much of the future is seen."""
     mix, half = build(name, kind, LEAK_LENGTH, seed), LEAK_LENGTH // 2
-    q, k, v = torch.randn(3, 1, HEADS, LEAK_LENGTH, WIDTH, generator=torch.Generator().manual_seed(seed))
+    q, k, v = torch.randn(3, 1, HEADS, LEAK_LENGTH, HEAD_DIM, generator=torch.Generator().manual_seed(seed))
     louder = torch.cat([k[:, :, :half], 10 * k[:, :, half:]], dim=2)
     with torch.no_grad():
         before, after = (mix(q, keys, v)[:, :, :half] for keys in (k, louder))
@@ -222,14 +222,14 @@ def leak(name: str, kind: Kind, seed: int) -> float:
 
 def decoding(name: str, batch: int) -> Run:
     """Decoding steps, each from the state that the one before left, and in its memory."""
-    q, k, v = torch.randn(3, batch, HEADS, 1, WIDTH, generator=torch.Generator().manual_seed(0))
-    attend = Linear().build(heads=HEADS, width=WIDTH)
+    q, k, v = torch.randn(3, batch, HEADS, 1, HEAD_DIM, generator=torch.Generator().manual_seed(0))
+    attend = Linear().build(heads=HEADS, head_dim=HEAD_DIM)
     step: Callable[..., Any] = lambda q, k, v, state: attend.step(q, k, v, state, reuse=True)  # noqa: E731
     if name == COMPILED:
         step = torch.compile(step)
     if name == FAST:
         module = import_module("fast_transformers.recurrent.attention.self_attention.linear_attention")
-        step, q, k, v = module.RecurrentLinearAttention(WIDTH), q[:, :, 0], k[:, :, 0], v[:, :, 0]
+        step, q, k, v = module.RecurrentLinearAttention(HEAD_DIM), q[:, :, 0], k[:, :, 0], v[:, :, 0]
     state = None
 
     def run() -> None:

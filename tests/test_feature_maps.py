@@ -17,9 +17,9 @@ BY_HAND += [Learned(), Learned(features=14), *(Random(features=16, projections=h
 
 
 def build(options: Any) -> FeatureMap:
-    """For 3 heads of width 5, with nothing left where it starts."""
+    """For 3 heads of 5 numbers, with nothing left where it starts."""
     generator = torch.Generator().manual_seed(0)
-    phi: FeatureMap = options.build(heads=3, width=5, generator=generator).double()
+    phi: FeatureMap = options.build(heads=3, head_dim=5, generator=generator).double()
     if isinstance(phi, CalibratedMap):
         factors = torch.randn(2, 3, 5, 5, generator=generator)
         phi.calibrate(*torch.randn(2, 3, 5, generator=generator), *(factors @ factors.mT))
@@ -30,19 +30,19 @@ def build(options: Any) -> FeatureMap:
 
 def test_elu_is_elu_plus_one() -> None:
     x = torch.linspace(-20, 20, 400, dtype=torch.float64).view(1, 1, -1, 4)
-    assert_close(Elu().build(heads=1, width=4)(x).values, F.elu(x) + 1, rtol=1e-12, atol=1e-12)
+    assert_close(Elu().build(heads=1, head_dim=4)(x).values, F.elu(x) + 1, rtol=1e-12, atol=1e-12)
 
 
 def test_taylor_s_kernel_is_the_polynomial() -> None:
     q, k = torch.randn(2, 1, 3, 9, 5, dtype=torch.float64)
-    phi = Taylor().build(heads=3, width=5)
+    phi = Taylor().build(heads=3, head_dim=5)
     dots = q @ k.mT / math.sqrt(5)
     assert_close(phi(q).values @ phi(k).values.mT, 1 + dots + dots**2 / 2)
 
 
 def test_learned_starts_from_the_input_itself() -> None:
     x = torch.randn(1, 3, 9, 5, dtype=torch.float64)
-    for side in Learned().build(heads=3, width=5).double().sides():
+    for side in Learned().build(heads=3, head_dim=5).double().sides():
         y = x / 5**0.25
         assert_close(side(x).values, torch.cat([y.softmax(-1), (-y).softmax(-1)], dim=-1))
 
@@ -79,8 +79,8 @@ def test_features_in_scratch_memory_are_the_same(options: Any) -> None:
             assert_close(kept.exponent, plain.exponent)
 
 
-def test_width_is_the_number_of_features() -> None:
+def test_feature_count_is_the_number_of_features() -> None:
     x = torch.randn(1, 2, 3, 6)
     for options in (*BY_HAND, Taylor(), Learned(), Learned(features=20)):
-        for side in options.build(heads=2, width=6).sides():
-            assert side(x).values.shape[-1] == side.width(6)
+        for side in options.build(heads=2, head_dim=6).sides():
+            assert side(x).values.shape[-1] == side.feature_count(6)

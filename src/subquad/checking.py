@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -102,6 +102,9 @@ _deferred: ContextVar[bool] = ContextVar("deferred", default=False)
 class Checked:
     """Base class of dataclasses whose values are checked against the types of their fields when one is made."""
 
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names that fields had in earlier versions, which files may still use, and their names of today."""
+
     def __post_init__(self) -> None:
         if not _deferred.get():
             check(self)
@@ -141,6 +144,8 @@ def read(kind: type[T], values: object, where: str) -> T:
     if not isinstance(values, Mapping):
         raise SubquadError(f"{where} must be an object with fields, but is {excerpt(values)}")
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
+    renamed = kind.renamed if issubclass(kind, Checked) else {}
+    values = {renamed.get(name, name): value for name, value in values.items()}
     if unknown := sorted(values.keys() - fields.keys(), key=str):
         raise SubquadError(
             f"{where} has {excerpt(unknown[0])}, which this version does not know: it was made by another one"

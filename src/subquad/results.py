@@ -34,6 +34,9 @@ LOCK_SECONDS = 1.0
 Row = dict[str, Any]
 """Flat: numbers, strings, booleans and None. `metric`, `value`, `unit`, and what it was measured on."""
 
+RENAMED = {"width": "head_dim"}
+"""Names that fields of rows had in earlier versions, and their names of today."""
+
 Scalar = str | float | int | bool | None
 _OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
@@ -76,7 +79,7 @@ class RowFields(TypedDict, total=False):
     length: Positive
     batch: Count
     heads: Count
-    width: Count
+    head_dim: Count
     threads: Count
     dtype: str
     device: str
@@ -141,6 +144,7 @@ def _row(line: bytes, place: str) -> Row:
         raise SubquadError(f"{place} is not a JSON row: mend it or take it out") from None
     if not isinstance(fields, dict):
         raise SubquadError(f"{place} is not a row with fields: mend it or take it out")
+    fields = {RENAMED.get(name, name): value for name, value in fields.items()}
     read_as(RowFields, fields, f"{place}:")
     for name, value in fields.items():
         if not isinstance(value, Scalar):

@@ -10,8 +10,8 @@ b    batch
 h    heads
 n    number of queries
 s    number of keys (s = n where a sequence attends to itself)
-d    width of a head
-e    width of a value
+d    numbers of a query or key of one head (head_dim)
+e    numbers of a value of one head
 m    number of features
 ===  ==========================================================
 
@@ -74,8 +74,8 @@ class FeatureFunction(Protocol):
         """The tensors other than x that phi is differentiable in."""
         ...
 
-    def width(self, d: int) -> int:
-        """m, the number of features that an input of width d gives."""
+    def feature_count(self, d: int) -> int:
+        """m, the number of features that an input with d numbers gives."""
         ...
 
 
@@ -100,7 +100,7 @@ class CausalAttention(Attention, Protocol):
 
 
 class Traits(NamedTuple):
-    """What can be said of a mechanism without running it. L: length, d: width of a head, m: features, k: slots."""
+    """What can be said of a mechanism without running it. L: length, d: head_dim, m: features, k: slots."""
 
     exact: bool  # whether it computes softmax attention itself
     time: str  # of one head, as it grows with the length
@@ -129,11 +129,11 @@ class AttentionOptions(Protocol):
         """Its formulas and its price, for tables and advice."""
         ...
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         """How large it is when it is built, so that what is too large is refused before."""
         ...
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> torch.nn.Module: ...
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> torch.nn.Module: ...
 
 
 class Counted(NamedTuple):

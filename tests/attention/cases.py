@@ -17,7 +17,7 @@ from subquad.attention.softmax import SoftmaxAttention
 from subquad.feature_maps import CalibratedMap
 from subquad.ops import memory, reference
 
-HEADS, WIDTH = 3, 7  # small primes
+HEADS, HEAD_DIM = 3, 7  # small primes
 
 small = Linformer(k=11, max_length=311)
 brief = Infinity(segment=29, basis=14, points=17, widths=(0.05, 0.1))
@@ -58,7 +58,7 @@ CASES: dict[str, Any] = {name: options() for name, options in MECHANISMS.items()
 
 def build(name: str, dtype: torch.dtype = torch.float64) -> Any:
     """A mechanism, the same at every call."""
-    module = CASES[name].build(heads=HEADS, width=WIDTH, generator=torch.Generator().manual_seed(1))
+    module = CASES[name].build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(1))
     if isinstance(getattr(module, "feature_map", None), CalibratedMap):
         calibrate(module.feature_map)
     return module.to(dtype)
@@ -68,10 +68,10 @@ def calibrate(phi: CalibratedMap) -> None:
     """To means and covariances that are far from where the map starts."""
     generator = torch.Generator().manual_seed(4)
     means, factors = (
-        torch.randn(2, HEADS, WIDTH, generator=generator),
-        torch.randn(2, HEADS, WIDTH, WIDTH, generator=generator),
+        torch.randn(2, HEADS, HEAD_DIM, generator=generator),
+        torch.randn(2, HEADS, HEAD_DIM, HEAD_DIM, generator=generator),
     )
-    phi.calibrate(*(0.3 * means), *(factors @ factors.mT / WIDTH))
+    phi.calibrate(*(0.3 * means), *(factors @ factors.mT / HEAD_DIM))
 
 
 def has_causal(name: str) -> bool:
@@ -87,7 +87,7 @@ def inputs(
     """q, k and v: one length for all three, or one for q and one for k and v. v is as wide as the rest."""
     generator = torch.Generator().manual_seed(seed)
     n, s = lengths[0], lengths[-1]
-    drawn = [torch.randn(batch, HEADS, size, WIDTH, generator=generator, dtype=torch.float64) for size in (n, s, s)]
+    drawn = [torch.randn(batch, HEADS, size, HEAD_DIM, generator=generator, dtype=torch.float64) for size in (n, s, s)]
     return [(scale * x).to(dtype).requires_grad_() for x in drawn]
 
 

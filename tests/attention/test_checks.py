@@ -10,15 +10,15 @@ from torch.testing import assert_close
 
 from subquad import Favor, Learned, Linear, Linformer, Random, SubquadError, require_causal
 from subquad.attention import options_from
-from tests.attention.cases import CASES, CAUSAL, HEADS, WIDTH, build, gradients, inputs
+from tests.attention.cases import CASES, CAUSAL, HEAD_DIM, HEADS, build, gradients, inputs
 
-x = torch.zeros(2, HEADS, 5, WIDTH)
+x = torch.zeros(2, HEADS, 5, HEAD_DIM)
 
 BAD: dict[str, tuple[dict[str, Tensor], str]] = {
-    "rank": ({"q": x[0]}, r"q must be \(batch, heads, positions, width\), but its shape is \(3, 5, 7\)"),
+    "rank": ({"q": x[0]}, r"q must be \(batch, heads, positions, head_dim\), but its shape is \(3, 5, 7\)"),
     "heads": ({"k": x[:, :2]}, r"k must have the shape \(2, 3, 5, 7\) to fit the rest, but has \(2, 2, 5, 7\)"),
     "heads of all": (dict.fromkeys("qkv", x[:, :2]), r"q must have the shape \(2, 3, 5, 7\) .* but has \(2, 2, 5, 7\)"),
-    "width": ({"k": x[..., :6]}, r"k must have the shape \(2, 3, 5, 7\) .* but has \(2, 3, 5, 6\)"),
+    "head_dim": ({"k": x[..., :6]}, r"k must have the shape \(2, 3, 5, 7\) .* but has \(2, 3, 5, 6\)"),
     "batch": ({"v": x[:1]}, r"v must have the shape \(2, 3, 5, 7\) .* but has \(1, 3, 5, 7\)"),
     "keys and values": ({"v": x[:, :, :4]}, r"v must have the shape \(2, 3, 5, 7\) .* but has \(2, 3, 4, 7\)"),
     "integers": ({"q": x.long()}, r"q must hold floating-point numbers, but holds torch.int64: convert it with .float\(\)"),
@@ -76,7 +76,7 @@ def test_infinite_numbers_give_no_silent_nan(name: str, argument: str) -> None:
 def test_finite_input_whose_sum_overflows_is_no_mistake() -> None:
     attend = build("softmax", torch.float32)
     q, k, v = (part.detach() for part in inputs(64, dtype=torch.float32))
-    v = torch.where(torch.arange(WIDTH) % 2 == 0, 3e38, -3e38).expand_as(v).contiguous()
+    v = torch.where(torch.arange(HEAD_DIM) % 2 == 0, 3e38, -3e38).expand_as(v).contiguous()
     assert not attend(q, k, v).isnan().any()
 
 
@@ -252,11 +252,11 @@ def test_a_convolution_over_values_of_another_width_is_refused() -> None:
 )
 def test_impossible_options_are_refused(options: Callable[[], Any], words: str) -> None:
     with pytest.raises(SubquadError, match=words):
-        options().build(heads=HEADS, width=WIDTH)
+        options().build(heads=HEADS, head_dim=HEAD_DIM)
 
 
 def test_a_mechanism_without_causal_form_is_refused_in_words() -> None:
-    attend = Linformer().build(heads=2, width=4)
+    attend = Linformer().build(heads=2, head_dim=4)
     with pytest.raises(
         SubquadError,
         match="linformer has no causal form: it mixes positions; choose softmax, linear, favor, infinity or hybrid",

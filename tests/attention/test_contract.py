@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from subquad.attention import MECHANISMS
-from tests.attention.cases import CASES, CAUSAL, HEADS, WIDTH, build, equation, gradients, inputs
+from tests.attention.cases import CASES, CAUSAL, HEAD_DIM, HEADS, build, equation, gradients, inputs
 
 every = pytest.mark.parametrize("name", CASES)
 every_causal = pytest.mark.parametrize("name", CAUSAL)
@@ -71,7 +71,7 @@ def test_padding_changes_nothing(name: str, where: str, garbage: float) -> None:
         "left": torch.arange(total - 83, total),
         "anywhere": torch.randperm(total, generator=torch.Generator().manual_seed(5))[:83].sort().values,
     }[where]
-    padded = [torch.full((1, HEADS, total, WIDTH), garbage, dtype=x.dtype).index_copy(2, places, x) for x in (k, v)]
+    padded = [torch.full((1, HEADS, total, HEAD_DIM), garbage, dtype=x.dtype).index_copy(2, places, x) for x in (k, v)]
     keep = torch.zeros(1, total, dtype=torch.bool).index_fill(1, places, True)
     assert_close(attend(q, *padded, keep=keep), alone, rtol=1e-9, atol=1e-9)
 
@@ -246,9 +246,9 @@ def test_autocast_changes_nothing_inside(name: str) -> None:
 
 @every
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("value_width", [WIDTH, 5, 11])
+@pytest.mark.parametrize("value_width", [HEAD_DIM, 5, 11])
 def test_a_backward_inside_autocast_is_the_one_outside(name: str, dtype: torch.dtype, value_width: int) -> None:
-    if "convolution" in name and value_width != WIDTH:
+    if "convolution" in name and value_width != HEAD_DIM:
         pytest.skip("its slots mix the coordinates of keys or values, which are as many")
     attend = build(name, torch.float32)
     q, k, _ = inputs(133, dtype=torch.float32)
@@ -290,17 +290,17 @@ def test_nothing_to_see_gives_zeros(name: str) -> None:
 def test_an_empty_sequence_gives_an_empty_result(name: str) -> None:
     attend = build(name)
     q, k, v = inputs(0, 13)
-    assert attend(q, k, v).shape == (2, HEADS, 0, WIDTH)
+    assert attend(q, k, v).shape == (2, HEADS, 0, HEAD_DIM)
     q, k, v = inputs(9, 0)
     assert attend(q, k, v).count_nonzero() == 0
     q, k, v = inputs(9, batch=0)
-    assert attend(q, k, v).shape == (0, HEADS, 9, WIDTH)
+    assert attend(q, k, v).shape == (0, HEADS, 9, HEAD_DIM)
     if name in CAUSAL:
         q, k, v = inputs(9)
         state = attend.causal(q, k, v)[1]
         empty = [x[:, :, :0] for x in (q, k, v)]
         mixed, after = attend.causal(*empty, state)
-        assert mixed.shape == (2, HEADS, 0, WIDTH)
+        assert mixed.shape == (2, HEADS, 0, HEAD_DIM)
         assert_close(tuple(after), tuple(state))
 
 
@@ -313,9 +313,9 @@ def test_no_sequences_give_none(name: str, length: int) -> None:
     for form in (attend.causal, attend.step):
         for state in (None, attend.causal(*inputs(70, batch=0))[1]):
             mixed, after = form(q, k, v, state)
-            assert mixed.shape == (0, HEADS, length, WIDTH)
+            assert mixed.shape == (0, HEADS, length, HEAD_DIM)
             gradients(mixed, q, k, v, *attend.parameters())
-            assert attend.step(*inputs(1, batch=0), after)[0].shape == (0, HEADS, 1, WIDTH)
+            assert attend.step(*inputs(1, batch=0), after)[0].shape == (0, HEADS, 1, HEAD_DIM)
 
 
 @every
@@ -412,7 +412,7 @@ def test_survives_copying_and_saving(name: str, tmp_path: Path) -> None:
     wanted = attend(q, k, v)
     assert_close(copy.deepcopy(attend)(q, k, v), wanted, rtol=0, atol=0)
     save_file(attend.state_dict(), tmp_path / "weights.safetensors")
-    other = CASES[name].build(heads=HEADS, width=WIDTH, generator=torch.Generator().manual_seed(2)).double()
+    other = CASES[name].build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(2)).double()
     other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
     assert_close(other(q, k, v), wanted, rtol=0, atol=0)
 

@@ -13,12 +13,12 @@ from subquad import Favor, SubquadError
 from subquad.feature_maps import Random
 from subquad.ops import projections
 
-WIDTH, DRAWS = 16, 4000
+HEAD_DIM, DRAWS = 16, 4000
 
 
 def pair(length: float = 0.5) -> tuple[Tensor, Tensor]:
     """Two vectors of the given length at 60 degrees, as they are after the division by d^(1/4)."""
-    first = torch.zeros(WIDTH, dtype=torch.float64)
+    first = torch.zeros(HEAD_DIM, dtype=torch.float64)
     second = first.clone()
     first[0], second[0], second[1] = length, length / 2, length * math.sqrt(0.75)
     return first, second
@@ -28,14 +28,14 @@ def pair(length: float = 0.5) -> tuple[Tensor, Tensor]:
 def directions(projection: Any, columns: int, draws: int) -> Tensor:
     """Many draws of that many directions."""
     generator = torch.Generator().manual_seed(0)
-    return torch.stack([projections.draw(WIDTH, columns, projection, "chi", generator) for _ in range(draws)]).double()
+    return torch.stack([projections.draw(HEAD_DIM, columns, projection, "chi", generator) for _ in range(draws)]).double()
 
 
 def estimates(kernel: Any, projection: str, features: int, x: Tensor, y: Tensor, draws: int = DRAWS) -> Tensor:
     """phi(x) . phi(y) for many draws: each is a head of its own."""
-    phi = Random(features, kernel, "independent", per_head=True).build(heads=draws, width=WIDTH).double()
+    phi = Random(features, kernel, "independent", per_head=True).build(heads=draws, head_dim=HEAD_DIM).double()
     phi.omega.copy_(directions(projection, phi.directions, draws))
-    features_of = phi(torch.stack([x, y]).mul(WIDTH**0.25).expand(1, draws, 2, WIDTH))
+    features_of = phi(torch.stack([x, y]).mul(HEAD_DIM**0.25).expand(1, draws, 2, HEAD_DIM))
     assert features_of.exponent is not None
     true = features_of.values * torch.exp2(features_of.exponent)
     return (true[0, :, 0] * true[0, :, 1]).sum(-1)
@@ -89,14 +89,14 @@ def test_orthogonal_beats_independent(kernel: str, projection: str, draws: int) 
     """By at least what theory promises for positive features: 2(m-1)/(m(d+2)) (SM - e^(-(|x|^2+|y|^2)/2))^2, m <= d."""
     x, y = pair()
     truth = (x @ y).exp()
-    features = WIDTH if kernel == "positive" else 2 * WIDTH
+    features = HEAD_DIM if kernel == "positive" else 2 * HEAD_DIM
     errors = {drawn: (estimates(kernel, drawn, features, x, y, draws) - truth) ** 2 for drawn in ("independent", projection)}
     gain = float(errors["independent"].mean() - errors[projection].mean())
     spread = math.sqrt(sum(float(error.var()) for error in errors.values()) / draws)
     assert gain > 4 * spread
     if kernel == "positive":
         base = (truth - (-(x.square().sum() + y.square().sum()) / 2).exp()) ** 2
-        assert gain > float(2 * (WIDTH - 1) / (WIDTH * (WIDTH + 2)) * base) - 4 * spread
+        assert gain > float(2 * (HEAD_DIM - 1) / (HEAD_DIM * (HEAD_DIM + 2)) * base) - 4 * spread
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -114,17 +114,17 @@ def test_error_falls_as_one_over_m(kernel: str) -> None:
 
 def test_attention_comes_closer_to_softmax_with_more_features() -> None:
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 4, 64, WIDTH, generator=generator) / 2 for _ in range(3))
+    q, k, v = (torch.randn(1, 4, 64, HEAD_DIM, generator=generator) / 2 for _ in range(3))
     exact = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     errors = [
-        float((Favor(features=features).build(heads=4, width=WIDTH, generator=generator)(q, k, v) - exact).norm())
+        float((Favor(features=features).build(heads=4, head_dim=HEAD_DIM, generator=generator)(q, k, v) - exact).norm())
         for features in (16, 256, 4096)
     ]
     assert errors[0] > 2 * errors[1] > 4 * errors[2]
 
 
 def test_redraw_is_explicit_seeded_and_refused_in_eval() -> None:
-    attend = Favor(features=8).build(heads=2, width=4, generator=torch.Generator().manual_seed(0))
+    attend = Favor(features=8).build(heads=2, head_dim=4, generator=torch.Generator().manual_seed(0))
     first = attend.feature_map.omega.clone()
     q = torch.randn(1, 2, 5, 4)
     attend(q, q, q)
@@ -132,7 +132,7 @@ def test_redraw_is_explicit_seeded_and_refused_in_eval() -> None:
     attend.redraw(torch.Generator().manual_seed(1))
     second = attend.feature_map.omega.clone()
     assert not torch.equal(second, first)
-    other = Favor(features=8).build(heads=2, width=4, generator=torch.Generator().manual_seed(5))
+    other = Favor(features=8).build(heads=2, head_dim=4, generator=torch.Generator().manual_seed(5))
     other.redraw(torch.Generator().manual_seed(1))
     assert_close(other.feature_map.omega, second, rtol=0, atol=0)
     attend.eval()
@@ -143,7 +143,7 @@ def test_redraw_is_explicit_seeded_and_refused_in_eval() -> None:
 def test_a_loud_key_does_not_silence_what_came_before_it() -> None:
     """The trap of a maximum over the whole sequence: in float32 every earlier key would underflow beside this one."""
     generator = torch.Generator().manual_seed(0)
-    attend = Favor(features=64).build(heads=2, width=16, generator=generator)
+    attend = Favor(features=64).build(heads=2, head_dim=16, generator=generator)
     q, k, v = (torch.randn(1, 2, 40, 16, generator=generator) for _ in range(3))
     quiet = attend.causal(q, k, v)[0]
     k[:, :, 39] *= 60
@@ -157,7 +157,7 @@ def test_rows_underflow_only_for_loud_input() -> None:
     shares = {}
     for scale in (5, 10, 20):
         generator = torch.Generator().manual_seed(0)
-        attend = Favor().build(heads=8, width=64, generator=generator)
+        attend = Favor().build(heads=8, head_dim=64, generator=generator)
         q, k, v = (torch.randn(1, 8, 256, 64, generator=generator) for _ in range(3))
         rows = torch.cat([attend(scale * q, scale * k, v), attend.causal(scale * q, scale * k, v)[0]])
         shares[scale] = float((rows == 0).all(-1).float().mean())

@@ -9,15 +9,15 @@ from torch.testing import assert_close
 from subquad import Elu, Hybrid, Learned, Random, Softmax, SubquadError
 from subquad.attention.hybrid import HybridAttention
 from subquad.ops import hybrid
-from tests.attention.cases import HEADS, WIDTH, inputs
+from tests.attention.cases import HEAD_DIM, HEADS, inputs
 
 
 def build(options: Hybrid) -> HybridAttention:
-    return options.build(heads=HEADS, width=WIDTH, generator=torch.Generator().manual_seed(1)).double()
+    return options.build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(1)).double()
 
 
 def test_what_fits_into_near_blocks_is_softmax() -> None:
-    attend, exact = build(Hybrid(block=32)), Softmax().build(heads=HEADS, width=WIDTH)
+    attend, exact = build(Hybrid(block=32)), Softmax().build(heads=HEADS, head_dim=HEAD_DIM)
     q, k, v = inputs(64)
     assert_close(attend(q, k, v), exact(q, k, v))
     assert_close(attend.causal(q, k, v)[0], exact.causal(q, k, v)[0])
@@ -25,7 +25,7 @@ def test_what_fits_into_near_blocks_is_softmax() -> None:
 
 def test_without_gain_it_is_a_window() -> None:
     """A gain of next to zero leaves the near blocks alone."""
-    attend, exact = build(Hybrid(block=16, log_gain=-80.0)), Softmax().build(heads=HEADS, width=WIDTH)
+    attend, exact = build(Hybrid(block=16, log_gain=-80.0)), Softmax().build(heads=HEADS, head_dim=HEAD_DIM)
     q, k, v = inputs(64)
     alone = exact(q[:, :, 32:48], k[:, :, 16:64], v[:, :, 16:64])
     assert_close(attend(q, k, v)[:, :, 32:48], alone)
@@ -78,7 +78,7 @@ def test_a_high_gain_is_linear_attention_to_what_is_far() -> None:
 def test_with_exact_features_it_comes_close_to_softmax() -> None:
     """FAVOR+ estimates exp without bias, at the same scale as the exact part: a gain of one is right."""
     q, k, v = (0.5 * x.detach() for x in inputs(200))
-    exact = Softmax().build(heads=HEADS, width=WIDTH)(q, k, v)
+    exact = Softmax().build(heads=HEADS, head_dim=HEAD_DIM)(q, k, v)
     errors = []
     for log_gain in (-5.0, 0.0, 3.0):
         attend = build(Hybrid(block=20, rest=Random(features=2000), log_gain=log_gain))

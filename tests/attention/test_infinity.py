@@ -12,13 +12,13 @@ from subquad import Infinity, Softmax, SubquadError
 from subquad.attention import options_from
 from subquad.attention.infinity import InfinityAttention
 from subquad.ops import memory
-from tests.attention.cases import HEADS, WIDTH, inputs
+from tests.attention.cases import HEAD_DIM, HEADS, inputs
 
 BRIEF = Infinity(segment=29, basis=14, points=17, widths=(0.05, 0.1))
 
 
 def built(options: Infinity) -> InfinityAttention:
-    return options.build(heads=HEADS, width=WIDTH, generator=torch.Generator().manual_seed(1)).double()
+    return options.build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(1)).double()
 
 
 def test_a_smooth_signal_is_reconstructed() -> None:
@@ -45,7 +45,7 @@ def test_the_expectation_equals_quadrature(mean: float, variance: float) -> None
 
 def test_a_vanishing_memory_is_softmax_on_the_segment() -> None:
     q, k, v = (x.detach() for x in inputs(70))
-    softmax = Softmax().build(heads=HEADS, width=WIDTH)
+    softmax = Softmax().build(heads=HEADS, head_dim=HEAD_DIM)
     pieces = [slice(start, start + 29) for start in (0, 29, 58)]
     wanted = torch.cat([softmax.causal(q[:, :, here], k[:, :, here], v[:, :, here])[0] for here in pieces], dim=2)
     assert_close(built(replace(BRIEF, basis=0)).causal(q, k, v)[0], wanted, rtol=0, atol=0)
@@ -61,7 +61,7 @@ def test_the_memory_holds_what_came_first() -> None:
     v[:, :, 32:] = -1.0
     state = attend.causal(k, k, v)[1]
     oldest = torch.full((1, HEADS, 1), 0.15).double()
-    read = memory.read(attend._basis(), state.signal[..., WIDTH:], oldest, oldest * 1e-4)
+    read = memory.read(attend._basis(), state.signal[..., HEAD_DIM:], oldest, oldest * 1e-4)
     assert_close(read, torch.full_like(read, 5.0), rtol=0, atol=0.2)
 
 
@@ -138,4 +138,4 @@ def test_options_come_back_from_a_file() -> None:
 )
 def test_what_cannot_be_built_is_refused(wrong: dict[str, object], words: str) -> None:
     with pytest.raises(SubquadError, match=words):
-        replace(BRIEF, **wrong).build(heads=1, width=2)  # type: ignore[arg-type]
+        replace(BRIEF, **wrong).build(heads=1, head_dim=2)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def drawn(n: int = 21, d: int = 6) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_matrix_times_the_values_is_the_attention(name: str, causal: bool) -> None:
-    attend: Any = MECHANISMS[name]().build(heads=2, width=6, generator=torch.Generator().manual_seed(0)).double()
+    attend: Any = MECHANISMS[name]().build(heads=2, head_dim=6, generator=torch.Generator().manual_seed(0)).double()
     q, k, v = drawn()
     if causal and not hasattr(attend, "causal"):
         pytest.skip(f"{name} has no causal form")
@@ -49,13 +49,13 @@ def test_the_matrix_times_the_values_is_the_attention(name: str, causal: bool) -
 
 def test_slots_that_mix_coordinates_have_no_matrix() -> None:
     q, k, _ = drawn()
-    attend = Linformer(k=4, max_length=32, method="convolution").build(heads=2, width=6).double()
+    attend = Linformer(k=4, max_length=32, method="convolution").build(heads=2, head_dim=6).double()
     with pytest.raises(SubquadError, match="linformer by convolution has no attention matrix"):
         attention_matrix(attend, q, k)
 
 
 def test_what_mechanisms_are_asked_is_noted_in_order_and_they_are_left_as_they_were() -> None:
-    sizes = ModelOptions(layers=3, heads=2, width=4)
+    sizes = ModelOptions(layers=3, heads=2, head_dim=4)
     encoder = Encoder(TokenEmbedding(9, 8), Softmax(), sizes)
     tokens = torch.randint(9, (1, 7))
     mechanisms = [module.attend for module in encoder.modules() if isinstance(module, MultiheadAttention)]
@@ -71,7 +71,7 @@ def test_what_mechanisms_are_asked_is_noted_in_order_and_they_are_left_as_they_w
 
 
 def test_a_decoders_matrices_look_back_only() -> None:
-    decoder = Decoder(9, Hybrid(block=2), ModelOptions(layers=2, heads=2, width=4))
+    decoder = Decoder(9, Hybrid(block=2), ModelOptions(layers=2, heads=2, head_dim=4))
     mechanisms = [module.attend for module in decoder.modules() if isinstance(module, MultiheadAttention)]
     with watched(mechanisms) as calls:
         decoder(torch.randint(9, (1, 7)))
@@ -81,7 +81,7 @@ def test_a_decoders_matrices_look_back_only() -> None:
 
 
 def test_a_failure_leaves_mechanisms_as_they_were() -> None:
-    attend = Softmax().build(heads=1, width=2)
+    attend = Softmax().build(heads=1, head_dim=2)
     with pytest.raises(SubquadError), watched([attend]):
         attend(torch.zeros(1), torch.zeros(1), torch.zeros(1))
     assert "forward" not in vars(attend)
@@ -100,7 +100,7 @@ def test_a_failure_leaves_mechanisms_as_they_were() -> None:
     ],
 )
 def test_no_matrix_has_a_higher_rank_than_its_mechanism_can_have(options: Softmax, rank: int | None) -> None:
-    attend = options.build(heads=2, width=6).double()
+    attend = options.build(heads=2, head_dim=6).double()
     bound = rank_bound(attend)
     assert (None if bound is None else bound.rank) == rank
     q, k, _ = drawn(n=40)

@@ -17,7 +17,7 @@ from subquad.cli import COMMANDS, main
 from subquad.results import Run
 from tests.report.runs import make_run
 
-SMALL = ["--mechanisms", "linear", "--what", "forward", "--causal", "--heads", "2", "--width", "8", "--threads", "1"]
+SMALL = ["--mechanisms", "linear", "--what", "forward", "--causal", "--heads", "2", "--head-dim", "8", "--threads", "1"]
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +219,7 @@ def test_a_killed_run_leaves_no_processes_behind(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_linformers_grid(tmp_path: Path) -> None:
-    small = ["--heads", "1", "--width", "8", "--threads", "1", "--budget", "300"]
+    small = ["--heads", "1", "--head-dim", "8", "--threads", "1", "--budget", "300"]
     done = subquad("compare", "--grid", "linformer", "--lengths", "512", "1024", *small, "--out", "grid", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "k=512" in done.stdout

@@ -12,7 +12,7 @@ import pytest
 from subquad.cli import main
 from subquad.results import Run
 
-SMALL = ["--layers", "1", "--heads", "2", "--width", "8", "--batch", "8", "--steps", "6", "--evaluate-every", "2"]
+SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--batch", "8", "--steps", "6", "--evaluate-every", "2"]
 SMALL += ["--checkpoint-every", "3", "--inner", "8", "--learning-rate", "0.01", "--optimizer", "adamw"]
 
 
@@ -195,7 +195,7 @@ def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_other_models_follow_no_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    size = ["--layers", "1", "--heads", "1", "--width", "4", "--length", "6", "--steps", "1", "--held-out", "2"]
+    size = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--length", "6", "--steps", "1", "--held-out", "2"]
     assert main(["train", "copy", *size, "--out", str(tmp_path / "copy")]) == 0
     assert predict(tmp_path / "copy", "--follow") == 2
     assert "a model of copy follows no stream: --follow is for runs on events" in capsys.readouterr().err

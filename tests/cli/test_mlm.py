@@ -11,7 +11,7 @@ from subquad.cli import main
 from subquad.cli.train import load
 from subquad.results import Run
 
-SMALL = ["--layers", "1", "--heads", "2", "--width", "8", "--batch", "8", "--steps", "6", "--evaluate-every", "3"]
+SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--batch", "8", "--steps", "6", "--evaluate-every", "3"]
 SMALL += ["--checkpoint-every", "3", "--length", "24", "--held-out", "8", "--tested", "8"]
 
 

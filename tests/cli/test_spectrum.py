@@ -10,7 +10,22 @@ from subquad.results import Run
 from tests.cli.test_mlm import SMALL, write
 from tests.hub.test_looking import save
 
-COPY = ["--layers", "2", "--heads", "2", "--width", "8", "--length", "10", "--steps", "1", "--held-out", "2", "--batch", "2"]
+COPY = [
+    "--layers",
+    "2",
+    "--heads",
+    "2",
+    "--head-dim",
+    "8",
+    "--length",
+    "10",
+    "--steps",
+    "1",
+    "--held-out",
+    "2",
+    "--batch",
+    "2",
+]
 
 
 def shapes(run: Run, model: str) -> set[tuple[int, int]]:

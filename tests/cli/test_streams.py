@@ -15,7 +15,7 @@ from subquad.cli import BUG, INTERRUPTED, main
 from subquad.cli.streams import say
 from subquad.errors import OptionError, SubquadError
 
-TINY = ["--layers", "1", "--heads", "1", "--width", "4", "--length", "6", "--steps", "2", "--held-out", "2"]
+TINY = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--length", "6", "--steps", "2", "--held-out", "2"]
 PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
 EVENTS = "sequence,time,type\n" + "".join(f"s{s},{t + s / 10},{'ab'[t % 2]}\n" for s in range(6) for t in range(4))
 
@@ -74,7 +74,7 @@ def test_closed_streams_do_not_matter(folder: Path, tmp_path: Path) -> None:
 
 def test_a_comparison_goes_on_when_nobody_reads(folder: Path, tmp_path: Path) -> None:
     """Its processes are others, which must not print either."""
-    options = "--mechanisms linear --what forward --causal --heads 1 --width 4 --threads 1 --lengths 8 --budget 60"
+    options = "--mechanisms linear --what forward --causal --heads 1 --head-dim 4 --threads 1 --lengths 8 --budget 60"
     code, _, err = shell(f"SUBQUAD compare {options} --out {tmp_path}/run | true", folder)
     assert (code, err) == (0, UNREAD + "\n")
     assert (tmp_path / "run" / "report.html").exists()

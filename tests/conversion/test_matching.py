@@ -28,7 +28,7 @@ def padded() -> Tensor:
 
 
 def build(options: Any) -> Any:
-    return options.build(heads=H, width=D, generator=torch.Generator().manual_seed(0)).double()
+    return options.build(heads=H, head_dim=D, generator=torch.Generator().manual_seed(0)).double()
 
 
 def call(keep: Tensor | None = None, *, causal: bool = False) -> Call:
@@ -103,7 +103,7 @@ def test_moments_are_those_of_real_positions() -> None:
     moments, keep = Moments(), padded()
     for seed in range(2):
         moments.add(Call(build(Softmax()), *inputs(seed), keep, False))
-    real = torch.cat([inputs(seed)[1].transpose(1, 2)[keep] for seed in range(2)])  # positions, heads, width
+    real = torch.cat([inputs(seed)[1].transpose(1, 2)[keep] for seed in range(2)])  # positions, heads, head_dim
     assert_close(moments.means()[1], real.mean(0))
     assert_close(moments.covariances()[1][1], torch.cov(real[:, 1].T, correction=0))
 

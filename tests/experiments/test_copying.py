@@ -61,8 +61,8 @@ def test_scales_hold_what_they_promise() -> None:
 
 @pytest.mark.slow
 def test_a_tiny_replication_runs_goes_on_and_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = ("--layers", "1", "--heads", "1", "--width", "8", "--batch", "4", "--steps", "5", "--held-out", "4")
-    timing = ("--what", "update", "--heads", "1", "--width", "8", "--mechanisms", "linear", "--lengths", "8", "16", "32")
+    small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "5", "--held-out", "4")
+    timing = ("--what", "update", "--heads", "1", "--head-dim", "8", "--mechanisms", "linear", "--lengths", "8", "16", "32")
     tiny = replace(
         SCALES["quick"],
         attentions=("softmax", "linear"),

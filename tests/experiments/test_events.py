@@ -163,7 +163,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from subquad.experiments import event_costs
 
-    small = ("--layers", "1", "--heads", "1", "--width", "8", "--batch", "4", "--steps", "3", "--sequences", "20")
+    small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "3", "--sequences", "20")
     monkeypatch.setitem(
         SCALES,
         "quick",

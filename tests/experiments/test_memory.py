@@ -38,7 +38,7 @@ def test_intervals_are_students() -> None:
 
 
 def test_the_cost_of_a_segment_is_measured_and_judged() -> None:
-    found = context_rows(Infinity(segment=16, basis=8, widths=(0.1,)), (32, 256), heads=2, width=4, seconds=0.0)
+    found = context_rows(Infinity(segment=16, basis=8, widths=(0.1,)), (32, 256), heads=2, head_dim=4, seconds=0.0)
     sizes = {row["context"]: row["value"] for row in found if row["metric"] == "state_bytes"}
     assert sizes[32] == sizes[256] > 0
     assert [row["value"] for row in found if row["metric"] == "times_first" and row["context"] == 32] == [1.0]

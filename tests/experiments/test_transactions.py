@@ -64,7 +64,7 @@ def test_a_tiny_run_is_scored_timed_and_judged(tmp_path: Path, monkeypatch: pyte
     pytest.importorskip("sklearn", reason="the boosting baseline is scikit-learn's")
     from subquad.experiments import transaction_costs, transactions
 
-    small = ("--layers", "1", "--heads", "1", "--width", "8", "--batch", "4", "--steps", "3", "--clients", "60")
+    small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "3", "--clients", "60")
     tiny = replace(SCALES["quick"], folds=2, arguments=(*small, "--longest-history", "70"), own={})
     monkeypatch.setitem(SCALES, "quick", tiny)
     monkeypatch.setattr(transactions, "ATTENTIONS", ("softmax", "linear"))

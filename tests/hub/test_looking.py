@@ -12,7 +12,7 @@ from subquad import Linear, SubquadError  # noqa: E402
 from subquad.hub import swap  # noqa: E402
 from subquad.hub.looking import (  # noqa: E402
     attention_matrices,
-    head_width,
+    head_dim_of,
     load_with_tokenizer,
     longest_input,
     random_like,
@@ -52,7 +52,7 @@ def test_a_swapped_model_shows_what_its_mechanism_does() -> None:
     tokens = torch.randint(5, 11, (1, 9))
     found = attention_matrices(model, tokens)
     assert len(found) == 2
-    assert int(torch.linalg.matrix_rank(found[0], rtol=1e-4).max()) <= 4  # the features of heads of width 4
+    assert int(torch.linalg.matrix_rank(found[0], rtol=1e-4).max()) <= 4  # the features of heads of 4 numbers
     twin = random_like(model, seed=1)
     assert not torch.allclose(attention_matrices(twin, tokens)[0], found[0])
     torch.testing.assert_close(attention_matrices(model, tokens)[0], found[0])  # the model itself is not touched
@@ -79,7 +79,7 @@ def test_the_encoder_of_an_encoder_decoder_is_looked_at() -> None:
 
 def test_how_long_and_how_wide() -> None:
     assert longest_input(bert()) == 64
-    assert head_width(bert()) == 4
+    assert head_dim_of(bert()) == 4
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.RobertaConfig(vocab_size=20, max_position_embeddings=34, **sizes)
     assert longest_input(transformers.RobertaModel(config)) == 32  # two are kept for padding

@@ -13,7 +13,7 @@ CAUSAL = [name for name in MECHANISMS if name != "linformer"]
 
 
 def encoder(name: str, positions: str = "rotary") -> CausalEncoder:
-    options = ModelOptions(layers=2, heads=2, width=8, positions=positions)  # type: ignore[arg-type]
+    options = ModelOptions(layers=2, heads=2, head_dim=8, positions=positions)  # type: ignore[arg-type]
     return CausalEncoder(nn.Linear(3, 16), MECHANISMS[name](), options, generator=torch.Generator().manual_seed(0)).eval()
 
 

@@ -10,9 +10,9 @@ from subquad import MECHANISMS, Linear, MultiheadAttention, Softmax, SubquadErro
 
 def make(name: str = "linear", kv_heads: int | None = None, bias: bool = True) -> MultiheadAttention:
     generator = torch.Generator().manual_seed(0)
-    attend = MECHANISMS[name]().build(heads=4, width=5, generator=generator)
+    attend = MECHANISMS[name]().build(heads=4, head_dim=5, generator=generator)
     return MultiheadAttention(
-        attend, model_width=20, heads=4, kv_heads=kv_heads, context_width=20, bias=bias, generator=generator
+        20, heads=4, attention=attend, kv_heads=kv_heads, context_dim=20, bias=bias, generator=generator
     )
 
 
@@ -72,17 +72,17 @@ def test_merging_heads_costs_no_copy(name: str) -> None:
 
 
 def test_bias_is_optional_and_context_may_have_another_width() -> None:
-    layer = MultiheadAttention(Linear().build(heads=2, width=3), model_width=6, heads=2, context_width=11, bias=False)
+    layer = MultiheadAttention(6, heads=2, attention=Linear(), context_dim=11, bias=False)
     assert {name for name, _ in layer.named_parameters()} == {f"to_{part}.weight" for part in ("q", "k", "v", "out")}
     assert layer(torch.randn(1, 4, 6), torch.randn(1, 8, 11)).shape == (1, 4, 6)
 
 
 def test_bad_input_is_refused_in_words() -> None:
-    softmax = Softmax().build(heads=4, width=5)
-    with pytest.raises(SubquadError, match="model_width must be a multiple of heads, but is 21 for 4 heads"):
-        MultiheadAttention(softmax, model_width=21, heads=4)
+    softmax = Softmax().build(heads=4, head_dim=5)
+    with pytest.raises(SubquadError, match="model_dim must be a multiple of heads, but is 21 for 4 heads"):
+        MultiheadAttention(21, heads=4, attention=softmax)
     with pytest.raises(SubquadError, match="kv_heads must divide the 4 heads, but is 3"):
-        MultiheadAttention(softmax, model_width=20, heads=4, kv_heads=3)
+        MultiheadAttention(20, heads=4, attention=softmax, kv_heads=3)
     with pytest.raises(SubquadError, match=r"x must be \(batch, positions, 20\), but its shape is \(2, 7, 19\)"):
         make()(torch.randn(2, 7, 19))
     with pytest.raises(SubquadError, match=r"context must be \(batch, positions, 20\), but its shape is \(2, 20\)"):

@@ -21,7 +21,7 @@ from subquad.training import TrainOptions
 from subquad.training.loop import generator
 from subquad.types import AttentionOptions
 
-SMALL = ModelOptions(layers=3, heads=2, width=6)
+SMALL = ModelOptions(layers=3, heads=2, head_dim=6)
 
 VARIANTS: list[AttentionOptions] = [
     *(options() for name, options in MECHANISMS.items() if name != "linformer"),
@@ -49,7 +49,7 @@ def held(model: nn.Module) -> int:
 
 @pytest.mark.parametrize("attention", VARIANTS, ids=str)
 def test_a_stack_holds_what_arithmetic_says(attention: AttentionOptions) -> None:
-    for options in (SMALL, replace(SMALL, positions="learned", longest=11, norm="post", feed_width=5)):
+    for options in (SMALL, replace(SMALL, positions="learned", longest=11, norm="post", feed_dim=5)):
         assert stack_numbers(attention, options) == held(Encoder(nn.Identity(), attention, options))
 
 
@@ -110,7 +110,7 @@ def _estimated_and_measured(attention: AttentionOptions, recompute: bool) -> tup
     torch.set_num_threads(1)
     give_back_at_once()
     task, training = Copy(length=256, held_out=1), TrainOptions(batch=16, recompute=recompute)
-    model = ModelOptions(layers=4, heads=4, width=32)
+    model = ModelOptions(layers=4, heads=4, head_dim=32)
     _step(replace(task, length=8), attention, replace(model, layers=1), replace(training, batch=1))
     estimated = training.memory_bytes(task.size(attention, model), attention, model)
     return estimated, peak_extra_bytes(lambda: _step(task, attention, model, training))
@@ -129,7 +129,7 @@ def _step(task: Copy, attention: AttentionOptions, size: ModelOptions, options: 
     [
         (Linear(), replace(SMALL, layers=10**9)),
         (Linear(), replace(SMALL, heads=2**40)),
-        (Linear(), replace(SMALL, feed_width=2**48)),
+        (Linear(), replace(SMALL, feed_dim=2**48)),
         (Linear(), replace(SMALL, positions="learned", longest=10**12)),
         (Favor(features=10**12), SMALL),
         (Infinity(basis=2**40, widths=(0.1,)), SMALL),

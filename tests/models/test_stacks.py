@@ -31,7 +31,7 @@ POSITIONS = ["sinusoidal", "learned", "rotary"]
 
 
 def options(**given: object) -> ModelOptions:
-    return ModelOptions(**({"layers": 2, "heads": 2, "width": 8, "longest": 40} | given))  # type: ignore[arg-type]
+    return ModelOptions(**({"layers": 2, "heads": 2, "head_dim": 8, "longest": 40} | given))  # type: ignore[arg-type]
 
 
 def decoder(name: str = "linear", **given: object) -> Decoder:
@@ -175,7 +175,7 @@ def test_embeddings() -> None:
         (lambda: decoder(positions="learned")(tokens(length=41)), "has 41 positions, but the model has learned 40"),
         (lambda: decoder(layers=0), "layers must be positive, but is 0"),
         (lambda: decoder(dropout=1.0), "dropout must be below 1, but is 1.0"),
-        (lambda: decoder(width=7, positions="rotary"), "width must be even, but is 7"),
+        (lambda: decoder(head_dim=7, positions="rotary"), "head_dim must be even, but is 7"),
         (lambda: generate(decoder(), tokens(length=0), length=3), "the prompt must have at least one token"),
         (
             lambda: generate(decoder(), tokens(), length=3, sampling=Sampling(-1.0)),
@@ -220,7 +220,7 @@ def test_a_sequence_that_has_ended_goes_on_with_the_stop() -> None:
 
 
 def test_symbols_are_small_beside_positions() -> None:
-    """A vector of length 1, where sinusoids have the length sqrt(width / 2)."""
+    """A vector of length 1, where sinusoids have the length sqrt(head_dim / 2)."""
     model = TokenEmbedding(500, 64, torch.Generator().manual_seed(0))
     assert float(model(torch.arange(500)[None]).detach().norm(dim=-1).mean()) == pytest.approx(1.0, abs=0.05)
     assert float(sinusoids(torch.arange(9.0), 64).norm(dim=-1).mean()) == pytest.approx(32**0.5, abs=1e-3)

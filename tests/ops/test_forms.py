@@ -24,7 +24,7 @@ every_map = pytest.mark.parametrize("name", MAPS)
 
 def setup(name: str, length: int, scale: float = 1.0) -> tuple[FeatureMap, list[Tensor]]:
     generator = torch.Generator().manual_seed(0)
-    phi = MAPS[name].build(heads=3, width=5, generator=generator).double()
+    phi = MAPS[name].build(heads=3, head_dim=5, generator=generator).double()
     made = [torch.randn(2, 3, length, 5, generator=generator, dtype=torch.float64) * scale for _ in range(3)]
     return phi, [x.requires_grad_() for x in made]
 
@@ -67,7 +67,7 @@ def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float) 
 def test_states_between_saved_ones_are_found_again(name: str, given: bool) -> None:
     """Long enough for several runs of several blocks, with padding, from a state or from none."""
     phi, (q, k, v) = setup(name, 1700)
-    runs = chunks._runs(q, v, phi.width(5))
+    runs = chunks._runs(q, v, phi.feature_count(5))
     assert len(runs) > 1
     assert min(map(len, runs)) > 1
     keep = torch.rand(2, 1700, generator=torch.Generator().manual_seed(1)) > 0.2

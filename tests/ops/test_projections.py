@@ -16,13 +16,13 @@ def test_blocks_are_orthogonal(draw: Any) -> None:
     assert_close(block.T @ block, torch.eye(16), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("width", [1, 5, 13])
+@pytest.mark.parametrize("dim", [1, 5, 13])
 @pytest.mark.parametrize("projection", ["orthogonal", "hadamard", "givens", "independent"])
-def test_any_width_and_number_of_columns(projection: Any, width: int) -> None:
-    drawn = projections.draw(width, 31, projection, "fixed", torch.Generator().manual_seed(0))
-    assert drawn.shape == (width, 31)
+def test_any_width_and_number_of_columns(projection: Any, dim: int) -> None:
+    drawn = projections.draw(dim, 31, projection, "fixed", torch.Generator().manual_seed(0))
+    assert drawn.shape == (dim, 31)
     if projection != "independent":
-        assert_close(drawn.norm(dim=0), torch.full((31,), math.sqrt(width)), rtol=1e-5, atol=1e-5)
+        assert_close(drawn.norm(dim=0), torch.full((31,), math.sqrt(dim)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("projection", ["orthogonal", "hadamard", "givens", "independent"])
@@ -42,9 +42,9 @@ def test_no_direction_is_preferred(projection: Any) -> None:
     assert (covariance - torch.eye(8)).abs().max() < 5 * math.sqrt(2 / drawn.shape[1])
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 5, 6, 7, 9])
+@pytest.mark.parametrize("dim", [1, 2, 3, 5, 6, 7, 9])
 @pytest.mark.parametrize("projection", ["orthogonal", "hadamard", "givens"])
-def test_no_draw_leaves_a_direction_without_length(projection: Any, width: int) -> None:
+def test_no_draw_leaves_a_direction_without_length(projection: Any, dim: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.cat([projections.draw(width, width, projection, "fixed", generator) for _ in range(500)], dim=1)
-    assert_close(drawn.norm(dim=0), torch.full((500 * width,), math.sqrt(width)), rtol=1e-4, atol=1e-4)
+    drawn = torch.cat([projections.draw(dim, dim, projection, "fixed", generator) for _ in range(500)], dim=1)
+    assert_close(drawn.norm(dim=0), torch.full((500 * dim,), math.sqrt(dim)), rtol=1e-4, atol=1e-4)

@@ -20,7 +20,15 @@ def make_run(folder: Path, *, seed: int = 0) -> Run:
     run.append([*rows(seed=seed), failed("favor", "bidirectional", "training", 8192)])
     sizes = [("parameters", 3_150_000, "numbers"), ("parameter_bytes", 12_600_000, "bytes")]
     run.append(
-        {"metric": metric, "value": value, "unit": unit, "mechanism": "softmax", "length": length, "heads": 8, "width": 64}
+        {
+            "metric": metric,
+            "value": value,
+            "unit": unit,
+            "mechanism": "softmax",
+            "length": length,
+            "heads": 8,
+            "head_dim": 64,
+        }
         for metric, value, unit in sizes
         for length in LENGTHS
     )

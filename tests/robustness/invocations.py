@@ -28,7 +28,7 @@ STRANGE_FILES = (
 
 Words = dict[str, tuple[str, ...]]
 
-SMALL_MODEL: Words = {"layers": ("1",), "heads": ("1",), "width": ("4",)}
+SMALL_MODEL: Words = {"layers": ("1",), "heads": ("1",), "head_dim": ("4",)}
 SMALL_TRAINING: Words = {"steps": ("1",), "batch": ("2",), "no-page": ()}
 SMALL_TASKS: dict[str, Words] = {
     "copy": {"length": ("6",), "held-out": ("2",)},
@@ -100,7 +100,7 @@ def _training() -> Iterator[Base]:
 
 def _commands() -> Iterator[Base]:
     measured: Words = {"lengths": ("16",), "mechanisms": ("linear",), "what": ("forward",), "budget": ("0.000001",)}
-    yield Base("compare", ("compare",), measured | {"heads": ("1",), "width": ("4",)}, (compare.Compare,))
+    yield Base("compare", ("compare",), measured | {"heads": ("1",), "head_dim": ("4",)}, (compare.Compare,))
     yield Base("advise", ("advise",), {"length": ("100",), "run": ("compared",)}, (advise.Advise,), ("compared",))
     yield Base("predict", ("predict", "copied", "1", "2"), {}, (predict.Predict,), ("copied",))
     yield Base(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 SENTENCES = [f"the cat number {n} sat on the mat and saw {n * n % 17} mice run by" for n in range(60)]
-SMALL = ("--layers", "1", "--heads", "1", "--width", "4", "--steps", "2", "--batch", "2", "--checkpoint-every", "1")
+SMALL = ("--layers", "1", "--heads", "1", "--head-dim", "4", "--steps", "2", "--batch", "2", "--checkpoint-every", "1")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "copied": ("train", "copy", "--length", "6", "--held-out", "2", *SMALL),
@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "compared": (
         *("compare", "--lengths", "16", "32", "--mechanisms", "linear", "--what", "forward", "--heads", "1"),
-        *("--width", "4", "--budget", "5", "--run-limit", "5", "--bidirectional"),
+        *("--head-dim", "4", "--budget", "5", "--run-limit", "5", "--bidirectional"),
     ),
     "converted": (
         *("convert", "masked", "--attention", "elu", "--steps", "1", "--tune-steps", "1", "--texts", "2"),

@@ -12,7 +12,7 @@ from subquad import Linear, Linformer, ModelOptions, SubquadError
 from subquad.tasks import TASKS, Classify, Mlm
 from subquad.tasks.classify import TextBatch, TextClassifier
 
-SMALL = ModelOptions(layers=1, heads=2, width=8)
+SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
 
 
 def seeded(seed: int = 0) -> torch.Generator:

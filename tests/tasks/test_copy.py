@@ -9,7 +9,7 @@ from subquad import Linear, ModelOptions, SubquadError
 from subquad.tasks import Copy
 from subquad.tasks.copy import BLANK, FIRST, SEPARATOR, CopyBatch
 
-SMALL = ModelOptions(layers=1, heads=2, width=8)
+SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
 
 
 def drawn(task: Copy, size: int = 64) -> CopyBatch:

@@ -21,7 +21,7 @@ from subquad.training.loop import generator, load_model, train
 from subquad.types import AttentionOptions, Counted
 
 TASK = Copy(length=14, held_out=8)
-SIZE = ModelOptions(layers=1, heads=2, width=8, dropout=0.1)
+SIZE = ModelOptions(layers=1, heads=2, head_dim=8, dropout=0.1)
 OPTIONS = TrainOptions(steps=12, batch=8, evaluate_every=5, checkpoint_every=4)
 
 

@@ -43,18 +43,27 @@ def options_from(values: object, where: str = "the attention") -> AttentionOptio
 
 
 def layer_builder(
-    options: AttentionOptions, *, heads: int, width: int, generator: torch.Generator | None = None
+    options: AttentionOptions, *, heads: int, head_dim: int, generator: torch.Generator | None = None
 ) -> Callable[[], torch.nn.Module]:
     """Gives a mechanism for one layer of a stack after the other. Layers that share a projection hold the same one."""
-    build: Callable[..., torch.nn.Module] = partial(options.build, heads=heads, width=width, generator=generator)
+    build: Callable[..., torch.nn.Module] = partial(options.build, heads=heads, head_dim=head_dim, generator=generator)
     if isinstance(options, Linformer) and options.sharing == "layerwise":
-        return partial(build, projection=options.build_projection(heads=heads, width=width, generator=generator))
+        return partial(build, projection=options.build_projection(heads=heads, head_dim=head_dim, generator=generator))
     return build
 
 
-def layers_size(options: AttentionOptions, *, heads: int, width: int, layers: int) -> MechanismSize:
+def built(
+    attention: AttentionOptions | torch.nn.Module, *, heads: int, head_dim: int, generator: torch.Generator | None = None
+) -> torch.nn.Module:
+    """A mechanism: built from its options, or as it is where it is built already."""
+    if isinstance(attention, torch.nn.Module):
+        return attention
+    return attention.build(heads=heads, head_dim=head_dim, generator=generator)
+
+
+def layers_size(options: AttentionOptions, *, heads: int, head_dim: int, layers: int) -> MechanismSize:
     """The mechanisms of so many layers of a stack together, as `layer_builder` gives them."""
-    size = options.size(heads=heads, width=width)
+    size = options.size(heads=heads, head_dim=head_dim)
     copies = 1 if isinstance(options, Linformer) and options.sharing == "layerwise" else layers
     return MechanismSize(copies * size.numbers, size.state, copies * size.derived)
 
@@ -68,7 +77,7 @@ def require_causal(attend: Attention, name: str) -> CausalAttention:
 
 
 def _has_causal(options: type[AttentionOptions]) -> bool:
-    return isinstance(options().build(heads=1, width=2), CausalAttention)
+    return isinstance(options().build(heads=1, head_dim=2), CausalAttention)
 
 
 __all__ = [
@@ -89,6 +98,7 @@ __all__ = [
     "Softmax",
     "SoftmaxAttention",
     "SoftmaxState",
+    "built",
     "layer_builder",
     "layers_size",
     "options_from",

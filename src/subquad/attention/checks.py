@@ -25,15 +25,15 @@ FLAGS = (torch.bool,)
 
 
 def check_inputs(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, *, heads: int, width: int, causal: bool = False
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, *, heads: int, head_dim: int, causal: bool = False
 ) -> None:
     """Shapes, types and devices."""
     alike = q.shape == k.shape == v.shape and q.dtype == k.dtype == v.dtype and q.device == k.device == v.device
-    if alike and keep is None and q.ndim == 4 and q.shape[1] == heads and q.shape[3] == width and q.is_floating_point():
+    if alike and keep is None and q.ndim == 4 and q.shape[1] == heads and q.shape[3] == head_dim and q.is_floating_point():
         return  # the usual case in a microsecond or two, which a step of decoding notices
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4:
-            raise SubquadError(f"{name} must be (batch, heads, positions, width), but its shape is {_shape(x)}")
+            raise SubquadError(f"{name} must be (batch, heads, positions, head_dim), but its shape is {_shape(x)}")
         if not x.is_floating_point():
             raise SubquadError(f"{name} must hold floating-point numbers, but holds {x.dtype}: convert it with .float()")
         if x.device != q.device or x.dtype != q.dtype:
@@ -42,8 +42,8 @@ def check_inputs(
             )
     b, _, n, _ = q.shape
     s = k.shape[2]
-    _check_shape("q", q, (b, heads, n, width))
-    _check_shape("k", k, (b, heads, s, width))
+    _check_shape("q", q, (b, heads, n, head_dim))
+    _check_shape("k", k, (b, heads, s, head_dim))
     _check_shape("v", v, (b, heads, s, v.shape[3]))
     if causal and s != n:
         raise SubquadError(f"k has {s} positions and q has {n}: the causal form needs as many keys as queries")

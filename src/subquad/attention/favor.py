@@ -19,7 +19,7 @@ class Favor(Checked):
     features: Count = 256  # the length of phi(x): what is paid for
     kernel: Kernel = "positive"  # hyperbolic and trigonometric take two features for each direction; relu is no softmax
     projection: Projection = "orthogonal"
-    norms: Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(width) long
+    norms: Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(head_dim) long
     per_head: bool = False  # whether every head draws its own directions
     relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
     projections: Projections = "fixed"  # calibrated: to the data, by `subquad convert`; learned: and trained from there
@@ -36,11 +36,11 @@ class Favor(Checked):
         drawn = self.features, self.kernel, self.projection, self.norms, self.per_head, self.relu_offset, self.projections
         return Random(*drawn)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
-        return self.feature_map.size(heads=heads, width=width)
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
+        return self.feature_map.size(heads=heads, head_dim=head_dim)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "FavorAttention":
-        return FavorAttention(self.feature_map.build(heads=heads, width=width, generator=generator), heads, width)
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "FavorAttention":
+        return FavorAttention(self.feature_map.build(heads=heads, head_dim=head_dim, generator=generator), heads, head_dim)
 
 
 class FavorAttention(LinearAttention):

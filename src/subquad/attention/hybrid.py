@@ -49,14 +49,14 @@ class Hybrid(Checked):
         price = "what is farther than a block or two is weighed by features, not exactly"
         return Traits(False, "L (3 B + m) d", "L (3 B + m d / B)", price)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
-        rest = MechanismSize(0, 0) if isinstance(self.rest, str) else self.rest.size(heads=heads, width=width)
-        return MechanismSize(heads + rest.numbers, rest.state + 2 * heads * self.block * width, rest.derived)
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
+        rest = MechanismSize(0, 0) if isinstance(self.rest, str) else self.rest.size(heads=heads, head_dim=head_dim)
+        return MechanismSize(heads + rest.numbers, rest.state + 2 * heads * self.block * head_dim, rest.derived)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "HybridAttention":
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "HybridAttention":
         if isinstance(self.rest, str):
-            return HybridAttention(self, NoFeatures(), heads, width)
-        return HybridAttention(self, self.rest.build(heads=heads, width=width, generator=generator), heads, width)
+            return HybridAttention(self, NoFeatures(), heads, head_dim)
+        return HybridAttention(self, self.rest.build(heads=heads, head_dim=head_dim, generator=generator), heads, head_dim)
 
 
 class NoFeatures(FeatureMap):
@@ -65,7 +65,7 @@ class NoFeatures(FeatureMap):
     def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
         return Features(x[..., :0], None)
 
-    def width(self, d: int) -> int:
+    def feature_count(self, d: int) -> int:
         return 0
 
 
@@ -88,14 +88,14 @@ class HybridState(NamedTuple):
 class HybridAttention(nn.Module):
     """Softmax over the near keys, and features for the others in the same sum."""
 
-    def __init__(self, options: Hybrid, feature_map: FeatureMap, heads: int, width: int) -> None:
+    def __init__(self, options: Hybrid, feature_map: FeatureMap, heads: int, head_dim: int) -> None:
         super().__init__()
-        self.options, self.feature_map, self.heads, self.width = options, feature_map, heads, width
+        self.options, self.feature_map, self.heads, self.head_dim = options, feature_map, heads, head_dim
         self.log_gain = nn.Parameter(torch.full((heads,), options.log_gain))
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         """Queries that are as many as keys are taken to be at their places; others have no neighbours among the keys."""
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         if q.shape[2] != k.shape[2]:
             return check_result(linear.attend(q, k, v, *self.feature_map.sides(), keep), q, k, v)
         with without_autocast(q):
@@ -106,7 +106,7 @@ class HybridAttention(nn.Module):
     def causal(
         self, q: Queries, k: Keys, v: Values, state: HybridState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, HybridState]:
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
         with without_autocast(q):
             before = None if state is None else self._checked(state, v)
             if before is None:
@@ -124,7 +124,7 @@ class HybridAttention(nn.Module):
         self, q: Queries, k: Keys, v: Values, state: HybridState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, HybridState]:
         """One position, in time that does not depend on how many came before."""
-        check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
+        check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
         state = None if state is None else self._checked(state, v)
         state = reusable(self, state, q, k, v) if reuse else state
         if state is None or q.shape[2] != 1:
@@ -136,7 +136,7 @@ class HybridAttention(nn.Module):
                 for held, new in ((state.keys, k), (state.values, v))
             )
             dtype, block, rest = state.sums.dtype, self.options.block, state.rest
-            scores = product(q.to(dtype) * (hybrid.LOG2_E / math.sqrt(self.width)), keys.to(dtype).mT)
+            scores = product(q.to(dtype) * (hybrid.LOG2_E / math.sqrt(self.head_dim)), keys.to(dtype).mT)
             seen = torch.arange(2 * block, device=q.device) <= state.filled[:, None]
             scores = scores.masked_fill(~seen[:, None, None, :], -math.inf)
             near = hybrid.Near(scores[:, :, None], values.to(dtype)[:, :, None])
@@ -157,7 +157,7 @@ class HybridAttention(nn.Module):
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
     ) -> Tensor:
         """The attention matrix that this would be, for analysis; or its rows at some of the queries' places."""
-        check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
+        check_inputs(q, k, k, keep, heads=self.heads, head_dim=self.head_dim, causal=causal)
         phi_q, phi_k = self.feature_map.sides()
         if q.shape[2] != k.shape[2]:
             return reference.linear_weights(phi_q(q), phi_k(k), keep, causal)
@@ -198,8 +198,8 @@ class HybridAttention(nn.Module):
 
     def _checked(self, state: HybridState, v: Tensor) -> HybridState:
         state = as_state(HybridState, state)
-        b, h, d, e = len(v), self.heads, self.width, v.shape[3]
-        m, room = self.feature_map.width(d), 2 * self.options.block
+        b, h, d, e = len(v), self.heads, self.head_dim, v.shape[3]
+        m, room = self.feature_map.feature_count(d), 2 * self.options.block
         held, sums = held_like(v), sums_like(v)
         parts = {
             "keys": Part((b, h, room, d), held),

@@ -64,18 +64,18 @@ class Infinity(Checked):
 
     def check(self) -> None:
         if not self.widths:
-            raise SubquadError("infinity's widths must name at least one width, such as 0.05")
+            raise SubquadError("infinity's widths must name at least one head_dim, such as 0.05")
         if self.basis % len(self.widths):
             raise SubquadError(f"infinity's basis must be a multiple of its {len(self.widths)} widths, but is {self.basis}")
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         basis, points = self.basis, self.points
         read = 2 * heads * (basis + 1) + 2 * points
         solved = basis * (2 * self.segment + points + basis) + basis // len(self.widths) + len(self.widths)
-        return MechanismSize(read + solved, 2 * heads * basis * width + self.bins + self.segment, derived=solved)
+        return MechanismSize(read + solved, 2 * heads * basis * head_dim + self.bins + self.segment, derived=solved)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "InfinityAttention":
-        return InfinityAttention(self, heads, width, generator)
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "InfinityAttention":
+        return InfinityAttention(self, heads, head_dim, generator)
 
 
 class Memory(NamedTuple):
@@ -128,9 +128,9 @@ class InfinityAttention(nn.Module):
     kept: Tensor
     past: Tensor
 
-    def __init__(self, options: Infinity, heads: int, width: int, generator: torch.Generator | None) -> None:
+    def __init__(self, options: Infinity, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
         super().__init__()
-        self.options, self.heads, self.width = options, heads, width
+        self.options, self.heads, self.head_dim = options, heads, head_dim
         # equations 6 and 7: what K q / sqrt d is multiplied by and shifted by, for mu and for sigma^2
         self.weight = nn.Parameter(torch.zeros(heads, 2, options.basis))
         self.bias = nn.Parameter(torch.zeros(heads, 2))
@@ -143,7 +143,7 @@ class InfinityAttention(nn.Module):
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         """Queries that are as many as keys are taken to be at their places; others to stand behind all keys."""
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         with without_autocast(q):
             packed = pack(q if q.shape[2] == k.shape[2] else k, k, v, keep)
             mixed = self._aligned(packed, keep) if q.shape[2] == k.shape[2] else self._behind(q, packed, keep)
@@ -152,7 +152,7 @@ class InfinityAttention(nn.Module):
     def causal(
         self, q: Queries, k: Keys, v: Values, state: InfinityState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, InfinityState]:
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
         with without_autocast(q):
             plain = state is None and keep is None
             before = self._checked(state, k, v) if state is not None else self._empty(k, v)
@@ -182,7 +182,7 @@ class InfinityAttention(nn.Module):
         self, q: Queries, k: Keys, v: Values, state: InfinityState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, InfinityState]:
         """One position, in time that does not depend on how many came before."""
-        check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
+        check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
         state = None if state is None else self._checked(state, k, v)
         state = reusable(self, state, q, k, v) if reuse else state
         if q.shape[2] != 1:
@@ -206,8 +206,8 @@ class InfinityAttention(nn.Module):
 
     def densities(self, q: Queries, signal: Tensor) -> tuple[Tensor, Tensor]:
         """Equations 6 and 7: mu and sigma^2 of each query. K q is never made: the weights meet the keys first."""
-        guides = product(self.weight.to(signal.dtype), signal[..., : self.width])
-        scores = product(q.to(signal.dtype), guides.mT) / math.sqrt(self.width) + self.bias.to(signal.dtype)[:, None]
+        guides = product(self.weight.to(signal.dtype), signal[..., : self.head_dim])
+        scores = product(q.to(signal.dtype), guides.mT) / math.sqrt(self.head_dim) + self.bias.to(signal.dtype)[:, None]
         return torch.sigmoid(scores[..., 0]), F.softplus(scores[..., 1])
 
     def _start(self) -> None:
@@ -294,7 +294,7 @@ class InfinityAttention(nn.Module):
         mean, variance = self.densities(q, held.signal)
         if self.training and self.options.divergence:
             self.divergence(variance)
-        recalled = memory.read(self._basis(), held.signal[..., self.width :], mean, variance)
+        recalled = memory.read(self._basis(), held.signal[..., self.head_dim :], mean, variance)
         if not self.options.sticky:
             return recalled.to(q.dtype), held.histogram
         with torch.no_grad():

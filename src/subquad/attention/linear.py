@@ -27,29 +27,29 @@ class Linear(Checked):
         )
         return Traits(False, "L m d", "m d", price)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
-        return self.feature_map.size(heads=heads, width=width)
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
+        return self.feature_map.size(heads=heads, head_dim=head_dim)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LinearAttention":
-        return LinearAttention(self.feature_map.build(heads=heads, width=width, generator=generator), heads, width)
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "LinearAttention":
+        return LinearAttention(self.feature_map.build(heads=heads, head_dim=head_dim, generator=generator), heads, head_dim)
 
 
 class LinearAttention(nn.Module):
     """phi(q) (phi(k)^T v) over phi(q) (phi(k)^T 1)."""
 
-    def __init__(self, feature_map: FeatureMap, heads: int, width: int) -> None:
+    def __init__(self, feature_map: FeatureMap, heads: int, head_dim: int) -> None:
         super().__init__()
-        self.feature_map, self.heads, self.width = feature_map, heads, width
+        self.feature_map, self.heads, self.head_dim = feature_map, heads, head_dim
         self.starting_gain = feature_map.starting_gain
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         return check_result(linear.attend(q, k, v, *self.feature_map.sides(), keep), q, k, v)
 
     def causal(
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, LinearState]:
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
         before = self._checked(state, v)
         mixed, after = causal.attend(q, k, v, *self.feature_map.sides(), before, keep)
         return check_result(mixed, q, k, v, state=before), after
@@ -58,7 +58,7 @@ class LinearAttention(nn.Module):
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, LinearState]:
         """One position: the fast path of `causal`. With `reuse` the new state takes the memory of the old one."""
-        check_inputs(q, k, v, None, heads=self.heads, width=self.width, causal=True)
+        check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
         before = self._checked(state, v)
         before = reusable(self, before, q, k, v) if reuse else before
         if q.shape[2] != 1:
@@ -70,7 +70,7 @@ class LinearAttention(nn.Module):
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
     ) -> Tensor:
         """The attention matrix that this would be, for analysis; or its rows at some of the queries' places."""
-        check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
+        check_inputs(q, k, k, keep, heads=self.heads, head_dim=self.head_dim, causal=causal)
         phi_q, phi_k = self.feature_map.sides()
         some = q if places is None else q[:, :, places]
         return reference.linear_weights(phi_q(some), phi_k(k), keep, causal, places)
@@ -79,7 +79,7 @@ class LinearAttention(nn.Module):
         if state is None:
             return None
         state = as_state(LinearState, state)
-        b, h, m = len(v), self.heads, self.feature_map.width(self.width)
+        b, h, m = len(v), self.heads, self.feature_map.feature_count(self.head_dim)
         types = sums_like(v)
         parts = {"sums": Part((b, h, m, v.shape[3]), types), "norms": Part((b, h, m), types), "peak": Part((b, h), types)}
         check_state(state, v, parts)

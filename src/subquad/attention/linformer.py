@@ -36,15 +36,15 @@ class Linformer(Checked):
         price = "it sees k mixtures of positions, has no causal form, and takes no sequence longer than it was built for"
         return Traits(False, "L k d", "L k", price)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         groups, sets = self.groups(heads)
         weights = {
             "learned": self.k * self.max_length,
             "mean": 0,
-            "convolution": -(-self.max_length // self.k) * width * width,
+            "convolution": -(-self.max_length // self.k) * head_dim * head_dim,
         }
         return MechanismSize(
-            groups * sets * weights[self.method], heads * width * (self.k if self.method != "convolution" else 1)
+            groups * sets * weights[self.method], heads * head_dim * (self.k if self.method != "convolution" else 1)
         )
 
     def groups(self, heads: int) -> tuple[int, int]:
@@ -55,28 +55,28 @@ class Linformer(Checked):
         self,
         *,
         heads: int,
-        width: int,
+        head_dim: int,
         generator: torch.Generator | None = None,
         projection: "SlotProjection | None" = None,
     ) -> "LinformerAttention":
         """Layers that are given the same `projection` share it: see `layer_builder`."""
-        own = projection or self.build_projection(heads=heads, width=width, generator=generator)
-        return LinformerAttention(own, heads, width)
+        own = projection or self.build_projection(heads=heads, head_dim=head_dim, generator=generator)
+        return LinformerAttention(own, heads, head_dim)
 
-    def build_projection(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "SlotProjection":
+    def build_projection(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "SlotProjection":
         """A projection for one layer, or for several to hold."""
-        return _METHODS[self.method](self, heads, width, generator)
+        return _METHODS[self.method](self, heads, head_dim, generator)
 
 
 class LinformerAttention(nn.Module):
     """softmax(q (E k)^T / sqrt d) F v."""
 
-    def __init__(self, projection: "SlotProjection", heads: int, width: int) -> None:
+    def __init__(self, projection: "SlotProjection", heads: int, head_dim: int) -> None:
         super().__init__()
-        self.projection, self.heads, self.width = projection, heads, width
+        self.projection, self.heads, self.head_dim = projection, heads, head_dim
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         with without_autocast(q):
             slots_k, slots_v, used = self.projection(k, v, keep)
             mask = None if used is None else used[:, None, None, :]
@@ -88,7 +88,7 @@ class LinformerAttention(nn.Module):
 class SlotProjection(nn.Module):
     """From keys and values to k slots each, and which slots are in use (None: all)."""
 
-    def __init__(self, options: Linformer, heads: int, width: int, generator: torch.Generator | None) -> None:
+    def __init__(self, options: Linformer, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
         super().__init__()
         self.options = options
 
@@ -111,8 +111,8 @@ class SlotProjection(nn.Module):
 class LearnedSlots(SlotProjection):
     """Each slot is a learned combination of positions: E k, with E of k x max_length entries, N(0, 1/k) at first."""
 
-    def __init__(self, options: Linformer, heads: int, width: int, generator: torch.Generator | None) -> None:
-        super().__init__(options, heads, width, generator)
+    def __init__(self, options: Linformer, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
+        super().__init__(options, heads, head_dim, generator)
         self.weight = self._weights(heads, options.k, options.max_length)
         for weight in self.weight:
             nn.init.normal_(weight, std=options.k**-0.5, generator=generator)
@@ -123,7 +123,7 @@ class LearnedSlots(SlotProjection):
         return self._project(k, self.weight[0]), self._project(v, self.weight[-1]), None
 
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
-        """One product for each group of heads, the batch beside the width, so that the weights are read once."""
+        """One product for each group of heads, the batch beside the coordinates, so that the weights are read once."""
         b, h, n, d = x.shape
         g = len(weight)
         grouped = x.unflatten(1, (g, h // g)).permute(1, 3, 0, 2, 4)  # g n b h/g d
@@ -155,13 +155,13 @@ class MeanSlots(SlotProjection):
 class ConvolutionSlots(SlotProjection):
     """Each slot is a learned combination of the coordinates in a run of max_length / k positions: their mean at first."""
 
-    def __init__(self, options: Linformer, heads: int, width: int, generator: torch.Generator | None) -> None:
-        super().__init__(options, heads, width, generator)
+    def __init__(self, options: Linformer, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
+        super().__init__(options, heads, head_dim, generator)
         self.stride = -(-options.max_length // options.k)
-        self.weight = self._weights(heads, self.stride * width, width)
-        mean = torch.eye(width).repeat(self.stride, 1) / self.stride
+        self.weight = self._weights(heads, self.stride * head_dim, head_dim)
+        mean = torch.eye(head_dim).repeat(self.stride, 1) / self.stride
         for weight in self.weight:
-            nn.init.normal_(weight, std=0.1 * (self.stride * width) ** -0.5, generator=generator)
+            nn.init.normal_(weight, std=0.1 * (self.stride * head_dim) ** -0.5, generator=generator)
             weight.data += mean
 
     def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -169,7 +169,7 @@ class ConvolutionSlots(SlotProjection):
         if v.shape[3] != k.shape[3]:
             raise SubquadError(
                 f"v is {v.shape[3]} wide and k is {k.shape[3]}: linformer by convolution mixes coordinates, so both must be "
-                "as wide; take method='learned' or 'mean' for values of another width"
+                "as wide; take method='learned' or 'mean' for values of another size"
             )
         used = None
         if keep is not None:

@@ -96,6 +96,6 @@ def rank_bound(attend: nn.Module) -> RankBound | None:
         slots = attend.projection.options.k
         return RankBound(slots, f"{slots} slots")
     if isinstance(attend, LinearAttention):
-        features = attend.feature_map.width(attend.width)
+        features = attend.feature_map.feature_count(attend.head_dim)
         return RankBound(features, f"{features} features")
     return None

@@ -27,11 +27,11 @@ class Softmax(Checked):
             True, "L^2 d", space, "nothing but time: it is the exact one, and its decoding state grows with the length"
         )
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return MechanismSize(0, 0)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "SoftmaxAttention":
-        return SoftmaxAttention(self, heads, width)
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "SoftmaxAttention":
+        return SoftmaxAttention(self, heads, head_dim)
 
 
 class SoftmaxState(NamedTuple):
@@ -45,12 +45,12 @@ class SoftmaxState(NamedTuple):
 class SoftmaxAttention(nn.Module):
     """softmax(q k^T / sqrt d) v."""
 
-    def __init__(self, options: Softmax, heads: int, width: int) -> None:
+    def __init__(self, options: Softmax, heads: int, head_dim: int) -> None:
         super().__init__()
-        self.options, self.heads, self.width = options, heads, width
+        self.options, self.heads, self.head_dim = options, heads, head_dim
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         if keep is not None:
             k, v = _blanked(k, keep), _blanked(v, keep)
         return check_result(self._mix(q, k, v, keep, causal=False), q, k, v, q, k, v)
@@ -58,7 +58,7 @@ class SoftmaxAttention(nn.Module):
     def causal(
         self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, SoftmaxState]:
-        check_inputs(q, k, v, keep, heads=self.heads, width=self.width, causal=True)
+        check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
         every = keep
         if keep is None:
             keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
@@ -84,13 +84,13 @@ class SoftmaxAttention(nn.Module):
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
     ) -> Tensor:
         """The attention matrix, for analysis; or its rows at some of the queries' places."""
-        check_inputs(q, k, k, keep, heads=self.heads, width=self.width, causal=causal)
+        check_inputs(q, k, k, keep, heads=self.heads, head_dim=self.head_dim, causal=causal)
         return reference.softmax_weights(q, k if keep is None else _blanked(k, keep), keep, causal, places)
 
     def _checked(self, state: SoftmaxState, v: Tensor) -> SoftmaxState:
         state = as_state(SoftmaxState, state)
         b, h, s, types = len(v), self.heads, state.keep.shape[-1] if state.keep.ndim else 0, held_like(v)
-        held = {"keys": Part((b, h, s, self.width), types), "values": Part((b, h, s, v.shape[3]), types)}
+        held = {"keys": Part((b, h, s, self.head_dim), types), "values": Part((b, h, s, v.shape[3]), types)}
         check_state(state, v, {**held, "keep": Part((b, s), FLAGS)})
         return state
 

@@ -73,8 +73,8 @@ class Compare(Checked):
     batch: Several[Count] = (1,)
     """Sequences at a time. Several numbers here and below measure every combination."""
     heads: Several[Count] = (8,)
-    width: Several[Count] = (64,)
-    """Of a head."""
+    head_dim: Several[Count] = (64,)
+    """Numbers of a query, key or value of one head."""
     threads: tuple[Count, ...] = ()
     """Threads that PyTorch uses: all cores unless told."""
     dtype: Several[Dtype] = ("float32",)
@@ -157,7 +157,7 @@ def _options(given: Compare) -> dict[str, Any]:
     """What run.json keeps, and what a run is continued from."""
     variants, shortest = _variants(given)
     threads = given.threads or (torch.get_num_threads(),)
-    counts = {"batch": given.batch, "heads": given.heads, "width": given.width, "threads": threads}
+    counts = {"batch": given.batch, "heads": given.heads, "head_dim": given.head_dim, "threads": threads}
     axes: dict[str, Sequence[object]] = {**counts, "dtype": given.dtype, "device": given.device}
     forms = [form for form in FORMS if getattr(given, form)] or list(FORMS)
     lengths: Sequence[str] = given.lengths
@@ -219,8 +219,8 @@ def _plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
     for setting in plan.settings:
         require_device(setting.device)
         for name, variant in plan.variants.items():
-            numbers = variant.size(heads=setting.heads, width=setting.width).numbers
-            require_memory(name, 4 * numbers, "make its own sizes, --heads or --width smaller")
+            numbers = variant.size(heads=setting.heads, head_dim=setting.head_dim).numbers
+            require_memory(name, 4 * numbers, "make its own sizes, --heads or --head-dim smaller")
     if not plan.groups:
         raise SubquadError("there is nothing to measure: a decoding step is causal, so leave --bidirectional out")
     return plan, Limits(memory_bytes=kept.memory_bytes, run_seconds=kept.run_seconds)

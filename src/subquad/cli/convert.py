@@ -145,9 +145,9 @@ def _opened(about: Mapping[str, Any]) -> Opened:
 def _require_memory(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
     """Refuses mechanisms and batches that are too large for this machine, before there are any."""
     layers: list[Any] = original.mechanisms(original.teacher)
-    sizes = [attention.size(heads=layer.heads, width=layer.width) for layer in layers]
+    sizes = [attention.size(heads=layer.heads, head_dim=layer.head_dim) for layer in layers]
     numbers = sum(size.numbers + size.state for size in sizes)
-    kept = sum(layer.heads * layer.width for layer in layers)  # of one position, after each layer
+    kept = sum(layer.heads * layer.head_dim for layer in layers)  # of one position, after each layer
     positions = options.batch_tokens // original.longest * original.longest  # a batch has whole texts
     advice = "make the attention's own sizes or --batch-tokens smaller"
     require_memory("this conversion", 4 * (numbers + positions * kept), advice)

@@ -158,10 +158,10 @@ def _run(given: Spectrum, console: Console) -> Looked:
 
     own = run.about["options"]["mechanism"]["kind"]
     attend = next(module.attend for module in model.modules() if isinstance(module, MultiheadAttention))
-    bounds = _bounds(attend.width, skip=own)
+    bounds = _bounds(attend.head_dim, skip=own)
     if (bound := rank_bound(attend)) is not None:
         bounds = {f"{own}, its own: {bound.words}": bound.rank} | bounds
-    about = {"attention": own, "task": task.kind, "width": attend.width}
+    about = {"attention": own, "task": task.kind, "head_dim": attend.head_dim}
     return Looked(lambda: matrices(model), lambda: matrices(build(run.about).model), len(inputs), about, bounds)
 
 
@@ -177,7 +177,7 @@ def _hub(given: Spectrum, console: Console) -> Looked:
     check_pretrained(given.model)
     from subquad.hub.looking import (
         attention_matrices,
-        head_width,
+        head_dim_of,
         load_with_tokenizer,
         longest_input,
         random_like,
@@ -197,10 +197,10 @@ def _hub(given: Spectrum, console: Console) -> Looked:
         for one in tokens:
             yield attention_matrices(model, one[None])
 
-    width = head_width(model)
-    about = {"attention": str(model.config._attn_implementation), "class": type(model).__name__, "width": width}
+    head_dim = head_dim_of(model)
+    about = {"attention": str(model.config._attn_implementation), "class": type(model).__name__, "head_dim": head_dim}
     fresh = random_like(model, given.seed) if given.random else model
-    return Looked(lambda: matrices(model), lambda: matrices(fresh), len(tokens), about, _bounds(width))
+    return Looked(lambda: matrices(model), lambda: matrices(fresh), len(tokens), about, _bounds(head_dim))
 
 
 def _texts(path: Path) -> list[str]:
@@ -220,7 +220,9 @@ def _enough(found: Tensor, given: Spectrum, length: int, console: Console) -> Te
     return found
 
 
-def _bounds(width: int, skip: str = "") -> dict[str, int]:
-    """The ranks that mechanisms have with the options that they come with, in heads of a width."""
-    found = {name: rank_bound(options().build(heads=1, width=width)) for name, options in MECHANISMS.items() if name != skip}
+def _bounds(head_dim: int, skip: str = "") -> dict[str, int]:
+    """The ranks that mechanisms have with the options that they come with, in heads of that size."""
+    found = {
+        name: rank_bound(options().build(heads=1, head_dim=head_dim)) for name, options in MECHANISMS.items() if name != skip
+    }
     return {f"{name}, {bound.words}": bound.rank for name, bound in found.items() if bound is not None}

@@ -213,4 +213,4 @@ def _settings(attend: nn.Module) -> list[Callable[..., None]]:
 
 
 def _has_gain(attend: nn.Module) -> TypeGuard[HybridAttention]:
-    return isinstance(attend, HybridAttention) and attend.feature_map.width(attend.width) > 0
+    return isinstance(attend, HybridAttention) and attend.feature_map.feature_count(attend.head_dim) > 0

@@ -52,7 +52,7 @@ class Trained:
         for place, (module, options) in enumerate(zip(_attentions(model), attention, strict=True)):
             drawing = torch.Generator().manual_seed(seed + place)
             own = Softmax() if options is None else options
-            module.attend = own.build(heads=module.heads, width=module.width, generator=drawing)
+            module.attend = own.build(heads=module.heads, head_dim=module.head_dim, generator=drawing)
         for parameter in model.parameters():
             parameter.requires_grad_(True)
         return model.eval()

@@ -62,7 +62,7 @@ class Grid:
 
     seeds: tuple[int, ...]
     features: int
-    """Of FAVOR+; a learned map has twice the head's width."""
+    """Of FAVOR+; a learned map has twice the head's dimension."""
     k: int
     """Slots of Linformer."""
     block: int
@@ -134,7 +134,7 @@ SCALES: dict[str, Grid] = {
         features=64,
         k=32,
         block=4,
-        model=("--layers", "3", "--heads", "4", "--width", "32", "--positions", "rotary"),
+        model=("--layers", "3", "--heads", "4", "--head-dim", "32", "--positions", "rotary"),
         training=(
             # a split other than the usual one, on whose test texts the block and the rates were chosen
             *("--length", "128", "--batch", "16", "--vocabulary-size", "2048", "--split-seed", "1"),
@@ -151,7 +151,7 @@ SCALES: dict[str, Grid] = {
         features=64,
         k=32,
         block=8,
-        model=("--layers", "6", "--heads", "4", "--width", "32", "--positions", "rotary"),
+        model=("--layers", "6", "--heads", "4", "--head-dim", "32", "--positions", "rotary"),
         training=(
             *("--length", "128", "--batch", "16", "--held-out", "64", "--tested", "256"),
             *(*OPTIMIZER, "--warm-up", "100", "--learning-rate", "3e-3", "--weight-decay", "0.01", "--steps", "1500"),
@@ -167,7 +167,7 @@ SCALES: dict[str, Grid] = {
         features=256,
         k=128,
         block=64,
-        model=("--layers", "6", "--heads", "12", "--width", "64", "--positions", "learned", "--dropout", "0.1"),
+        model=("--layers", "6", "--heads", "12", "--head-dim", "64", "--positions", "learned", "--dropout", "0.1"),
         training=(
             *("--length", "512", "--batch", "256", "--vocabulary-size", "30522"),
             *(*OPTIMIZER, "--warm-up", "10000", "--learning-rate", "5e-4", "--weight-decay", "0.01", "--steps", "250000"),

@@ -53,7 +53,7 @@ TIMING = ("--what", "update", "--mechanisms", "linear", "favor", "--memory-limit
 WIDEST = 1.0
 """An exponent whose range is wider than this decides nothing."""
 
-SMALL = ("--layers", "2", "--heads", "4", "--width", "32", "--batch", "32")
+SMALL = ("--layers", "2", "--heads", "4", "--head-dim", "32", "--batch", "32")
 QUICK = Grid(
     attentions=("softmax", "linear", "favor"),
     lengths=(32,),
@@ -80,7 +80,7 @@ SCALES: dict[str, Grid] = {
         lengths=(8, 16, 32, 64),
         seeds=(0, 1, 2, 3, 4),
         arguments=(
-            *("--form", "encoder-decoder", "--layers", "4", "--heads", "8", "--width", "64", "--batch", "64"),
+            *("--form", "encoder-decoder", "--layers", "4", "--heads", "8", "--head-dim", "64", "--batch", "64"),
             *("--steps", "10000", "--schedule", "drop", "--drop-at", "3000"),
         ),
         timing=(*TIMING, "--batch", "8", "--lengths", "8..4096"),

@@ -100,7 +100,7 @@ class Grid:
 
 
 SMALL = (
-    *("--layers", "2", "--heads", "4", "--width", "16", "--optimizer", "adamw"),
+    *("--layers", "2", "--heads", "4", "--head-dim", "16", "--optimizer", "adamw"),
     *("--schedule", "cosine", "--warm-up", "50", "--evaluate-every", "100", "--checkpoint-every", "100"),
 )
 REAL = ("--batch", "64", "--steps", "500", "--learning-rate", "4e-3", "--dropout", "0.1")
@@ -123,7 +123,7 @@ SCALES: dict[str, Grid] = {
             "4",
             "--heads",
             "4",
-            "--width",
+            "--head-dim",
             "32",
             "--dropout",
             "0.1",

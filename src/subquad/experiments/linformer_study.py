@@ -135,7 +135,7 @@ SCALES: dict[str, Grid] = {
         looked_at=512,
         tokens=2048,
         # rotary positions, with which both attentions learn in fewer steps than with those that the paper's models learn
-        model=("--layers", "2", "--heads", "4", "--width", "16", "--positions", "rotary", "--vocabulary-size", "2048"),
+        model=("--layers", "2", "--heads", "4", "--head-dim", "16", "--positions", "rotary", "--vocabulary-size", "2048"),
         training=(
             *(*OPTIMIZER, "--warm-up", "20", "--learning-rate", "4e-3", "--steps", "320"),
             *("--evaluate-every", "40", "--checkpoint-every", "320"),
@@ -157,7 +157,7 @@ SCALES: dict[str, Grid] = {
         looked_at=512,
         tokens=131_072,
         model=(
-            *("--layers", "12", "--heads", "12", "--width", "64", "--positions", "learned", "--dropout", "0.1"),
+            *("--layers", "12", "--heads", "12", "--head-dim", "64", "--positions", "learned", "--dropout", "0.1"),
             *("--vocabulary-size", "32768"),
         ),
         training=(

@@ -47,7 +47,7 @@ class Grid:
 
 
 SMALL = (
-    *("--layers", "1", "--heads", "2", "--width", "32", "--positions", "rotary", "--no-tied"),
+    *("--layers", "1", "--heads", "2", "--head-dim", "32", "--positions", "rotary", "--no-tied"),
     *("--basis", "64", "--points", "64", "--widths", "0.05", "--learning-rate", "2e-2", "--schedule", "cosine"),
     *("--evaluate-every", "50", "--checkpoint-every", "100"),
 )
@@ -67,7 +67,7 @@ SCALES: dict[str, Grid] = {
         lengths=(4096, 8192, 16384),
         seeds=(0, 1, 2),
         arguments=(
-            *("--layers", "3", "--heads", "6", "--width", "50", "--positions", "rotary", "--segment", "1024"),
+            *("--layers", "3", "--heads", "6", "--head-dim", "50", "--positions", "rotary", "--segment", "1024"),
             *("--basis", "512", "--points", "512", "--widths", "0.01", "0.05", "--divergence", "1e-6"),
             *("--optimizer", "adamw", "--learning-rate", "2e-4", "--batch", "8", "--steps", "20000"),
         ),
@@ -87,7 +87,7 @@ def measure(folder: Path, scale: str) -> None:
     run = Run.open(own, "context") if (own / "run.json").exists() else Run.create(own, "context", _about())
     if not any(row["metric"] == "state_bytes" and row["context"] == CONTEXTS[-1] for row in run.rows()):  # the last one
         run.keep_first_rows(0)
-        run.append(context_rows(Infinity(), CONTEXTS, heads=8, width=64))
+        run.append(context_rows(Infinity(), CONTEXTS, heads=8, head_dim=64))
 
 
 def _about() -> dict[str, object]:
@@ -95,13 +95,13 @@ def _about() -> dict[str, object]:
 
 
 def context_rows(
-    options: "Infinity", contexts: Sequence[int], *, heads: int, width: int, seconds: float = 20.0
+    options: "Infinity", contexts: Sequence[int], *, heads: int, head_dim: int, seconds: float = 20.0
 ) -> list[Row]:
     """For each context the seconds of the next segment, how many times that of the first context, and the state's bytes."""
     import torch
 
-    attend = options.build(heads=heads, width=width, generator=torch.Generator().manual_seed(0)).eval()
-    q, k, v = torch.randn(3, 1, heads, options.segment, width, generator=torch.Generator().manual_seed(1))
+    attend = options.build(heads=heads, head_dim=head_dim, generator=torch.Generator().manual_seed(0)).eval()
+    q, k, v = torch.randn(3, 1, heads, options.segment, head_dim, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         states = {context: _streamed(attend, context) for context in contexts}
         candidates = {str(at): lambda state=state: attend.causal(q, k, v, state) for at, state in states.items()}
@@ -122,7 +122,7 @@ def _streamed(attend: "InfinityAttention", context: int) -> "InfinityState":
 
     state, drawing = None, torch.Generator().manual_seed(2)
     for _ in range(context // attend.options.segment):
-        q, k, v = torch.randn(3, 1, attend.heads, attend.options.segment, attend.width, generator=drawing)
+        q, k, v = torch.randn(3, 1, attend.heads, attend.options.segment, attend.head_dim, generator=drawing)
         _, state = attend.causal(q, k, v, state)
     assert state is not None
     return state

@@ -59,7 +59,7 @@ SCALES: dict[str, Grid] = {
     "quick": Grid(
         folds=5,
         arguments=(
-            *("--layers", "1", "--heads", "4", "--width", "16", "--batch", "32", "--steps", "300"),
+            *("--layers", "1", "--heads", "4", "--head-dim", "16", "--batch", "32", "--steps", "300"),
             *("--learning-rate", "1e-2", "--schedule", "cosine", "--warm-up", "20"),
             *("--evaluate-every", "300", "--checkpoint-every", "300"),
         ),
@@ -68,7 +68,20 @@ SCALES: dict[str, Grid] = {
     ),
     "paper": Grid(
         folds=5,
-        arguments=("--layers", "4", "--heads", "8", "--width", "16", "--batch", "64", "--steps", "5000", "--dropout", "0.1"),
+        arguments=(
+            "--layers",
+            "4",
+            "--heads",
+            "8",
+            "--head-dim",
+            "16",
+            "--batch",
+            "64",
+            "--steps",
+            "5000",
+            "--dropout",
+            "0.1",
+        ),
         own={"favor": ("--features", "128")},
         minutes="hours on two cores; with --data for Sberbank's clients",
     ),

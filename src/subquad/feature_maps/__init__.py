@@ -10,7 +10,7 @@ Each is a frozen dataclass of options that builds a module:
 `Taylor`   [1, x, x x^T / sqrt 2]            exp, near 0; to follow small dot products closely at d^2/2 features
 =========  ================================  ===================================================================
 
-A new map needs `forward` and `width`. `pullback` comes from autograd; writing it by hand makes the backward faster.
+A new map needs `forward` and `feature_count`. `pullback` comes from autograd; writing it by hand makes the backward faster.
 """
 
 from subquad.feature_maps.base import FeatureMap, FeatureMapOptions

@@ -24,8 +24,8 @@ class FeatureMap(nn.Module):
         """The features of each position by itself."""
         raise NotImplementedError
 
-    def width(self, d: int) -> int:
-        """How many features an input of width d has."""
+    def feature_count(self, d: int) -> int:
+        """The number of features of an input with d numbers."""
         raise NotImplementedError
 
     def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
@@ -61,11 +61,11 @@ class FeatureMapOptions(Protocol):
         """Its name in the registry."""
         ...
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         """How large it is when it is built, and with it the state of linear attention."""
         ...
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> FeatureMap: ...
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> FeatureMap: ...
 
 
 def even(name: str, features: int) -> int:

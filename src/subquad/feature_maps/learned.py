@@ -17,40 +17,42 @@ from subquad.types import FeatureFunction, Features, MechanismSize, Room
 class Learned(Checked):
     """softmax([Wx; -Wx]) with W of each head's own (Hedgehog, Zhang et al. 2024): exp once trained; to convert a model."""
 
-    features: Count | None = None  # twice the head's width where it is not given
+    features: Count | None = None  # twice head_dim where it is not given
     kind: str = field(default="learned", init=False)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
-        features = 2 * width if self.features is None else self.features
-        return MechanismSize(2 * heads * (width + 1) * (features // 2), heads * features * width)
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
+        features = 2 * head_dim if self.features is None else self.features
+        return MechanismSize(2 * heads * (head_dim + 1) * (features // 2), heads * features * head_dim)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "LearnedMap":
-        return LearnedMap(heads, width, even("learned", 2 * width if self.features is None else self.features), generator)
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "LearnedMap":
+        return LearnedMap(
+            heads, head_dim, even("learned", 2 * head_dim if self.features is None else self.features), generator
+        )
 
 
 class LearnedMap(FeatureMap):
     """Queries and keys have a W of their own. At the start it is the identity, so that phi sees x as it is."""
 
-    def __init__(self, heads: int, width: int, features: int, generator: torch.Generator | None) -> None:
+    def __init__(self, heads: int, head_dim: int, features: int, generator: torch.Generator | None) -> None:
         super().__init__()
-        self.queries = LearnedSide(heads, width, features, generator)
-        self.keys = LearnedSide(heads, width, features, generator)
+        self.queries = LearnedSide(heads, head_dim, features, generator)
+        self.keys = LearnedSide(heads, head_dim, features, generator)
 
     def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
         return self.queries, self.keys
 
-    def width(self, d: int) -> int:
-        return self.keys.width(d)
+    def feature_count(self, d: int) -> int:
+        return self.keys.feature_count(d)
 
 
 class LearnedSide(FeatureMap):
     """[softmax(Wy + b), softmax(-Wy - b)] with y = x / d^(1/4)."""
 
-    def __init__(self, heads: int, width: int, features: int, generator: torch.Generator | None) -> None:
+    def __init__(self, heads: int, head_dim: int, features: int, generator: torch.Generator | None) -> None:
         super().__init__()
         half = features // 2
-        start = torch.eye(width, half)
-        start[:, width:] = torch.randn(width, max(0, half - width), generator=generator) / math.sqrt(width)
+        start = torch.eye(head_dim, half)
+        start[:, head_dim:] = torch.randn(head_dim, max(0, half - head_dim), generator=generator) / math.sqrt(head_dim)
         self.weight = nn.Parameter(start.repeat(heads, 1, 1))
         self.bias = nn.Parameter(torch.zeros(heads, 1, half))
 
@@ -71,7 +73,7 @@ class LearnedSide(FeatureMap):
         pair.div_(pair.sum(-1, keepdim=True))
         return values
 
-    def width(self, d: int) -> int:
+    def feature_count(self, d: int) -> int:
         return 2 * self.weight.shape[-1]
 
     def pullback(

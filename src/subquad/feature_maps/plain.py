@@ -18,10 +18,10 @@ class Elu(Checked):
 
     kind: str = field(default="elu", init=False)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
-        return MechanismSize(0, heads * width * width)
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
+        return MechanismSize(0, heads * head_dim * head_dim)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "EluMap":
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "EluMap":
         return EluMap()
 
 
@@ -36,7 +36,7 @@ class EluMap(FeatureMap):
         below = torch.clamp(x, max=0, out=below).mul_(LOG2_E).exp2_()
         return Features(torch.clamp(x, min=0, out=above).add_(below), None)
 
-    def width(self, d: int) -> int:
+    def feature_count(self, d: int) -> int:
         return d
 
     def pullback(
@@ -52,10 +52,10 @@ class Relu(Checked):
 
     kind: str = field(default="relu", init=False)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
-        return MechanismSize(0, heads * width * width)
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
+        return MechanismSize(0, heads * head_dim * head_dim)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "ReluMap":
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "ReluMap":
         return ReluMap()
 
 
@@ -65,7 +65,7 @@ class ReluMap(FeatureMap):
     def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
         return Features(torch.clamp(x, min=0, out=None if room is None else room.take(*x.shape)), None)
 
-    def width(self, d: int) -> int:
+    def feature_count(self, d: int) -> int:
         return d
 
     def pullback(
@@ -81,12 +81,12 @@ class Taylor(Checked):
 
     kind: str = field(default="taylor", init=False)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
-        products = width * (width + 1) // 2
-        return MechanismSize(2 * products, heads * (1 + width + products) * width, derived=2 * products)
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
+        products = head_dim * (head_dim + 1) // 2
+        return MechanismSize(2 * products, heads * (1 + head_dim + products) * head_dim, derived=2 * products)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "TaylorMap":
-        return TaylorMap(width)
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "TaylorMap":
+        return TaylorMap(head_dim)
 
 
 class TaylorMap(FeatureMap):
@@ -95,9 +95,9 @@ class TaylorMap(FeatureMap):
     rows: Tensor
     columns: Tensor
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, head_dim: int) -> None:
         super().__init__()
-        rows, columns = torch.triu_indices(width, width)
+        rows, columns = torch.triu_indices(head_dim, head_dim)
         self.register_buffer("rows", rows, persistent=False)
         self.register_buffer("columns", columns, persistent=False)
 
@@ -107,5 +107,5 @@ class TaylorMap(FeatureMap):
         products = torch.where(self.rows == self.columns, math.sqrt(0.5) * products, products)
         return Features(torch.cat([torch.ones_like(y[..., :1]), y, products], dim=-1), None)
 
-    def width(self, d: int) -> int:
+    def feature_count(self, d: int) -> int:
         return 1 + d + d * (d + 1) // 2

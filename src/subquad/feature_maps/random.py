@@ -29,28 +29,28 @@ class Random(Checked):
     )
     kernel: Kernel = "positive"
     projection: projections.Projection = "orthogonal"
-    norms: projections.Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(width) long
+    norms: projections.Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(head_dim) long
     per_head: bool = False  # whether every head draws its own directions
     relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
     projections: Projections = "fixed"  # calibrated: to the data's means and covariances; learned: and trained from there
     kind: str = field(default="random", init=False)
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         directions = self.features // 2 if self.kernel in ("hyperbolic", "trigonometric") else self.features
-        drawn = (heads if self.per_head or self.projections == "learned" else 1) * width * directions
-        moved = 0 if self.projections == "fixed" else 2 * heads * (width + 1) ** 2
+        drawn = (heads if self.per_head or self.projections == "learned" else 1) * head_dim * directions
+        moved = 0 if self.projections == "fixed" else 2 * heads * (head_dim + 1) ** 2
         biases = 2 * heads * directions if self.projections == "learned" else 0
-        return MechanismSize(drawn + moved + biases, heads * self.features * width)
+        return MechanismSize(drawn + moved + biases, heads * self.features * head_dim)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> "RandomMap":
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "RandomMap":
         if self.projections == "fixed":
-            return _RANDOM[self.kernel](self, heads, width, generator)
+            return _RANDOM[self.kernel](self, heads, head_dim, generator)
         if self.kernel != "positive":
             raise SubquadError(
                 f"{self.projections} projections are for the positive kernel, but the kernel is {self.kernel}: "
                 "leave it out, or take fixed projections"
             )
-        return CalibratedMap(self, heads, width, generator)
+        return CalibratedMap(self, heads, head_dim, generator)
 
 
 class RandomMap(FeatureMap):
@@ -59,11 +59,11 @@ class RandomMap(FeatureMap):
     omega: Float[Tensor, "*h d r"]
     paired = False  # whether a direction gives two features
 
-    def __init__(self, options: Random, heads: int, width: int, generator: torch.Generator | None) -> None:
+    def __init__(self, options: Random, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
         super().__init__()
         self.options, self.heads = options, heads
         self.directions = even(options.kernel, options.features) // 2 if self.paired else options.features
-        self.register_buffer("omega", torch.empty(*([heads] if options.per_head else []), width, self.directions))
+        self.register_buffer("omega", torch.empty(*([heads] if options.per_head else []), head_dim, self.directions))
         self.redraw(generator)
 
     def redraw(self, generator: torch.Generator | None) -> None:
@@ -74,7 +74,7 @@ class RandomMap(FeatureMap):
         ]
         self.omega.copy_(torch.stack(draws).view_as(self.omega))
 
-    def width(self, d: int) -> int:
+    def feature_count(self, d: int) -> int:
         return self.options.features
 
     def _project(self, x: Tensor, scale: float, room: Room | None) -> Tensor:
@@ -179,14 +179,14 @@ class CalibratedMap(RandomMap):
 
     has_exponent = True
 
-    def __init__(self, options: Random, heads: int, width: int, generator: torch.Generator | None) -> None:
-        super().__init__(options, heads, width, generator)
+    def __init__(self, options: Random, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
+        super().__init__(options, heads, head_dim, generator)
         learned = options.projections == "learned"
         if learned:
-            start = self.omega.expand(heads, width, self.directions).clone()
+            start = self.omega.expand(heads, head_dim, self.directions).clone()
             del self.omega
             self.omega = nn.Parameter(start)
-        self.queries, self.keys = (CalibratedSide(self, heads, width, biased=learned) for _ in range(2))
+        self.queries, self.keys = (CalibratedSide(self, heads, head_dim, biased=learned) for _ in range(2))
 
     def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
         return self.queries, self.keys
@@ -216,11 +216,11 @@ class CalibratedSide(FeatureMap):
     affine: Float[Tensor, "h d c"]
     offset: Float[Tensor, "h 1 c"]
 
-    def __init__(self, whole: CalibratedMap, heads: int, width: int, *, biased: bool) -> None:
+    def __init__(self, whole: CalibratedMap, heads: int, head_dim: int, *, biased: bool) -> None:
         super().__init__()
         self._whole = (whole,)  # in a tuple: both sides have its directions, and neither has it for a part
-        self.register_buffer("affine", (torch.eye(width, width + 1) * width**-0.25).repeat(heads, 1, 1))
-        self.register_buffer("offset", torch.zeros(heads, 1, width + 1))
+        self.register_buffer("affine", (torch.eye(head_dim, head_dim + 1) * head_dim**-0.25).repeat(heads, 1, 1))
+        self.register_buffer("offset", torch.zeros(heads, 1, head_dim + 1))
         self.bias = nn.Parameter(torch.zeros(heads, 1, whole.directions)) if biased else None
 
     def turn(
@@ -237,7 +237,7 @@ class CalibratedSide(FeatureMap):
         squared = torch.linalg.vecdot(y, y)[..., None] * (0.5 / LOG2_E)
         return Features(logits.sub_(largest).exp2_(), largest + t - squared - math.log2(logits.shape[-1]) / 2)
 
-    def width(self, d: int) -> int:
+    def feature_count(self, d: int) -> int:
         return self._omega.shape[-1]
 
     def weights(self) -> Sequence[Tensor]:

@@ -73,9 +73,9 @@ def hang(module: nn.Module, options: AttentionOptions, seed: int, *, own: bool =
     """
     if getattr(options, "sharing", None) == "layerwise":
         raise SubquadError("in a model of transformers each layer keeps its own projection: choose sharing='keys-values'")
-    heads, width = shape_of(module) if like is None else (like.shape[1], like.shape[3])
+    heads, head_dim = shape_of(module) if like is None else (like.shape[1], like.shape[3])
     with torch.device("cpu"):
-        attend = options.build(heads=heads, width=width, generator=torch.Generator().manual_seed(seed))
+        attend = options.build(heads=heads, head_dim=head_dim, generator=torch.Generator().manual_seed(seed))
     if getattr(module, "is_causal", False) and getattr(getattr(module, "config", None), "is_causal", True):
         require_causal(attend, options.kind)
     weight = next((each for each in module.parameters() if each.is_floating_point()), like)
@@ -102,15 +102,15 @@ def shape_of(module: nn.Module) -> tuple[int, int]:
     """How many heads an attention module has for its queries, and how wide they are."""
     config = getattr(module, "config", None)
     heads = next((n for at in (module, config) for name in _HEADS if (n := getattr_int(at, name))), 0)
-    width = next((n for at in (module, config) for name in _WIDTHS if (n := getattr_int(at, name))), 0)
-    if heads and not width:
-        width = getattr_int(config, "hidden_size") // heads
-    if not heads or not width:
+    head_dim = next((n for at in (module, config) for name in _WIDTHS if (n := getattr_int(at, name))), 0)
+    if heads and not head_dim:
+        head_dim = getattr_int(config, "hidden_size") // heads
+    if not heads or not head_dim:
         raise SubquadError(
             f"{type(module).__name__} does not say how many heads it has and how wide they are: use "
             "model.set_attn_implementation('subquad_favor'), which finds out when it is first called"
         )
-    return heads, width
+    return heads, head_dim
 
 
 def getattr_int(holder: object, name: str, otherwise: int = 0) -> int:

@@ -197,7 +197,7 @@ def _is_constant(module: torch.nn.Module, implementation: str) -> bool:
     if implementation == SWAPPED:
         return not isinstance(attached(module), SoftmaxAttention)
     options = find_options(implementation)
-    require_causal(options.build(heads=1, width=2), options.kind)
+    require_causal(options.build(heads=1, head_dim=2), options.kind)
     return not isinstance(options, Softmax)
 
 

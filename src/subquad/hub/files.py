@@ -96,8 +96,8 @@ def _refuse_unsaved(
     needed = derived = 0
     for module, options in zip(modules, described, strict=True):
         if options is not None:
-            heads, width = shape_of(module)
-            size = options.size(heads=heads, width=width)
+            heads, head_dim = shape_of(module)
+            size = options.size(heads=heads, head_dim=head_dim)
             needed, derived = needed + size.numbers - size.derived, derived + size.derived
     saved = sum(tensor.numel() for tensor in tensors.values())
     if derived > MOST_DERIVED:

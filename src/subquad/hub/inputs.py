@@ -14,7 +14,7 @@ REAL, PADDING, CHANGED = 7, 2, 2
 """Numbers of real tokens in a sequence, of padding beside them, and of last tokens that are changed. The first two and their
 sum are unusual as numbers of experts or heads, so that a square of them is a matrix of attention."""
 
-WIDTH = REAL + PADDING
+HEAD_DIM = REAL + PADDING
 SOUND = 4000  # samples of a made-up sound: several steps of every convolution in front of an encoder
 LARGE = 2**17  # numbers in a picture or spectrogram of which a model is shown but one
 FRAMES = 64  # of a made-up spectrogram, where the model does not say how many it takes
@@ -34,12 +34,12 @@ def token_batches(model: PreTrainedModel) -> dict[str, Batch]:
     The rows under "padded": the sequence behind padding, behind other tokens in the padding's place, in front of padding, in
     front of other tokens, and a longer one without padding.
     """
-    ids = _tokens(model, 6, WIDTH)
+    ids = _tokens(model, 6, HEAD_DIM)
     real, changed, other = ids[0, :REAL], ids[0, :REAL].clone(), ids[1, :PADDING]
     changed[-CHANGED:] = ids[2, :CHANGED]
     blank = torch.full_like(other, _padding_id(model))
     rows = [torch.cat(row) for row in ([blank, real], [other, real], [real, blank], [real, other], [ids[3]])]
-    keep = torch.ones(5, WIDTH, dtype=torch.bool, device=ids.device)
+    keep = torch.ones(5, HEAD_DIM, dtype=torch.bool, device=ids.device)
     keep[:2, :PADDING] = keep[2:4, REAL:] = False
     alone = torch.stack([real, changed])
     inputs = _named(model, alone, None)

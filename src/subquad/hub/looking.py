@@ -65,12 +65,12 @@ def longest_input(model: PreTrainedModel) -> int | None:
     return min(found) if found else None
 
 
-def head_width(model: PreTrainedModel) -> int:
+def head_dim_of(model: PreTrainedModel) -> int:
     """Of one head's queries and keys."""
     config = model.config.get_text_config()
     told = next((found for name in ("head_dim", "d_kv") if isinstance(found := getattr(config, name, None), int)), None)
-    width: int = told or config.hidden_size // config.num_attention_heads
-    return width
+    head_dim: int = told or config.hidden_size // config.num_attention_heads
+    return head_dim
 
 
 def load_with_tokenizer(path: str | Path) -> tuple[PreTrainedModel, Any]:

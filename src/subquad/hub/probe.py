@@ -17,7 +17,7 @@ from transformers.utils.generic import ModelOutput
 from subquad.errors import SubquadError
 from subquad.hub._compat import SOFTMAX_CALLS, parameters_of
 from subquad.hub.attach import attention_modules
-from subquad.hub.inputs import WIDTH, Batch, behind_encoder, feature_batches, token_batches
+from subquad.hub.inputs import HEAD_DIM, Batch, behind_encoder, feature_batches, token_batches
 
 ALLOWED = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.15}
 """Largest difference of two runs that agree, as a share of the root mean square of what came out, by the model's type.
@@ -26,7 +26,7 @@ Models in float64 compute their norms and rotary positions in float32."""
 AMPLIFIED, MOST = 30, 0.1
 """Difference that is allowed, in multiples of that between two computations of softmax, and the most that is."""
 
-CUTS = (0, 5, 6, WIDTH)
+CUTS = (0, 5, 6, HEAD_DIM)
 """Where sequences are cut to be continued from a cache: a prompt, one token, several."""
 
 LEFT_AND_WHOLE = [0, 4]
@@ -141,7 +141,7 @@ class Prober:
             pieces.append(_by_call(seen_now))
         found = []
         for name, output in _by_call(whole).items():
-            if output.ndim == 3 and output.shape[1] == WIDTH and all(name in piece for piece in pieces):
+            if output.ndim == 3 and output.shape[1] == HEAD_DIM and all(name in piece for piece in pieces):
                 one, other = output[LEFT_AND_WHOLE], torch.cat([piece[name] for piece in pieces], dim=1)
                 found.append((name, _difference(one[:, CUTS[1] :], other[:, CUTS[1] :])))
         return found

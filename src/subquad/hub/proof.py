@@ -18,7 +18,7 @@ from subquad.hub._compat import Implementations, implementations, own_implementa
 from subquad.hub.attach import ATTRIBUTE, attached, attention_modules, hang
 from subquad.hub.cache import state_cache
 from subquad.hub.forward import mix
-from subquad.hub.inputs import CHANGED, PADDING, REAL, WIDTH
+from subquad.hub.inputs import CHANGED, HEAD_DIM, PADDING, REAL
 from subquad.hub.probe import Part, Prober, Seen, Watch, lookalikes
 
 SAYS = {
@@ -145,7 +145,7 @@ def _covered(prober: Prober, beside: Sequence[str], watch: Watch) -> Proved:
     """Whether attention is computed beside the mechanisms, and which of them the inputs did not reach."""
     for stack, size in watch.attending.items():
         lookalike = next((name for name in stack if name in beside), None)
-        if lookalike or (prober.has_tokens and size in ((REAL, REAL), (WIDTH, WIDTH))):
+        if lookalike or (prober.has_tokens and size in ((REAL, REAL), (HEAD_DIM, HEAD_DIM))):
             return _beside(lookalike or stack[-1], prober.allowed)
     if idle := [name for name in beside if name not in watch.called]:
         return _beside(idle[0], prober.allowed)

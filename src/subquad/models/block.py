@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from subquad.models.multihead import MultiheadAttention, Projected
 from subquad.models.options import Norm
 from subquad.models.positions import Rotation
+from subquad.types import AttentionOptions
 
 
 class Block(nn.Module):
@@ -20,28 +21,39 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        attend: nn.Module,
+        model_dim: int,
         *,
-        model_width: int,
         heads: int,
-        feed_width: int | None = None,
-        cross: nn.Module | None = None,
+        attention: AttentionOptions | nn.Module,
+        cross: AttentionOptions | nn.Module | None = None,
+        feed_dim: int | None = None,
         norm: Norm = "pre",
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`attend` and `cross` are mechanisms built for `heads` heads. The inner layer is four times as wide unless told."""
+        """Builds the parts.
+
+        Args:
+            model_dim: numbers of each position.
+            heads: heads of each attention.
+            attention: options of a mechanism, or a mechanism built for these heads.
+            cross: the same for the attention to a context; None for a block without one.
+            feed_dim: numbers of each position inside the feed-forward part; 4 * model_dim unless told.
+            norm: whether each part is normalised before it or after it.
+            dropout: share of each part's results that is set to zero in training.
+            generator: random numbers that weights are drawn from.
+        """
         super().__init__()
-        feed_width = feed_width or 4 * model_width
+        feed_dim = feed_dim or 4 * model_dim
         self.norm: Norm = norm
-        self.attention = MultiheadAttention(attend, model_width=model_width, heads=heads, generator=generator)
-        self.norm_attention = nn.LayerNorm(model_width)
+        self.attention = MultiheadAttention(model_dim, heads=heads, attention=attention, generator=generator)
+        self.norm_attention = nn.LayerNorm(model_dim)
         self.cross: MultiheadAttention | None = None
         if cross is not None:
-            self.cross = MultiheadAttention(cross, model_width=model_width, heads=heads, generator=generator)
-            self.norm_cross = nn.LayerNorm(model_width)
-        self.feed = nn.Sequential(nn.Linear(model_width, feed_width), nn.GELU(), nn.Linear(feed_width, model_width))
-        self.norm_feed = nn.LayerNorm(model_width)
+            self.cross = MultiheadAttention(model_dim, heads=heads, attention=cross, generator=generator)
+            self.norm_cross = nn.LayerNorm(model_dim)
+        self.feed = nn.Sequential(nn.Linear(model_dim, feed_dim), nn.GELU(), nn.Linear(feed_dim, model_dim))
+        self.norm_feed = nn.LayerNorm(model_dim)
         self.dropout = nn.Dropout(dropout)
         for layer in self.feed:
             if isinstance(layer, nn.Linear):

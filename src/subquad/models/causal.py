@@ -24,7 +24,7 @@ class CausalEncoder(Stack):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`embed` turns what the sequence holds into vectors of the model's width."""
+        """`embed` turns what the sequence holds into vectors of model_dim numbers."""
         options = options or ModelOptions()
         if options.positions == "learned":
             raise SubquadError("learned positions are whole numbers, but these are not: choose sinusoidal or rotary")

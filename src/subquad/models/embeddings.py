@@ -14,11 +14,11 @@ from subquad.models.positions import sinusoids
 class TokenEmbedding(nn.Module):
     """A vector for each symbol. Its transpose can serve as the last layer (tied embeddings)."""
 
-    def __init__(self, vocabulary: int, width: int, generator: torch.Generator | None = None) -> None:
+    def __init__(self, vocabulary: int, model_dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         # small beside the sinusoids that are added to them: attention by position is the first that a model has to find,
         # and a kernel such as elu + 1, which is not sharp, finds it in far fewer steps when positions stand out
-        self.vectors = nn.Parameter(torch.randn(vocabulary, width, generator=generator) / math.sqrt(width))
+        self.vectors = nn.Parameter(torch.randn(vocabulary, model_dim, generator=generator) / math.sqrt(model_dim))
 
     def forward(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
         vocabulary = len(self.vectors)
@@ -35,9 +35,9 @@ class TokenEmbedding(nn.Module):
 class ValueEmbedding(nn.Module):
     """Real numbers, several for each position."""
 
-    def __init__(self, values: int, width: int, generator: torch.Generator | None = None) -> None:
+    def __init__(self, values: int, model_dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.project = nn.Linear(values, width)
+        self.project = nn.Linear(values, model_dim)
         nn.init.xavier_uniform_(self.project.weight, generator=generator)
         nn.init.zeros_(self.project.bias)
 
@@ -49,25 +49,25 @@ class ValueEmbedding(nn.Module):
 class TimeEmbedding(nn.Module):
     """Real-valued times, by the sinusoids that positions have. `unit` is the time that one position would stand for."""
 
-    def __init__(self, width: int, unit: float = 1.0) -> None:
+    def __init__(self, model_dim: int, unit: float = 1.0) -> None:
         super().__init__()
-        self.width, self.unit = width, unit
+        self.model_dim, self.unit = model_dim, unit
 
     def forward(self, times: Float[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
-        return sinusoids(times / self.unit, self.width).to(times.dtype)
+        return sinusoids(times / self.unit, self.model_dim).to(times.dtype)
 
 
 class PixelEmbedding(nn.Module):
     """Intensities of an image's pixels in the order of reading, each with its row and column."""
 
     def __init__(
-        self, rows: int, columns: int, width: int, levels: int = 256, generator: torch.Generator | None = None
+        self, rows: int, columns: int, model_dim: int, levels: int = 256, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         self.rows, self.columns = rows, columns
-        self.intensity = TokenEmbedding(levels, width, generator)
-        self.row = nn.Parameter(torch.randn(rows, width, generator=generator) * 0.02)
-        self.column = nn.Parameter(torch.randn(columns, width, generator=generator) * 0.02)
+        self.intensity = TokenEmbedding(levels, model_dim, generator)
+        self.row = nn.Parameter(torch.randn(rows, model_dim, generator=generator) * 0.02)
+        self.column = nn.Parameter(torch.randn(columns, model_dim, generator=generator) * 0.02)
 
     def forward(self, pixels: Int[Tensor, "b n"], start: int = 0) -> Float[Tensor, "b n w"]:
         at = torch.arange(start, start + pixels.shape[1], device=pixels.device)

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention import require_causal
+from subquad.attention import built, require_causal
 from subquad.errors import SubquadError
 from subquad.models.positions import Rotation, rotate
-from subquad.types import Attention
+from subquad.types import Attention, AttentionOptions
 
 
 class Projected(NamedTuple):
@@ -28,29 +28,41 @@ class MultiheadAttention(nn.Module):
 
     def __init__(
         self,
-        attend: nn.Module,
+        model_dim: int,
         *,
-        model_width: int,
         heads: int,
+        attention: AttentionOptions | nn.Module,
         kv_heads: int | None = None,
-        context_width: int | None = None,
+        context_dim: int | None = None,
         bias: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`attend` is a mechanism built for `heads` heads of the width model_width / heads."""
+        """Builds the projections, and the mechanism where its options are given.
+
+        Args:
+            model_dim: numbers of each position.
+            heads: heads of queries. Each has model_dim / heads numbers.
+            attention: options of a mechanism, such as ``Favor()``, or a mechanism built for these heads.
+            kv_heads: heads of keys and values; as many as of queries unless told.
+            context_dim: numbers of each position of a context; model_dim unless told.
+            bias: whether the projections have biases.
+            generator: random numbers that weights are drawn from.
+        """
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
-        if heads < 1 or model_width % heads:
-            raise SubquadError(f"model_width must be a multiple of heads, but is {model_width} for {heads} heads")
+        if heads < 1 or model_dim % heads:
+            raise SubquadError(f"model_dim must be a multiple of heads, but is {model_dim} for {heads} heads")
         if kv_heads < 1 or heads % kv_heads:
             raise SubquadError(f"kv_heads must divide the {heads} heads, but is {kv_heads}")
+        head_dim = model_dim // heads
+        attend = built(attention, heads=heads, head_dim=head_dim, generator=generator)
         self.attend: Any = attend
-        self.model_width, self.context_width = model_width, context_width or model_width
-        self.heads, self.kv_heads, self.width = heads, kv_heads, model_width // heads
-        self.to_q = nn.Linear(model_width, model_width, bias=bias)
-        self.to_k = nn.Linear(self.context_width, kv_heads * self.width, bias=bias)
-        self.to_v = nn.Linear(self.context_width, kv_heads * self.width, bias=bias)
-        self.to_out = nn.Linear(model_width, model_width, bias=bias)
+        self.model_dim, self.context_dim = model_dim, context_dim or model_dim
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.to_q = nn.Linear(model_dim, model_dim, bias=bias)
+        self.to_k = nn.Linear(self.context_dim, kv_heads * self.head_dim, bias=bias)
+        self.to_v = nn.Linear(self.context_dim, kv_heads * self.head_dim, bias=bias)
+        self.to_out = nn.Linear(model_dim, model_dim, bias=bias)
         gain: float = getattr(attend, "starting_gain", 1.0)  # with which this mechanism trains well
         for layer, scale in ((self.to_q, gain), (self.to_k, gain), (self.to_v, 1.0), (self.to_out, 1.0)):
             nn.init.xavier_uniform_(layer.weight, gain=scale, generator=generator)
@@ -66,7 +78,7 @@ class MultiheadAttention(nn.Module):
         rotation: Rotation | None = None,
     ) -> Float[Tensor, "b n w"]:
         """Every position of x sees every kept position of the context, which is x itself if none is given."""
-        _check("x", x, self.model_width)
+        _check("x", x, self.model_dim)
         projected = context if isinstance(context, Projected) else self.project(x if context is None else context)
         q, k = self._queries(x), projected.k
         if rotation is not None:
@@ -95,9 +107,10 @@ class MultiheadAttention(nn.Module):
 
     def project(self, context: Float[Tensor, "b s c"]) -> Projected:
         """The keys and values of a context, for `forward` to look at again and again."""
-        _check("context", context, self.context_width)
+        _check("context", context, self.context_dim)
         k, v = (
-            project(context).unflatten(-1, (self.kv_heads, self.width)).transpose(1, 2) for project in (self.to_k, self.to_v)
+            project(context).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+            for project in (self.to_k, self.to_v)
         )
         if self.kv_heads != self.heads:
             k, v = (part.repeat_interleave(self.heads // self.kv_heads, dim=1) for part in (k, v))
@@ -109,12 +122,12 @@ class MultiheadAttention(nn.Module):
 
     def _turned(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v of a sequence that attends to itself."""
-        _check("x", x, self.model_width)
+        _check("x", x, self.model_dim)
         q, (k, v) = self._queries(x), self.project(x)
         return (q, k, v) if rotation is None else (rotate(q, rotation), rotate(k, rotation), v)
 
     def _queries(self, x: Tensor) -> Tensor:
-        split: Tensor = self.to_q(x).unflatten(-1, (self.heads, self.width)).transpose(1, 2)
+        split: Tensor = self.to_q(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         return split
 
     def _merge(self, mixed: Tensor) -> Tensor:
@@ -122,6 +135,6 @@ class MultiheadAttention(nn.Module):
         return merged
 
 
-def _check(name: str, x: Tensor, width: int) -> None:
-    if x.ndim != 3 or x.shape[-1] != width:
-        raise SubquadError(f"{name} must be (batch, positions, {width}), but its shape is {tuple(x.shape)}")
+def _check(name: str, x: Tensor, dim: int) -> None:
+    if x.ndim != 3 or x.shape[-1] != dim:
+        raise SubquadError(f"{name} must be (batch, positions, {dim}), but its shape is {tuple(x.shape)}")

@@ -16,19 +16,21 @@ class ModelOptions(Checked):
 
     layers: Count = 4
     heads: Count = 8
-    width: Count = 64  # of a head
-    feed_width: Count | None = None  # of the inner layer; four times the model's width unless told
+    head_dim: Count = 64  # numbers of a query, key or value of one head
+    feed_dim: Count | None = None  # of the inner layer; 4 * model_dim unless told
     positions: PositionKind = "sinusoidal"
     longest: Count = 4096  # positions, where they are learned
     norm: Norm = "pre"  # before each part, which trains well when deep, or after it, as in 2017
     dropout: BelowOne = 0.0
     tied: bool = True  # whether the last layer is the embedding's transpose
 
+    renamed = {"width": "head_dim", "feed_width": "feed_dim"}  # noqa: RUF012
+
     @property
-    def model_width(self) -> int:
+    def model_dim(self) -> int:
         """Of all heads together."""
-        return self.heads * self.width
+        return self.heads * self.head_dim
 
     def check(self) -> None:
-        if self.positions == "rotary" and self.width % 2:
-            raise SubquadError(f"rotary positions turn pairs of coordinates: width must be even, but is {self.width}")
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise SubquadError(f"rotary positions turn pairs of coordinates: head_dim must be even, but is {self.head_dim}")

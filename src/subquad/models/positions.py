@@ -12,31 +12,31 @@ from subquad.errors import SubquadError
 LONGEST_WAVE = 10_000.0
 
 
-def sinusoids(at: Float[Tensor, "*n"], width: int) -> Float[Tensor, "*n w"]:
+def sinusoids(at: Float[Tensor, "*n"], dim: int) -> Float[Tensor, "*n w"]:
     """Sines and cosines of waves from 2 pi to 2 pi 10000 positions long (Vaswani et al. 2017, section 3.5)."""
-    waves = torch.exp(torch.arange(0, width, 2, device=at.device) * (-math.log(LONGEST_WAVE) / width))
+    waves = torch.exp(torch.arange(0, dim, 2, device=at.device) * (-math.log(LONGEST_WAVE) / dim))
     angles = (at if at.dtype == torch.float64 else at.float())[..., None] * waves  # far positions need float64
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :dim]
 
 
 class Sinusoidal(nn.Module):
     """Adds sinusoids. Any length."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.width = width
+        self.dim = dim
 
     def forward(self, x: Float[Tensor, "b n w"], start: int = 0) -> Float[Tensor, "b n w"]:
         at = torch.arange(start, start + x.shape[1], device=x.device)
-        return x + sinusoids(at, self.width).to(x.dtype)
+        return x + sinusoids(at, self.dim).to(x.dtype)
 
 
 class LearnedPositions(nn.Module):
     """Adds a vector for each position, up to a longest length."""
 
-    def __init__(self, width: int, longest: int, generator: torch.Generator | None = None) -> None:
+    def __init__(self, dim: int, longest: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.vectors = nn.Parameter(torch.randn(longest, width, generator=generator) * 0.02)
+        self.vectors = nn.Parameter(torch.randn(longest, dim, generator=generator) * 0.02)
 
     def forward(self, x: Float[Tensor, "b n w"], start: int = 0) -> Float[Tensor, "b n w"]:
         end, longest = start + x.shape[1], len(self.vectors)
@@ -55,16 +55,16 @@ class Rotation(NamedTuple):
     sines: Float[Tensor, "*b n d"]
 
 
-def rotation(start: int, length: int, width: int, like: Tensor) -> Rotation:
+def rotation(start: int, length: int, dim: int, like: Tensor) -> Rotation:
     """The angles of positions from `start` on (Su et al. 2021, *RoFormer*, equation 15)."""
-    waves = torch.exp(torch.arange(0, width, 2, device=like.device) * (-math.log(LONGEST_WAVE) / width))
+    waves = torch.exp(torch.arange(0, dim, 2, device=like.device) * (-math.log(LONGEST_WAVE) / dim))
     angles = (torch.arange(start, start + length, device=like.device)[:, None].float() * waves).repeat_interleave(2, dim=1)
     return Rotation(angles.cos(), angles.sin())
 
 
-def rotation_at(at: Float[Tensor, "b n"], width: int) -> Rotation:
+def rotation_at(at: Float[Tensor, "b n"], dim: int) -> Rotation:
     """The angles of positions that are real numbers, such as times, and differ from sequence to sequence."""
-    waves = torch.exp(torch.arange(0, width, 2, device=at.device) * (-math.log(LONGEST_WAVE) / width))
+    waves = torch.exp(torch.arange(0, dim, 2, device=at.device) * (-math.log(LONGEST_WAVE) / dim))
     angles = (at[:, None, :, None] * waves).repeat_interleave(2, dim=-1)
     return Rotation(angles.cos().float(), angles.sin().float())
 

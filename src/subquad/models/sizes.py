@@ -29,12 +29,12 @@ class Size(NamedTuple):
 
 def stack_numbers(attention: AttentionOptions, options: ModelOptions, *, cross: bool = False) -> int:
     """Parameters and buffers of a stack: its layers, its positions and its last norm, without an embedding."""
-    width, norm = options.model_width, 2 * options.model_width
-    inner = options.feed_width or 4 * width
+    model_dim, norm = options.model_dim, 2 * options.model_dim
+    inner = options.feed_dim or 4 * model_dim
     attentions = 2 if cross else 1
-    block = attentions * (4 * linear_numbers(width, width) + norm)
-    block += linear_numbers(width, inner) + linear_numbers(inner, width) + norm
-    learned = options.longest * width if options.positions == "learned" else 0
+    block = attentions * (4 * linear_numbers(model_dim, model_dim) + norm)
+    block += linear_numbers(model_dim, inner) + linear_numbers(inner, model_dim) + norm
+    learned = options.longest * model_dim if options.positions == "learned" else 0
     last = norm if options.norm == "pre" else 0
     return options.layers * block + attentions * mechanisms(attention, options).numbers + learned + last
 
@@ -42,12 +42,12 @@ def stack_numbers(attention: AttentionOptions, options: ModelOptions, *, cross: 
 def require_stack(attention: AttentionOptions, options: ModelOptions, *, cross: bool = False) -> None:
     """Refuses a stack whose numbers do not fit into memory."""
     needed = 4 * stack_numbers(attention, options, cross=cross)
-    require_memory("a model of this size", needed, "make --layers, --heads, --width or the attention's own sizes smaller")
+    require_memory("a model of this size", needed, "make --layers, --heads, --head-dim or the attention's own sizes smaller")
 
 
 def mechanisms(attention: AttentionOptions, options: ModelOptions) -> MechanismSize:
     """All layers' mechanisms together."""
-    return layers_size(attention, heads=options.heads, width=options.width, layers=options.layers)
+    return layers_size(attention, heads=options.heads, head_dim=options.head_dim, layers=options.layers)
 
 
 def linear_numbers(inputs: int, outputs: int) -> int:
@@ -59,8 +59,8 @@ def decoder_size(
     vocabulary: int, attention: AttentionOptions, options: ModelOptions, *, positions: int, cross: bool = False
 ) -> Size:
     """A decoder with its embedding, and its last layer where that is not the embedding's transpose."""
-    width = options.model_width
-    ends = vocabulary * width + (0 if options.tied else linear_numbers(width, vocabulary))
+    model_dim = options.model_dim
+    ends = vocabulary * model_dim + (0 if options.tied else linear_numbers(model_dim, vocabulary))
     return with_stack(ends, attention, options, positions=positions, cross=cross)
 
 
@@ -79,6 +79,6 @@ def kept_numbers(options: ModelOptions, *, recompute: bool) -> int:
     Every layer keeps the inputs of its products and of the activation. With `recompute` only one layer at a time does, and
     the others keep their own inputs.
     """
-    width = options.model_width
-    layer = 6 * width + 2 * (options.feed_width or 4 * width)
-    return options.layers * width + layer if recompute else options.layers * layer
+    model_dim = options.model_dim
+    layer = 6 * model_dim + 2 * (options.feed_dim or 4 * model_dim)
+    return options.layers * model_dim + layer if recompute else options.layers * layer

@@ -33,42 +33,44 @@ class Stack(nn.Module):
         """What is too large, or has no causal form where one is needed, is refused before anything is built."""
         require_stack(attention, options, cross=cross is not None)
         if causal:
-            require_causal(attention.build(heads=1, width=2), attention.kind)
+            require_causal(attention.build(heads=1, head_dim=2), attention.kind)
         super().__init__()
         self.options, self.recompute = options, False
-        width = options.model_width
+        model_dim = options.model_dim
         self.add_positions: nn.Module | None = None
         if options.positions != "rotary":
             learned = options.positions == "learned"
-            self.add_positions = LearnedPositions(width, options.longest, generator) if learned else Sinusoidal(width)
+            self.add_positions = (
+                LearnedPositions(model_dim, options.longest, generator) if learned else Sinusoidal(model_dim)
+            )
         self.dropout = nn.Dropout(options.dropout)
-        sizes = {"heads": options.heads, "width": options.width}
+        sizes = {"heads": options.heads, "head_dim": options.head_dim}
         make = layer_builder(attention, **sizes, generator=generator)
         make_cross = None if cross is None else layer_builder(cross, **sizes, generator=generator)
         self.blocks = nn.ModuleList(
             Block(
-                make(),
-                cross=None if make_cross is None else make_cross(),
-                model_width=width,
+                model_dim,
                 heads=options.heads,
-                feed_width=options.feed_width,
+                attention=make(),
+                cross=None if make_cross is None else make_cross(),
+                feed_dim=options.feed_dim,
                 norm=options.norm,
                 dropout=options.dropout,
                 generator=generator,
             )
             for _ in range(options.layers)
         )
-        self.last_norm: nn.Module = nn.LayerNorm(width) if options.norm == "pre" else nn.Identity()
+        self.last_norm: nn.Module = nn.LayerNorm(model_dim) if options.norm == "pre" else nn.Identity()
 
     def _enter(self, x: Tensor, start: int, at: Tensor | None = None) -> tuple[Tensor, Rotation | None]:
         """What the first block gets, and the rotation that all of them use. Positions count from `start`, or are `at`."""
         if at is not None:
             if self.options.positions == "rotary":
-                return self.dropout(x), rotation_at(at, self.options.width)
+                return self.dropout(x), rotation_at(at, self.options.head_dim)
             return self.dropout(x + sinusoids(at, x.shape[-1]).to(x.dtype)), None
         if self.add_positions is not None:
             return self.dropout(self.add_positions(x, start)), None
-        return self.dropout(x), rotation(start, x.shape[1], self.options.width, x)
+        return self.dropout(x), rotation(start, x.shape[1], self.options.head_dim, x)
 
     def _through(self, run: Callable[..., Any], x: Tensor) -> Any:
         """A block; with `recompute` its inner results are computed again in the backward instead of kept."""
@@ -88,7 +90,7 @@ class Encoder(Stack):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`embed` turns what the sequence holds into vectors of the model's width."""
+        """`embed` turns what the sequence holds into vectors of model_dim numbers."""
         super().__init__(options or ModelOptions(), attention, None, generator)
         self.embed = embed
 
@@ -126,10 +128,10 @@ class Decoder(Stack):
         options = options or ModelOptions()
         super().__init__(options, attention, cross, generator, causal=True)
         self.vocabulary = vocabulary
-        self.embed = TokenEmbedding(vocabulary, options.model_width, generator)
+        self.embed = TokenEmbedding(vocabulary, options.model_dim, generator)
         self.last: nn.Linear | None = None
         if not options.tied:
-            self.last = nn.Linear(options.model_width, vocabulary)
+            self.last = nn.Linear(options.model_dim, vocabulary)
             nn.init.xavier_uniform_(self.last.weight, generator=generator)
             nn.init.zeros_(self.last.bias)
 
@@ -230,7 +232,7 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         options = options or ModelOptions()
         self.decoder = Decoder(vocabulary, attention, options, cross=cross or attention, generator=generator)
-        embed = TokenEmbedding(vocabulary, options.model_width, generator)
+        embed = TokenEmbedding(vocabulary, options.model_dim, generator)
         self.encoder = Encoder(embed, encoder_attention or attention, options, generator=generator)
 
     def forward(

@@ -104,7 +104,7 @@ class _Chunks(torch.autograd.Function):
         q, k, v, keep, mixed, *saved = ctx.saved_tensors
         phi_q, phi_k = ctx.maps
         b, h, _, d = q.shape
-        m, made = phi_k.width(d), {"dtype": precise(q.dtype), "device": q.device}
+        m, made = phi_k.feature_count(d), {"dtype": precise(q.dtype), "device": q.device}
         # the sums of q'_i G_i^T and q'_i e_i over later positions; the state that is handed on is one of those
         later = torch.zeros(b * h, m, v.shape[-1], **made) if d_sums is None else d_sums.flatten(0, 1).clone()
         later_norms = torch.zeros(b * h, m, **made) if d_norms is None else d_norms.flatten(0, 1)

@@ -194,7 +194,7 @@ def sum_keys(
 ) -> tuple[Float[Tensor, "bh m e"], Float[Tensor, "bh m"], Float[Tensor, "bh 1 1"]]:
     """S and z over all the keys, a block at a time, relative to the largest exponent so far; batch and heads in one."""
     state: tuple[Tensor, Tensor, Tensor] | None = None
-    for block in blocks(k.shape[2], block_length(k, phi.width(k.shape[-1]), most)):
+    for block in blocks(k.shape[2], block_length(k, phi.feature_count(k.shape[-1]), most)):
         room.start()
         read = flat_keys(k, v, phi, keep, block, room)
         state = _sum_block(*read) if state is None else add_block(*state, *read)

@@ -1,6 +1,6 @@
 """Random projections for FAVOR+ (Choromanski et al. 2021): columns that are, each by itself, close to N(0, I).
 
-Columns that are orthogonal to each other estimate better than independent ones. They come in blocks of `width`, each block
+Columns that are orthogonal to each other estimate better than independent ones. They come in blocks of `dim`, each block
 an orthogonal matrix drawn by QR, by Hadamard products or by Givens rotations, and get their lengths afterwards.
 """
 
@@ -17,31 +17,31 @@ Norms = Literal["chi", "fixed"]
 
 
 def draw(
-    width: int, columns: int, projection: Projection, norms: Norms, generator: torch.Generator | None
-) -> Float[Tensor, "{width} {columns}"]:
-    """`columns` random directions in `width` dimensions."""
+    dim: int, columns: int, projection: Projection, norms: Norms, generator: torch.Generator | None
+) -> Float[Tensor, "{dim} {columns}"]:
+    """`columns` random directions in `dim` dimensions."""
     if projection == "independent":
-        return torch.randn(width, columns, generator=generator)
-    count = -(-columns // width)
-    directions = torch.cat([_DRAW[projection](width, generator) for _ in range(count)], dim=1)[:, :columns]
+        return torch.randn(dim, columns, generator=generator)
+    count = -(-columns // dim)
+    directions = torch.cat([_DRAW[projection](dim, generator) for _ in range(count)], dim=1)[:, :columns]
     if norms == "fixed":
-        return directions * math.sqrt(width)
-    return directions * torch.randn(width, columns, generator=generator).norm(dim=0)
+        return directions * math.sqrt(dim)
+    return directions * torch.randn(dim, columns, generator=generator).norm(dim=0)
 
 
-def orthogonal(width: int, generator: torch.Generator | None) -> Float[Tensor, "{width} {width}"]:
+def orthogonal(dim: int, generator: torch.Generator | None) -> Float[Tensor, "{dim} {dim}"]:
     """Uniform over all rotations and reflections: QR of a Gaussian matrix, with the signs of R's diagonal undone."""
-    q, r = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))
+    q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64))
     return (q * r.diagonal().sign()).float()
 
 
-def hadamard(width: int, generator: torch.Generator | None) -> Float[Tensor, "{width} {width}"]:
+def hadamard(dim: int, generator: torch.Generator | None) -> Float[Tensor, "{dim} {dim}"]:
     """The product of three H D, H a normalised Hadamard matrix and D random signs: nearly uniform at little cost.
 
     A Hadamard matrix has a power of two columns. Other widths cut theirs out of the next larger one, which leaves the
     columns only nearly orthogonal, and set their lengths back to 1. A draw that leaves nothing of a column is drawn again.
     """
-    size = 1 << (width - 1).bit_length()
+    size = 1 << (dim - 1).bit_length()
     h = torch.ones(1, 1)
     while len(h) < size:
         h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)]) / math.sqrt(2)
@@ -49,18 +49,18 @@ def hadamard(width: int, generator: torch.Generator | None) -> Float[Tensor, "{w
         product = torch.eye(size)
         for _ in range(3):
             product = (product * _signs(size, generator)) @ h
-        cut = (product * _signs(size, generator))[:width, :width]
+        cut = (product * _signs(size, generator))[:dim, :dim]
         lengths = cut.norm(dim=0)
         if lengths.min() > 1e-3:
             return cut / lengths
 
 
-def givens(width: int, generator: torch.Generator | None) -> Float[Tensor, "{width} {width}"]:
+def givens(dim: int, generator: torch.Generator | None) -> Float[Tensor, "{dim} {dim}"]:
     """The product of random rotations of two coordinates each, in rounds that pair the coordinates anew."""
-    product = torch.eye(width) * _signs(width, generator)
-    for _ in range(4 * max(1, math.ceil(math.log2(width)))):
-        order = torch.randperm(width, generator=generator)
-        first, second = order[: width // 2], order[width // 2 : 2 * (width // 2)]
+    product = torch.eye(dim) * _signs(dim, generator)
+    for _ in range(4 * max(1, math.ceil(math.log2(dim)))):
+        order = torch.randperm(dim, generator=generator)
+        first, second = order[: dim // 2], order[dim // 2 : 2 * (dim // 2)]
         angle = torch.rand(len(first), generator=generator) * (2 * math.pi)
         cosine, sine, one, other = angle.cos(), angle.sin(), product[:, first], product[:, second]
         product[:, first], product[:, second] = one * cosine - other * sine, one * sine + other * cosine

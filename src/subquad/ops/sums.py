@@ -35,7 +35,7 @@ def precise(dtype: torch.dtype) -> torch.dtype:
 def empty_state(k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], phi: FeatureFunction) -> LinearState:
     """The state before the first key."""
     b, h, _, d = k.shape
-    m = phi.width(d)
+    m = phi.feature_count(d)
     made: dict[str, Any] = {"dtype": precise(k.dtype), "device": k.device}
     return LinearState(
         torch.zeros(b, h, m, v.shape[-1], **made),

@@ -66,8 +66,8 @@ class Classify(Checked):
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0, classes: int = 2) -> Size:
         """What its model needs, at least. The number of symbols and of classes is known once the texts are read."""
-        head = linear_numbers(model.model_width, classes)
-        size = with_stack(symbols * model.model_width + head, attention, model)
+        head = linear_numbers(model.model_dim, classes)
+        size = with_stack(symbols * model.model_dim + head, attention, model)
         return size._replace(trained=head if self.frozen else size.trained, data_bytes=length_bytes(self.length))
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "ClassifyTask":
@@ -108,7 +108,7 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.encoder = text_encoder(size, attention, options, generator)
         self.dropout = nn.Dropout(options.dropout)
-        self.head = nn.Linear(options.model_width, classes)
+        self.head = nn.Linear(options.model_dim, classes)
         nn.init.xavier_uniform_(self.head.weight, generator=generator)
         nn.init.zeros_(self.head.bias)
 

@@ -50,7 +50,7 @@ class Copy(Checked):
         if self.form == "decoder":
             return decoder_size(vocabulary, attention, model, positions=self.length)._replace(data_bytes=evaluated)
         decoder = decoder_size(vocabulary, attention, model, positions=self.length, cross=True)
-        encoder = with_stack(vocabulary * model.model_width, attention, model)
+        encoder = with_stack(vocabulary * model.model_dim, attention, model)
         numbers, trained = decoder.numbers + encoder.numbers, decoder.trained + encoder.trained
         return Size(numbers, trained, 2 * self.length, data_bytes=evaluated)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from subquad.results import Row
 
-SETTING: Row = {"batch": 1, "heads": 8, "width": 64, "threads": 1, "dtype": "float32", "device": "cpu"}
+SETTING: Row = {"batch": 1, "heads": 8, "head_dim": 64, "threads": 1, "dtype": "float32", "device": "cpu"}
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 Cost = Callable[[int], float]
 

@@ -8,7 +8,7 @@ from subquad.experiments.compare.cells import Cell, Fused, FusedState, Setting, 
 from subquad.experiments.compare.views import CAUSAL_WORK, FORMS, WHATS, Form, What
 from subquad.types import AttentionOptions
 
-SETTING = Setting(batch=2, heads=2, width=8)
+SETTING = Setting(batch=2, heads=2, head_dim=8)
 
 
 def cell(name: str, options: AttentionOptions, form: Form = "causal", what: What = "forward", length: int = 33) -> Cell:
@@ -30,7 +30,7 @@ def test_every_cell_runs(name: str, form: Form, what: What) -> None:
 
 def test_the_baseline_is_softmax() -> None:
     q, k, v = torch.randn(3, 2, 2, 9, 8)
-    fused, softmax = Fused(), Softmax().build(heads=2, width=8)
+    fused, softmax = Fused(), Softmax().build(heads=2, head_dim=8)
     torch.testing.assert_close(fused(q, k, v), softmax(q, k, v))
     torch.testing.assert_close(fused.causal(q, k, v)[0], softmax.causal(q, k, v)[0])
     cache = FusedState(torch.cat([k[:, :, :8], k[:, :, :1]], 2), torch.cat([v[:, :, :8], v[:, :, :1]], 2))

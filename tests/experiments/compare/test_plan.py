@@ -15,7 +15,7 @@ from subquad.measure.workers import OUT_OF_MEMORY, Limits, Outcome
 from subquad.results import Row, Run
 from subquad.types import AttentionOptions
 
-SETTING = Setting(heads=2, width=8)
+SETTING = Setting(heads=2, head_dim=8)
 OPTIONS: dict[str, AttentionOptions] = {"softmax": Softmax(), "linear": Linear()}
 
 
@@ -128,7 +128,7 @@ class BrokenOptions(Softmax):
         object.__setattr__(self, "broken", kind)
         super().__init__()
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> Broken:  # type: ignore[override]
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> Broken:  # type: ignore[override]
         return Broken(self.broken)  # type: ignore[attr-defined]
 
 

@@ -19,13 +19,13 @@ HEADS = ["hawkes", "mixture", "mixture without gaps"]
 LEVELS = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
 
 
-def head(name: str, width: int = 6) -> HawkesHead | MixtureHead:
+def head(name: str, model_dim: int = 6) -> HawkesHead | MixtureHead:
     generator = torch.Generator().manual_seed(0)
     if name == "hawkes":
         made = {"inner": 8, "horizon": SCALES.horizon, "points": 50}
-        return HawkesHead(width, 3, integral="monte-carlo", generator=generator, **made).double().eval()  # type: ignore[arg-type]
+        return HawkesHead(model_dim, 3, integral="monte-carlo", generator=generator, **made).double().eval()  # type: ignore[arg-type]
     sees = name == "mixture"
-    return MixtureHead(width, 3, SCALES, components=4, inner=8, types_see_gap=sees, generator=generator).double().eval()
+    return MixtureHead(model_dim, 3, SCALES, components=4, inner=8, types_see_gap=sees, generator=generator).double().eval()
 
 
 def vectors(count: int = 5, seed: int = 0) -> Tensor:

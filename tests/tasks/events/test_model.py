@@ -15,7 +15,7 @@ from subquad.tasks.events.scoring import encode
 from tests.tasks.events.sequences import random_sequences
 
 CAUSAL = [name for name in MECHANISMS if name != "linformer"]
-SMALL = ModelOptions(layers=2, heads=2, width=8)
+SMALL = ModelOptions(layers=2, heads=2, head_dim=8)
 GIVEN = random_sequences([9, 14, 2, 30])
 SCALES = learn(GIVEN)
 
@@ -47,7 +47,7 @@ def terms(made: EventModel, given: EventBatch, chunk: int = 0) -> Tensor:
 @pytest.mark.parametrize("name", CAUSAL)
 def test_the_future_changes_nothing(name: str, head: str, positions: str) -> None:
     """Exactly: what is changed is event j, and everything after it; no term of an event before j moves by a bit."""
-    made = model(name, ModelOptions(layers=2, heads=2, width=8, positions=positions), head=head)  # type: ignore[arg-type]
+    made = model(name, ModelOptions(layers=2, heads=2, head_dim=8, positions=positions), head=head)  # type: ignore[arg-type]
     one = batch(which=[3])
     for j in (1, 7, 20):
         other = one._replace(
@@ -83,7 +83,7 @@ def test_chunks_equal_the_whole(name: str, chunk: int) -> None:
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_steps_equal_the_whole(name: str, positions: str) -> None:
-    made = model(name, ModelOptions(layers=2, heads=2, width=8, positions=positions))  # type: ignore[arg-type]
+    made = model(name, ModelOptions(layers=2, heads=2, head_dim=8, positions=positions))  # type: ignore[arg-type]
     one = batch(which=[3])
     with torch.no_grad():
         whole, _ = made.encode(one)
@@ -122,7 +122,7 @@ def test_mechanisms_that_look_ahead_are_refused() -> None:
     with pytest.raises(SubquadError, match="linformer has no causal form: it mixes positions; choose softmax"):
         EventModel(SCALES, Linformer(), SMALL, HeadOptions())
     with pytest.raises(SubquadError, match="learned positions are whole numbers"):
-        model(size=ModelOptions(layers=1, heads=1, width=4, positions="learned"))
+        model(size=ModelOptions(layers=1, heads=1, head_dim=4, positions="learned"))
 
 
 def test_extreme_gaps_are_finite() -> None:

@@ -19,7 +19,7 @@ from subquad.tasks.events.batches import EventBatch
 from subquad.tasks.events.model import EventModel
 from tests.tasks.events.sequences import random_sequences
 
-SMALL = ModelOptions(layers=1, heads=2, width=8)
+SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
 FEW = Events(sequences=30, head="hawkes", inner=16)
 
 

@@ -15,7 +15,7 @@ from subquad.tasks import TASKS, Mlm
 from subquad.tasks.mlm import MaskedBatch, MaskedModel, MlmTask
 from subquad.tasks.mlm.vocabulary import FIRST, MASK, UNKNOWN
 
-SMALL = ModelOptions(layers=1, heads=2, width=8)
+SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
 
 
 def write(folder: Path, documents: int = 30) -> Path:
@@ -116,7 +116,7 @@ def test_the_row_of_the_unigram_is_what_such_a_model_would_have(options: Mlm) ->
 def test_it_can_be_learned(options: Mlm) -> None:
     """Letters that follow from their neighbours, by a small model, in few steps."""
     task = replace(options, blank_share=1.0, random_share=0.0).prepare()
-    model = task.build(Softmax(), ModelOptions(layers=2, heads=2, width=16, positions="rotary"), seeded())
+    model = task.build(Softmax(), ModelOptions(layers=2, heads=2, head_dim=16, positions="rotary"), seeded())
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(80):
         losses = task.loss(model, task.batch(32, seeded(step)))
@@ -134,7 +134,7 @@ def test_it_can_be_learned(options: Mlm) -> None:
 def test_every_mechanism_takes_it(name: str, options: Mlm) -> None:
     task = options.prepare()
     batch = task.batch(3, seeded())
-    model = task.build(MECHANISMS[name](), ModelOptions(layers=1, heads=1, width=4, tied=False), seeded())
+    model = task.build(MECHANISMS[name](), ModelOptions(layers=1, heads=1, head_dim=4, tied=False), seeded())
     assert math.isfinite(float(task.loss(model, batch).total.detach()))
 
 

@@ -15,7 +15,7 @@ from subquad.tasks.transactions import Histories, TransactionsTask
 from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.metrics import auroc
 
-SMALL = ModelOptions(layers=1, heads=2, width=8)
+SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
 FEW = Transactions(clients=200, shortest_history=5, longest_history=40)
 
 
@@ -160,7 +160,7 @@ def test_it_can_be_learned() -> None:
     """With strong habits, by a small model, in few steps."""
     options = Transactions(clients=600, shortest_history=20, longest_history=40, codes=3, drift=0.9)
     task = options.prepare()
-    model = task.build(Linear(), ModelOptions(layers=1, heads=2, width=16), torch.Generator().manual_seed(0))
+    model = task.build(Linear(), ModelOptions(layers=1, heads=2, head_dim=16), torch.Generator().manual_seed(0))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(60):
         losses = task.loss(model, task.batch(32, torch.Generator().manual_seed(step)))

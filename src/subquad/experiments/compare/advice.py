@@ -120,9 +120,8 @@ def _reasons(
     traits: Mapping[str, Mapping[str, Any]],
 ) -> Any:
     setting = dict(zip(AXES, view.setting, strict=True))
-    where = (
-        f"batch {setting['batch']}, {setting['heads']} heads of {setting['width']}, {setting['dtype']}, {setting['device']}"
-    )
+    heads = f"{setting['heads']} heads of {setting['head_dim']}"
+    where = f"batch {setting['batch']}, {heads}, {setting['dtype']}, {setting['device']}"
     cost = duration(chosen.seconds) + (
         "" if chosen.peak_bytes is None else f" and {amount(chosen.peak_bytes)} beside its inputs"
     )

@@ -32,10 +32,11 @@ class Setting(Checked):
 
     batch: Count = 1
     heads: Count = 8
-    width: Count = 64  # of a head
+    head_dim: Count = 64  # numbers of a query, key or value of one head
     threads: Count = 1
     dtype: Dtype = "float32"
     device: Words = "cpu"
+    renamed = {"width": "head_dim"}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,10 @@ class FusedOptions:
     def traits(self) -> Traits:
         return Softmax().traits
 
-    def size(self, *, heads: int, width: int) -> MechanismSize:
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return MechanismSize(0, 0)
 
-    def build(self, *, heads: int, width: int, generator: torch.Generator | None = None) -> Fused:
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> Fused:
         return Fused()
 
 
@@ -130,13 +131,13 @@ def build(cell: Cell, generator: torch.Generator) -> nn.Module:
     options: Any = cell.options
     if getattr(options, "max_length", cell.length) < cell.length:
         options = replace(options, max_length=cell.length)
-    built: nn.Module = options.build(heads=cell.setting.heads, width=cell.setting.width, generator=generator)
+    built: nn.Module = options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator)
     return built
 
 
 def has_causal(options: AttentionOptions) -> bool:
     """Whether a mechanism has a causal form."""
-    return isinstance(options.build(heads=1, width=2), CausalAttention)
+    return isinstance(options.build(heads=1, head_dim=2), CausalAttention)
 
 
 def block_size(cell: Cell) -> tuple[int, int]:
@@ -145,10 +146,12 @@ def block_size(cell: Cell) -> tuple[int, int]:
     options: Any = cell.options
     if hasattr(options, "max_length"):
         options = replace(options, max_length=cell.length)
-    size = ModelOptions(layers=1, heads=cell.setting.heads, width=cell.setting.width, norm="post")
+    size = ModelOptions(layers=1, heads=cell.setting.heads, head_dim=cell.setting.head_dim, norm="post")
     if (numbers := stack_numbers(options, size)) > COUNTED:
         return numbers, 4 * numbers
-    layer = _block(cell, options.build(heads=cell.setting.heads, width=cell.setting.width, generator=generator), generator)
+    layer = _block(
+        cell, options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator), generator
+    )
     held = [*layer.parameters(), *layer.buffers()]
     return sum(part.numel() for part in held), sum(part.numel() * part.element_size() for part in held)
 
@@ -162,22 +165,22 @@ def _mixer(attend: Any, form: Form) -> Any:
 def _layer(cell: Cell, attend: nn.Module, generator: torch.Generator, place: dict[str, Any]) -> Work:
     """A whole transformer layer, forward."""
     block = _block(cell, attend, generator).to(**place).eval()
-    width = cell.setting.heads * cell.setting.width
-    x = torch.randn(cell.setting.batch, cell.length, width, generator=generator).to(**place)
+    head_dim = cell.setting.heads * cell.setting.head_dim
+    x = torch.randn(cell.setting.batch, cell.length, head_dim, generator=generator).to(**place)
     run = block if cell.form == "bidirectional" else block.causal
     return Work(torch.no_grad()(lambda: run(x)))
 
 
 def _block(cell: Cell, attend: nn.Module, generator: torch.Generator) -> Block:
-    heads, width = cell.setting.heads, cell.setting.width
-    return Block(attend, model_width=heads * width, heads=heads, generator=generator)
+    heads, head_dim = cell.setting.heads, cell.setting.head_dim
+    return Block(heads * head_dim, heads=heads, attention=attend, generator=generator)
 
 
 def _update(cell: Cell, generator: torch.Generator, place: dict[str, Any]) -> Work:
     """A step of training: forward, backward and the optimizer's, of the encoder-decoder of the replication in Julia."""
     task = Copy(length=cell.length, form="encoder-decoder")
     options = FusedOptions() if cell.mechanism == BASELINE else cell.options
-    size = ModelOptions(layers=4, heads=cell.setting.heads, width=cell.setting.width)
+    size = ModelOptions(layers=4, heads=cell.setting.heads, head_dim=cell.setting.head_dim)
     model = task.build(options, size, generator).to(**place)
     optimizer = torch.optim.RAdam(model.parameters(), lr=1e-4)
     batch = task.batch(cell.setting.batch, generator)
@@ -225,5 +228,5 @@ def _numbers(state: Sequence[Tensor]) -> int:
 
 
 def _draw(cell: Cell, count: int, length: int, generator: torch.Generator, place: dict[str, Any]) -> Iterator[Tensor]:
-    shape = (cell.setting.batch, cell.setting.heads, length, cell.setting.width)
+    shape = (cell.setting.batch, cell.setting.heads, length, cell.setting.head_dim)
     return (torch.randn(*shape, generator=generator).to(**place) for _ in range(count))

@@ -89,7 +89,7 @@ class Plan:
             if not missing:
                 continue
             numbers, held = block_size(Cell(name, options, "bidirectional", "layer", length, setting))
-            about = {"mechanism": name, "length": length, "heads": setting.heads, "width": setting.width}
+            about = {"mechanism": name, "length": length, "heads": setting.heads, "head_dim": setting.head_dim}
             values = {"parameters": numbers, "parameter_bytes": held}
             yield from ({"metric": metric, "value": values[metric], "unit": SIZES[metric], **about} for metric in missing)
 

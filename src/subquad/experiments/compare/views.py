@@ -43,7 +43,7 @@ WORDS: dict[str, str] = {
 }
 CAUSAL_WORK = ("step", "update")
 """Kinds of work that there is one form of."""
-AXES = ("batch", "heads", "width", "threads", "dtype", "device")
+AXES = ("batch", "heads", "head_dim", "threads", "dtype", "device")
 
 
 class View(NamedTuple):

@@ -65,7 +65,7 @@ class HawkesHead(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        model_dim: int,
         types: int,
         *,
         inner: int,
@@ -76,7 +76,7 @@ class HawkesHead(nn.Module):
     ) -> None:
         super().__init__()
         self.horizon, self.integral, self.points = horizon, integral, points
-        self.read = nn.Linear(width, 3 * inner)
+        self.read = nn.Linear(model_dim, 3 * inner)
         self.weigh = nn.Linear(inner, types)
         self.alpha = nn.Parameter(torch.zeros(types))
         self.log_beta = nn.Parameter(torch.zeros(types))

@@ -84,7 +84,7 @@ class MixtureHead(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        model_dim: int,
         types: int,
         scales: Scales,
         *,
@@ -95,8 +95,8 @@ class MixtureHead(nn.Module):
     ) -> None:
         super().__init__()
         self.scales, self.types_see_gap = scales, types_see_gap
-        self.gaps = nn.Linear(width, 3 * components)
-        self.read = nn.Linear(width, 2 * inner)
+        self.gaps = nn.Linear(model_dim, 3 * components)
+        self.read = nn.Linear(model_dim, 2 * inner)
         self.weigh = nn.Linear(inner, types)
         for layer in (self.gaps, self.read, self.weigh):
             nn.init.xavier_uniform_(layer.weight, generator=generator)

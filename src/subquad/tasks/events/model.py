@@ -39,18 +39,18 @@ class HeadOptions(Checked):
 class EventEmbedding(nn.Module):
     """A vector for the type, and one for how long it is since the event before, on a logarithmic scale."""
 
-    def __init__(self, scales: Scales, width: int, generator: torch.Generator | None = None) -> None:
+    def __init__(self, scales: Scales, model_dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.scales = scales
-        self.types = nn.Parameter(torch.randn(len(scales.type_names), width, generator=generator))
-        self.first = nn.Parameter(torch.randn(width, generator=generator))
-        self.bend, self.mix = nn.Linear(2, width), nn.Linear(width, width)
+        self.types = nn.Parameter(torch.randn(len(scales.type_names), model_dim, generator=generator))
+        self.first = nn.Parameter(torch.randn(model_dim, generator=generator))
+        self.bend, self.mix = nn.Linear(2, model_dim), nn.Linear(model_dim, model_dim)
         for layer in (self.bend, self.mix):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
         with torch.no_grad():
-            self.bend.weight[:, 0] = 2.0 * torch.randn(width, generator=generator)
-            self.bend.bias.copy_(2.0 * torch.randn(width, generator=generator))
+            self.bend.weight[:, 0] = 2.0 * torch.randn(model_dim, generator=generator)
+            self.bend.bias.copy_(2.0 * torch.randn(model_dim, generator=generator))
 
     def forward(self, events: EventBatch) -> Float[Tensor, "b n w"]:
         scales, gaps = self.scales, events.gaps
@@ -69,17 +69,17 @@ class Outcome(NamedTuple):
     state: DecoderState
 
 
-def event_numbers(types: int, width: int, heads: HeadOptions) -> int:
+def event_numbers(types: int, model_dim: int, heads: HeadOptions) -> int:
     """Parameters of `EventModel` beside its stack."""
     inner = heads.inner
-    embedding = types * width + width + linear_numbers(2, width) + linear_numbers(width, width)
+    embedding = types * model_dim + model_dim + linear_numbers(2, model_dim) + linear_numbers(model_dim, model_dim)
     weigh = linear_numbers(inner, types)
     if heads.head == "mixture":
-        head = linear_numbers(width, 3 * heads.components) + linear_numbers(width, 2 * inner) + weigh
+        head = linear_numbers(model_dim, 3 * heads.components) + linear_numbers(model_dim, 2 * inner) + weigh
     else:
-        head = linear_numbers(width, 3 * inner) + weigh + 2 * types
+        head = linear_numbers(model_dim, 3 * inner) + weigh + 2 * types
     predicting = (types if heads.type_weight else 0) + (1 if heads.time_weight else 0)
-    return embedding + head + linear_numbers(width, predicting)
+    return embedding + head + linear_numbers(model_dim, predicting)
 
 
 class EventModel(nn.Module):
@@ -98,12 +98,12 @@ class EventModel(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        width = options.model_width
+        model_dim = options.model_dim
         self.scales, self.options = scales, heads
-        self.stack = CausalEncoder(EventEmbedding(scales, width, generator), attention, options, generator=generator)
-        self.head: Any = _head(scales, width, heads, generator)
-        self.type_head = nn.Linear(width, len(scales.type_names)) if heads.type_weight else None
-        self.time_head = nn.Linear(width, 1) if heads.time_weight else None
+        self.stack = CausalEncoder(EventEmbedding(scales, model_dim, generator), attention, options, generator=generator)
+        self.head: Any = _head(scales, model_dim, heads, generator)
+        self.type_head = nn.Linear(model_dim, len(scales.type_names)) if heads.type_weight else None
+        self.time_head = nn.Linear(model_dim, 1) if heads.time_weight else None
         for layer in (self.type_head, self.time_head):
             if layer is not None:
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
@@ -135,11 +135,11 @@ class EventModel(nn.Module):
         return total
 
 
-def _head(scales: Scales, width: int, options: HeadOptions, generator: torch.Generator | None) -> nn.Module:
+def _head(scales: Scales, model_dim: int, options: HeadOptions, generator: torch.Generator | None) -> nn.Module:
     types = len(scales.type_names)
     if options.head == "mixture":
         return MixtureHead(
-            width,
+            model_dim,
             types,
             scales,
             components=options.components,
@@ -148,7 +148,7 @@ def _head(scales: Scales, width: int, options: HeadOptions, generator: torch.Gen
             generator=generator,
         )
     return HawkesHead(
-        width,
+        model_dim,
         types,
         inner=options.inner,
         horizon=scales.horizon,

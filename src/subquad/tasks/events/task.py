@@ -86,7 +86,7 @@ class Events(Checked):
 
     def size(self, attention: AttentionOptions, model: ModelOptions, types: int = 1) -> Size:
         """What its model and simulated sequences need, at least. The number of types is known once the data are."""
-        size = with_stack(event_numbers(types, model.model_width, self.heads), attention, model)
+        size = with_stack(event_numbers(types, model.model_dim, self.heads), attention, model)
         return size._replace(data_bytes=0 if self.data else self.sequences * SEQUENCE_BYTES)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
@@ -160,7 +160,7 @@ class EventsTask:
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> EventModel:
-        require_causal(attention.build(heads=1, width=2), attention.kind)  # before the data are read
+        require_causal(attention.build(heads=1, head_dim=2), attention.kind)  # before the data are read
         return EventModel(self.scales, attention, model, self.options.heads, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> EventBatch:

@@ -26,7 +26,7 @@ def text_encoder(
 ) -> Encoder:
     """The part that a masked language model and what is made of it have in common."""
     sinusoidal = options.positions == "sinusoidal"
-    embed = (TextEmbedding if sinusoidal else TokenEmbedding)(size, options.model_width, generator)
+    embed = (TextEmbedding if sinusoidal else TokenEmbedding)(size, options.model_dim, generator)
     return Encoder(embed, attention, options, generator=generator)
 
 
@@ -38,15 +38,15 @@ class MaskedModel(nn.Module):
     ) -> None:
         """`size` is that of the vocabulary."""
         super().__init__()
-        width = options.model_width
+        model_dim = options.model_dim
         self.encoder = text_encoder(size, attention, options, generator)
-        self.mix, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+        self.mix, self.norm = nn.Linear(model_dim, model_dim), nn.LayerNorm(model_dim)
         nn.init.xavier_uniform_(self.mix.weight, generator=generator)
         nn.init.zeros_(self.mix.bias)
         self.bias = nn.Parameter(torch.zeros(size))
         self.last: nn.Parameter | None = None
         if not options.tied:
-            self.last = nn.Parameter(torch.randn(size, width, generator=generator) / math.sqrt(width))
+            self.last = nn.Parameter(torch.randn(size, model_dim, generator=generator) / math.sqrt(model_dim))
 
     def forward(
         self,

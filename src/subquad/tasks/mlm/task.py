@@ -74,9 +74,9 @@ class Mlm(Checked):
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
         """What its model needs, at least, with a vocabulary of so many symbols: none where the texts are not read yet."""
-        width = model.model_width
-        vectors = (1 if model.tied else 2) * symbols * width + symbols
-        return with_stack(vectors + linear_numbers(width, width) + 2 * width, attention, model)._replace(
+        model_dim = model.model_dim
+        vectors = (1 if model.tied else 2) * symbols * model_dim + symbols
+        return with_stack(vectors + linear_numbers(model_dim, model_dim) + 2 * model_dim, attention, model)._replace(
             data_bytes=length_bytes(self.length)
         )
 
@@ -322,7 +322,7 @@ def check_length(length: int, attention: AttentionOptions, model: ModelOptions) 
     """Refuses sequences that are longer than a mechanism or learned positions can take, before there is a run."""
     if model.positions == "learned" and model.longest < length:
         raise SubquadError(f"--length is {length}, but the model learns {model.longest} positions: give a larger --longest")
-    attend = attention.build(heads=1, width=2)
+    attend = attention.build(heads=1, head_dim=2)
     try:
         with torch.no_grad():
             attend(*[torch.zeros(1, 1, length, 2)] * 3)

@@ -24,24 +24,24 @@ class EventEmbedding(nn.Module):
     Mixing multiplies, because what tells of a client is often one field together with another: a code at some hour.
     """
 
-    def __init__(self, sizes: Sequence[int], width: int, generator: torch.Generator | None = None) -> None:
+    def __init__(self, sizes: Sequence[int], model_dim: int, generator: torch.Generator | None = None) -> None:
         """`sizes`: how many symbols each field has that holds them."""
         super().__init__()
         assert len(sizes) == len(IDS)
         # small, because the norm behind makes the size free, and under Adam, whose
         # steps have a size of their own, small vectors turn quickly
         self.symbols = nn.ParameterList(
-            nn.Parameter(torch.randn(size, width, generator=generator) * SMALL) for size in sizes
+            nn.Parameter(torch.randn(size, model_dim, generator=generator) * SMALL) for size in sizes
         )
-        self.numbers = nn.Parameter(torch.randn(len(NUMBERS), width, generator=generator) * SMALL)
+        self.numbers = nn.Parameter(torch.randn(len(NUMBERS), model_dim, generator=generator) * SMALL)
         with torch.no_grad():
             # habits that change are found by both together: far sooner if other fields do not drown them
             self.symbols[IDS.index("code")] *= LOUD
             self.numbers[NUMBERS.index("time since the first event")] *= LOUD
             for vectors in self.symbols[:2]:
                 vectors[UNKNOWN] = 0.0  # never seen in training: it adds nothing rather than noise
-        self.norm = nn.LayerNorm(width)
-        self.mix = nn.Linear(width, 2 * width)
+        self.norm = nn.LayerNorm(model_dim)
+        self.mix = nn.Linear(model_dim, 2 * model_dim)
         nn.init.xavier_uniform_(self.mix.weight, generator=generator)
         nn.init.zeros_(self.mix.bias)
 
@@ -53,11 +53,11 @@ class EventEmbedding(nn.Module):
         return mixed * (1.0 + gate)
 
 
-def classifier_numbers(symbols: int, width: int, pooling: Pooling) -> int:
+def classifier_numbers(symbols: int, model_dim: int, pooling: Pooling) -> int:
     """Parameters of `Classifier` beside its stack, with so many symbols in all fields together."""
-    embedding = (symbols + len(NUMBERS)) * width + 2 * width + linear_numbers(width, 2 * width)
-    pooled = {"last": 0, "mean": 1, "attention": 1 + linear_numbers(width, 1)}
-    return embedding + pooled[pooling] + linear_numbers(width, 1)
+    embedding = (symbols + len(NUMBERS)) * model_dim + 2 * model_dim + linear_numbers(model_dim, 2 * model_dim)
+    pooled = {"last": 0, "mean": 1, "attention": 1 + linear_numbers(model_dim, 1)}
+    return embedding + pooled[pooling] + linear_numbers(model_dim, 1)
 
 
 class Classifier(nn.Module):
@@ -79,13 +79,13 @@ class Classifier(nn.Module):
     ) -> None:
         """`typical`: how many events a history has."""
         super().__init__()
-        width = options.model_width
+        model_dim = options.model_dim
         self.pooling: Pooling = pooling
         self.typical = typical
         self.growth = None if pooling == "last" else nn.Parameter(torch.tensor(0.5))
-        self.encoder = Encoder(EventEmbedding(sizes, width, generator), attention, options, generator=generator)
-        self.weigh = nn.Linear(width, 1) if pooling == "attention" else None
-        self.head = nn.Linear(width, 1)
+        self.encoder = Encoder(EventEmbedding(sizes, model_dim, generator), attention, options, generator=generator)
+        self.weigh = nn.Linear(model_dim, 1) if pooling == "attention" else None
+        self.head = nn.Linear(model_dim, 1)
         nn.init.xavier_uniform_(self.head.weight, generator=generator)
         nn.init.zeros_(self.head.bias)
         if self.weigh is not None:

@@ -78,7 +78,7 @@ class Transactions(Checked):
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
         """What its model, a training step and simulated clients need, at least. Symbols are known once the data are."""
         shortest = 0 if self.data else self.shortest_history
-        size = with_stack(classifier_numbers(symbols, model.model_width, self.pooling), attention, model)
+        size = with_stack(classifier_numbers(symbols, model.model_dim, self.pooling), attention, model)
         simulated = 0 if self.data else self.clients * (CLIENT_BYTES + shortest * EVENT_BYTES)
         return size._replace(positions=min(shortest, self.latest), data_bytes=simulated)
 
