@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from subquad import hub
     from subquad.attention import MECHANISMS, Favor, Hybrid, Infinity, Linear, Linformer, Softmax, require_causal
     from subquad.errors import SubquadError
     from subquad.feature_maps import FEATURE_MAPS, Elu, Learned, Random, Relu, Taylor
@@ -50,6 +51,7 @@ __all__ = [
     "TokenEmbedding",
     "ValueEmbedding",
     "generate",
+    "hub",
     "require_causal",
 ]
 
@@ -57,6 +59,8 @@ _HOMES = ("errors", "feature_maps", "attention", "models")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "hub":
+        return import_module("subquad.hub")
     if name in __all__:
         for home in _HOMES:
             module = import_module(f"subquad.{home}")

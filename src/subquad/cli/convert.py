@@ -102,7 +102,10 @@ def describe_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
         joined("Convert", {"shared": Shared, "mechanism": ATTENTIONS[name], "conversion": ConversionOptions}),
         given,
         prog="subquad convert",
-        description="Puts another attention into a trained model and trains it back to what it was.",
+        description=(
+            "Puts another attention into a trained model and trains it back to what it was. "
+            "`subquad convert --resume RUN` goes on with a conversion that was interrupted."
+        ),
         registry=registry([ATTENTIONS[name], ConversionOptions]),
     )
     shared = parsed.shared
