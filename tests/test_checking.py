@@ -162,6 +162,15 @@ def test_files_are_refused_by_the_place_of_what_is_wrong(values: Any, said: str)
     assert str(raised.value) == said
 
 
+def test_a_list_that_is_too_short_is_said_to_be() -> None:
+    @dataclass(frozen=True)
+    class Pair(Checked):
+        ends: tuple[str, str]
+
+    with pytest.raises(SubquadError, match=r"^here: ends lacks 1: the file is damaged$"):
+        read(Pair, {"ends": ["low"]}, "here")
+
+
 def test_a_field_without_a_default_must_be_there() -> None:
     @dataclass(frozen=True)
     class Needed(Checked):

@@ -8,14 +8,14 @@ import pytest
 
 from subquad.errors import SubquadError
 from subquad.files import write_whole
-from subquad.results import Run, append_rows, read_rows
+from subquad.results import Row, Run, append_rows, read_rows
 
 
 def test_rows_come_back_and_are_added_to(tmp_path: Path) -> None:
     path = tmp_path / "run" / "rows.jsonl"
     append_rows(path, [{"metric": "loss", "value": 0.25, "step": 1}])
-    append_rows(path, [{"metric": "loss", "value": None, "step": 2}])
-    assert read_rows(path) == [{"metric": "loss", "value": 0.25, "step": 1}, {"metric": "loss", "value": None, "step": 2}]
+    append_rows(path, [{"metric": "sample", "value": None, "step": 2}])
+    assert read_rows(path) == [{"metric": "loss", "value": 0.25, "step": 1}, {"metric": "sample", "value": None, "step": 2}]
 
 
 def test_a_half_written_last_row_is_left_out(tmp_path: Path) -> None:
@@ -34,6 +34,26 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"metric": "loss", "value": 1}\nnonsense\n')
     with pytest.raises(SubquadError, match=r"line 2 of .*bad.jsonl is not a JSON row"):
         read_rows(tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"metric": "loss", "value": None}, "line 1 of .*: 'loss' has no value: mend the row or take it out"),
+        ({"metric": "seconds", "value": 1, "form": "sideways"}, "line 1 of .*: .*form.* must be causal or bidirectional"),
+        ({"metric": "sample", "value": None, "right": 7}, "line 1 of .*: .*right.* must be a text"),
+    ],
+)
+def test_rows_that_no_page_can_show_are_refused(tmp_path: Path, row: Row, problem: str) -> None:
+    append_rows(tmp_path / "rows.jsonl", [row])
+    with pytest.raises(SubquadError, match=problem):
+        read_rows(tmp_path / "rows.jsonl")
+
+
+def test_a_machine_that_is_none_is_refused(tmp_path: Path) -> None:
+    Run.create(tmp_path, "compare", {"machine": {"memory_bytes": "much"}})
+    with pytest.raises(SubquadError, match=r"memory_bytes.* must be a whole number"):
+        Run.open(tmp_path)
 
 
 def test_rows_go_on_after_a_half_line(tmp_path: Path) -> None:

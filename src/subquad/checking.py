@@ -269,7 +269,8 @@ def _place(path: tuple[int | str, ...], value: Any) -> str:
     words = []
     for part in path:
         is_key = isinstance(value, Mapping) and part in value
-        if is_key or (isinstance(value, list | tuple) and isinstance(part, int)):
+        is_index = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+        if is_key or is_index:
             value = value[part]
             words.append(f"[{excerpt(part)}]")
     return "".join(words) + " " * bool(words)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import (
     Any,
+    Literal,
     Required,  # which pydantic needs below Python 3.12
 )
 
@@ -38,6 +39,8 @@ RENAMED = {"width": "head_dim"}
 """Names that fields of rows had in earlier versions, and their names of today."""
 
 Scalar = str | float | int | bool | None
+WITHOUT_VALUE = ("sample", "left out", "failure")
+"""Metrics whose rows hold words and no value. A row of any metric may say by `failure` why it has none."""
 _OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
@@ -74,7 +77,7 @@ class RowFields(TypedDict, total=False):
     model: str
     recipe: str
     stage: str
-    form: str
+    form: Literal["causal", "bidirectional"]
     what: str
     length: Positive
     batch: Count
@@ -89,6 +92,20 @@ class RowFields(TypedDict, total=False):
     head: Whole
     failure: str
     message: str
+    given: str
+    answered: str
+    right: str
+
+
+class MachineFields(TypedDict, total=False):
+    """Types of what ``run.json`` says of the machine."""
+
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+
+    processor: str
+    cores: Count
+    memory_bytes: Count
+    system: str
 
 
 class AboutFields(TypedDict, total=False):
@@ -104,7 +121,7 @@ class AboutFields(TypedDict, total=False):
     seed: Seed
     page: bool
     versions: dict[str, str]
-    machine: dict[str, Any]
+    machine: MachineFields
     command: str
     started: str
 
@@ -146,6 +163,8 @@ def _row(line: bytes, place: str) -> Row:
         raise SubquadError(f"{place} is not a row with fields: mend it or take it out")
     fields = {RENAMED.get(name, name): value for name, value in fields.items()}
     read_as(RowFields, fields, f"{place}:")
+    if "value" in fields and fields["value"] is None and fields["metric"] not in WITHOUT_VALUE and "failure" not in fields:
+        raise SubquadError(f"{place}: {excerpt(fields['metric'])} has no value: mend the row or take it out")
     for name, value in fields.items():
         if not isinstance(value, Scalar):
             raise SubquadError(f"{place}: {excerpt(name)} must be a text, a number or nothing, but is {excerpt(value)}")

@@ -50,7 +50,7 @@ def test_a_model_of_hugging_face(given: Path, tmp_path: Path, capsys: pytest.Cap
     assert "Test texts, with 95% intervals" in typed.out
     assert "Cosine by length" in typed.out
     assert "by development texts: matching made it" in typed.out
-    assert "subquad: conversion, swapped: cosine" in typed.err
+    assert "\nconversion, swapped: cosine" in typed.out
     assert "plain fine-tuning" in (tmp_path / "run" / "report.html").read_text()
     run = Run.open(tmp_path / "run", "convert")
     assert run.about["options"]["mechanism"] == {"feature_map": {"features": 12, "kind": "learned"}, "kind": "linear"}

@@ -213,8 +213,11 @@ def _convert(
             def watch(done: Progress) -> None:
                 bar.update(task, completed=done.step, total=done.total, description=_words(done))
 
+            def tell(sentence: str) -> None:
+                console.print(sentence, soft_wrap=True)
+
             seed = run.about["seed"]
-            convert(original, attention, options, run, seed=seed, watch=watch, say=say, begun=begun, restart=restart)
+            convert(original, attention, options, run, seed=seed, watch=watch, say=tell, begun=begun, restart=restart)
     except KeyboardInterrupt:
         print(f"subquad: interrupted; go on with: subquad convert --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
         return INTERRUPTED
