@@ -6,13 +6,14 @@ for decoders, here for both directions).
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from subquad.attention.base import Mechanism
 from subquad.attention.checks import (
     COUNTS,
     Part,
@@ -24,19 +25,19 @@ from subquad.attention.checks import (
     reusable,
     sums_like,
 )
-from subquad.checking import Checked, Count, Exponent
+from subquad.checking import Count, Exponent
 from subquad.feature_maps import FeatureMap, FeatureMapOptions, Learned
 from subquad.ops import hybrid, linear, reference
 from subquad.ops.autocast import product, without_autocast
 from subquad.ops.packing import Packed, pack, pick, put, unpack
 from subquad.ops.sums import LinearState, empty_state, precise
-from subquad.types import Features, Keep, Keys, MechanismSize, Mixed, Queries, Room, Traits, Values
+from subquad.types import AttentionOptions, Features, Keep, Keys, MechanismSize, Mixed, Queries, Room, Traits, Values, Window
 
 Rest = FeatureMapOptions | Literal["none"]
 
 
 @dataclass(frozen=True)
-class Hybrid(Checked):
+class Hybrid(AttentionOptions):
     """Exact for neighbours, linear for the rest: in linear time and memory, with a state of constant size."""
 
     block: Count = 64  # positions; each sees its own block and the neighbouring ones exactly
@@ -46,8 +47,17 @@ class Hybrid(Checked):
 
     @property
     def traits(self) -> Traits:
-        price = "what is farther than a block or two is weighed by features, not exactly"
-        return Traits(False, "L (3 B + m) d", "L (3 B + m d / B)", price)
+        return Traits(
+            exact=False,
+            time="L (3 B + m) d",
+            space="L (3 B + m d / B)",
+            gives_up="what is farther than a block or two is weighed by features, not exactly",
+            window=Window(self.block, before=1, after=1),
+            aligned=True,
+            has_weights=True,
+            calibrates=not isinstance(self.rest, str) and self.rest.calibrates,
+            has_gain=not isinstance(self.rest, str),
+        )
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         rest = MechanismSize(0, 0) if isinstance(self.rest, str) else self.rest.size(heads=heads, head_dim=head_dim)
@@ -57,6 +67,9 @@ class Hybrid(Checked):
         if isinstance(self.rest, str):
             return HybridAttention(self, NoFeatures(), heads, head_dim)
         return HybridAttention(self, self.rest.build(heads=heads, head_dim=head_dim, generator=generator), heads, head_dim)
+
+    def without_far_keys(self) -> "Hybrid":
+        return replace(self, rest="none")
 
 
 class NoFeatures(FeatureMap):
@@ -85,13 +98,18 @@ class HybridState(NamedTuple):
         return LinearState(self.sums, self.norms, self.peak.detach())
 
 
-class HybridAttention(nn.Module):
+class HybridAttention(Mechanism):
     """Softmax over the near keys, and features for the others in the same sum."""
 
+    options: Hybrid
+
     def __init__(self, options: Hybrid, feature_map: FeatureMap, heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.options, self.feature_map, self.heads, self.head_dim = options, feature_map, heads, head_dim
+        super().__init__(options, heads, head_dim)
+        self.feature_map = feature_map
         self.log_gain = nn.Parameter(torch.full((heads,), options.log_gain))
+
+    def calibrate(self, q_mean: Tensor, k_mean: Tensor, q_cov: Tensor, k_cov: Tensor) -> None:
+        self.feature_map.calibrate(q_mean, k_mean, q_cov, k_cov)
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         """Queries that are as many as keys are taken to be at their places; others have no neighbours among the keys."""

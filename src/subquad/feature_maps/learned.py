@@ -7,27 +7,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.checking import Checked, Count
-from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
+from subquad.checking import Count
+from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions, even, project
 from subquad.ops.autocast import product
 from subquad.types import FeatureFunction, Features, MechanismSize, Room
 
 
 @dataclass(frozen=True)
-class Learned(Checked):
+class Learned(FeatureMapOptions):
     """softmax([Wx; -Wx]) with W of each head's own (Hedgehog, Zhang et al. 2024): exp once trained; to convert a model."""
 
     features: Count | None = None  # twice head_dim where it is not given
     kind: str = field(default="learned", init=False)
 
+    def feature_count(self, head_dim: int) -> int:
+        return 2 * head_dim if self.features is None else self.features
+
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
-        features = 2 * head_dim if self.features is None else self.features
+        features = self.feature_count(head_dim)
         return MechanismSize(2 * heads * (head_dim + 1) * (features // 2), heads * features * head_dim)
 
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "LearnedMap":
-        return LearnedMap(
-            heads, head_dim, even("learned", 2 * head_dim if self.features is None else self.features), generator
-        )
+        return LearnedMap(heads, head_dim, even("learned", self.feature_count(head_dim)), generator)
 
 
 class LearnedMap(FeatureMap):

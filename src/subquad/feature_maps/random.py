@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from subquad.checking import Checked, Count, NonNegative
 from subquad.errors import SubquadError
-from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
+from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions, even, project
 from subquad.ops import calibration, projections
 from subquad.ops.autocast import product
 from subquad.types import FeatureFunction, Features, MechanismSize, Room
@@ -21,19 +21,30 @@ Projections = Literal["fixed", "calibrated", "learned"]
 
 
 @dataclass(frozen=True)
-class Random(Checked):
-    """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; to stand in for a trained softmax as it is."""
+class RandomFeatures(Checked):
+    """The options of FAVOR+'s features, which the feature map and the mechanism `Favor` have in common."""
 
-    features: Count = (
-        256  # the length of phi(x), which is what is paid for; hyperbolic and trigonometric take two for each direction
-    )
-    kernel: Kernel = "positive"
-    projection: projections.Projection = "orthogonal"
+    features: Count = 256  # number of features, which time and memory grow with
+    kernel: Kernel = "positive"  # hyperbolic and trigonometric take two features for each direction; relu is no softmax
+    projection: projections.Projection = "orthogonal"  # how directions are drawn: orthogonal to each other, or independent
     norms: projections.Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(head_dim) long
     per_head: bool = False  # whether every head draws its own directions
     relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
-    projections: Projections = "fixed"  # calibrated: to the data's means and covariances; learned: and trained from there
+    projections: Projections = "fixed"  # calibrated: fitted to the data by `subquad convert`; learned: also trained
+
+
+@dataclass(frozen=True)
+class Random(RandomFeatures, FeatureMapOptions):
+    """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; to stand in for a trained softmax as it is."""
+
     kind: str = field(default="random", init=False)
+
+    @property
+    def calibrates(self) -> bool:
+        return self.projections != "fixed"
+
+    def feature_count(self, head_dim: int) -> int:
+        return self.features
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         directions = self.features // 2 if self.kernel in ("hyperbolic", "trigonometric") else self.features
