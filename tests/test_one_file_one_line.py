@@ -19,8 +19,7 @@ from subquad import MECHANISMS
 from subquad.attention import Mechanism
 from subquad.attention.checks import Part, as_state, check_inputs, check_result, check_state, sums_like
 from subquad.cli import COMMANDS, main
-from subquad.ops.autocast import without_autocast
-from subquad.ops.sums import precise
+from subquad.ops.autocast import precise, without_autocast
 from subquad.results import Run
 from subquad.types import AttentionOptions, MechanismSize, RankBound, Traits
 from tests.attention import cases, test_contract

@@ -47,8 +47,8 @@ class Features(NamedTuple):
 
 
 @runtime_checkable
-class Room(Protocol):
-    """Memory for the large temporaries of a loop over blocks."""
+class Scratch(Protocol):
+    """Memory that a loop over blocks uses again for its large temporaries."""
 
     def take(self, *shape: int) -> Tensor:
         """A tensor with anything in it, good until the next round."""
@@ -61,8 +61,8 @@ class FeatureFunction(Protocol):
 
     has_exponent: bool  # whether its features come with an exponent
 
-    def __call__(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        """The features of each position by itself, in `room` where it is given (then no gradient is recorded)."""
+    def __call__(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        """The features of each position by itself, in `scratch` where it is given (then no gradient is recorded)."""
         ...
 
     def pullback(
@@ -81,6 +81,17 @@ class FeatureFunction(Protocol):
     def feature_count(self, d: int) -> int:
         """m, the number of features that an input with d numbers gives."""
         ...
+
+
+class Maps(NamedTuple):
+    """phi for queries and phi for keys, which are often the same."""
+
+    queries: FeatureFunction
+    keys: FeatureFunction
+
+    def weights(self) -> tuple[Tensor, ...]:
+        """The tensors that the features are differentiable in, those of queries first."""
+        return (*self.queries.weights(), *self.keys.weights())
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ from subquad import MECHANISMS, Elu, Favor, Hybrid, Infinity, Learned, Linear, L
 from subquad.attention import Mechanism
 from subquad.attention.linformer import ConvolutionSlots, LearnedSlots, MeanSlots
 from subquad.ops import reference
+from subquad.ops.linear import reference as linear_reference
 from subquad.types import Features
 
 HEADS, HEAD_DIM = 3, 7  # small primes
@@ -105,7 +106,7 @@ def _softmax(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, 
 
 def _linear(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
     phi_q, phi_k = attend.feature_map.sides()
-    return reference.attend(reference.linear_weights(phi_q(q), phi_k(k), keep, causal), v)
+    return reference.attend(linear_reference.weights(phi_q(q), phi_k(k), keep, causal), v)
 
 
 def _linformer(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 from subquad.attention.base import LossTerm, Mechanism
 from subquad.attention.favor import Favor, FavorAttention
-from subquad.attention.hybrid import Hybrid, HybridAttention, HybridState
+from subquad.attention.hybrid import Hybrid, HybridAttention
 from subquad.attention.infinity import Infinity, InfinityAttention, InfinityState
 from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
@@ -19,7 +19,8 @@ from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
 from subquad.checking import read_kind
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
-from subquad.ops.sums import LinearState
+from subquad.ops.hybrid import HybridState
+from subquad.ops.linear import LinearState
 from subquad.types import AttentionOptions, CausalAttention, MechanismSize, Traits
 
 MECHANISMS: dict[str, type[AttentionOptions]] = {

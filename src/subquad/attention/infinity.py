@@ -30,9 +30,8 @@ from subquad.attention.checks import (
 from subquad.checking import Count, InnerShare, NonNegative, Positive, PositiveShare, Whole
 from subquad.errors import SubquadError
 from subquad.ops import exact, memory
-from subquad.ops.autocast import product, without_autocast
+from subquad.ops.autocast import precise, product, without_autocast
 from subquad.ops.packing import Packed, Segment, join, pack, pick, put, real, segments, unpack
-from subquad.ops.sums import precise
 from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, Window
 
 WIDEST = 0.5

@@ -8,8 +8,8 @@ from torch import Tensor
 from subquad.attention.base import Mechanism
 from subquad.attention.checks import Part, as_state, check_inputs, check_result, check_state, reusable, sums_like
 from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
-from subquad.ops import causal, linear, reference
-from subquad.ops.sums import LinearState
+from subquad.ops import linear
+from subquad.ops.linear import LinearState, reference
 from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values
 
 
@@ -62,14 +62,14 @@ class LinearAttention(Mechanism):
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
-        return check_result(linear.attend(q, k, v, *self.feature_map.sides(), keep), q, k, v)
+        return check_result(linear.attend(q, k, v, self.feature_map.sides(), keep), q, k, v)
 
     def causal(
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, LinearState]:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
         before = self._checked(state, v)
-        mixed, after = causal.attend(q, k, v, *self.feature_map.sides(), before, keep)
+        mixed, after = linear.attend_causal(q, k, v, self.feature_map.sides(), before, keep)
         return check_result(mixed, q, k, v, state=before), after
 
     def step(
@@ -81,7 +81,7 @@ class LinearAttention(Mechanism):
         before = reusable(self, before, q, k, v) if reuse else before
         if q.shape[2] != 1:
             return self.causal(q, k, v, before)
-        mixed, after = causal.step(q, k, v, *self.feature_map.sides(), before, reuse)
+        mixed, after = linear.step(q, k, v, self.feature_map.sides(), before, reuse)
         return check_result(mixed, q, k, v, state=before), after
 
     def weights(
@@ -91,7 +91,7 @@ class LinearAttention(Mechanism):
         check_inputs(q, k, k, keep, heads=self.heads, head_dim=self.head_dim, causal=causal)
         phi_q, phi_k = self.feature_map.sides()
         some = q if places is None else q[:, :, places]
-        return reference.linear_weights(phi_q(some), phi_k(k), keep, causal, places)
+        return reference.weights(phi_q(some), phi_k(k), keep, causal, places)
 
     def _checked(self, state: LinearState | None, v: Tensor) -> LinearState | None:
         if state is None:

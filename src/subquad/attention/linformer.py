@@ -14,8 +14,7 @@ from subquad.attention.checks import check_inputs, check_result
 from subquad.checking import Count
 from subquad.errors import SubquadError
 from subquad.ops import exact
-from subquad.ops.autocast import product, without_autocast
-from subquad.ops.sums import precise
+from subquad.ops.autocast import precise, product, without_autocast
 from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values
 
 Method = Literal["learned", "mean", "convolution"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from subquad.attention.base import Mechanism
 from subquad.attention.checks import FLAGS, Part, as_state, check_inputs, check_result, check_state, held_like, reusable
 from subquad.ops import exact, reference
-from subquad.ops.sums import precise
+from subquad.ops.autocast import precise
 from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
 

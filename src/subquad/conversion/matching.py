@@ -16,8 +16,7 @@ from subquad.attention import Mechanism, traits_of
 from subquad.attention.looking import Call, watched
 from subquad.conversion.convertible import Convertible
 from subquad.ops import reference
-from subquad.ops.autocast import without_autocast
-from subquad.ops.sums import precise
+from subquad.ops.autocast import precise, without_autocast
 from subquad.tasks.mlm.masking import MaskedBatch
 
 QUERIES = 128

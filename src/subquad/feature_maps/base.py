@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.checking import Checked
 from subquad.errors import SubquadError
-from subquad.types import FeatureFunction, Features, MechanismSize, Room
+from subquad.types import Features, Maps, MechanismSize, Scratch
 
 LOG2_E = math.log2(math.e)
 
@@ -20,7 +20,7 @@ class FeatureMap(nn.Module):
 
     has_exponent = False
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         """The features of each position by itself."""
         raise NotImplementedError
 
@@ -28,9 +28,9 @@ class FeatureMap(nn.Module):
         """The number of features of an input with d numbers."""
         raise NotImplementedError
 
-    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
+    def sides(self) -> Maps:
         """phi for queries and phi for keys: the same, unless a map says otherwise."""
-        return self, self
+        return Maps(self, self)
 
     def calibrate(
         self,
@@ -94,8 +94,8 @@ def even(name: str, features: int) -> int:
     return features
 
 
-def project(x: Float[Tensor, "b h n d"], weight: Float[Tensor, "*h d r"], room: Room) -> Float[Tensor, "b h n r"]:
-    """x times a matrix that heads share or not, in memory from `room`."""
+def project(x: Float[Tensor, "b h n d"], weight: Float[Tensor, "*h d r"], scratch: Scratch) -> Float[Tensor, "b h n r"]:
+    """x times a matrix that heads share or not, in memory from `scratch`."""
     (b, h, n, d), r = x.shape, weight.shape[-1]
-    out = room.take(b * h, n, r)
+    out = scratch.take(b * h, n, r)
     return torch.bmm(x.flatten(0, 1), weight.expand(b, h, d, r).flatten(0, 1), out=out).unflatten(0, (b, h))

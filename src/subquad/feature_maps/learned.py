@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from subquad.checking import Count
 from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions, even, project
 from subquad.ops.autocast import product
-from subquad.types import FeatureFunction, Features, MechanismSize, Room
+from subquad.types import Features, Maps, MechanismSize, Scratch
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class LearnedMap(FeatureMap):
         self.queries = LearnedSide(heads, head_dim, features, generator)
         self.keys = LearnedSide(heads, head_dim, features, generator)
 
-    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
-        return self.queries, self.keys
+    def sides(self) -> Maps:
+        return Maps(self.queries, self.keys)
 
     def feature_count(self, d: int) -> int:
         return self.keys.feature_count(d)
@@ -57,17 +57,17 @@ class LearnedSide(FeatureMap):
         self.weight = nn.Parameter(start.repeat(heads, 1, 1))
         self.bias = nn.Parameter(torch.zeros(heads, 1, half))
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        if room is not None:
-            return Features(self._write(x, room), None)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        if scratch is not None:
+            return Features(self._write(x, scratch), None)
         logits = product(x * x.shape[-1] ** -0.25, self.weight.to(x.dtype)) + self.bias.to(x.dtype)
         return Features(torch.cat([logits.softmax(-1), (-logits).softmax(-1)], dim=-1), None)
 
-    def _write(self, x: Float[Tensor, "b h n d"], room: Room) -> Float[Tensor, "b h n m"]:
+    def _write(self, x: Float[Tensor, "b h n d"], scratch: Scratch) -> Float[Tensor, "b h n m"]:
         """The same in half the time on a CPU: powers of 2, both halves side by side from the start."""
         half = self.weight.shape[-1]
         weight, bias = (LOG2_E * x.shape[-1] ** -0.25 * self.weight).to(x.dtype), (LOG2_E * self.bias).to(x.dtype)
-        logits, values = project(x, weight, room).add_(bias), room.take(*x.shape[:3], 2 * half)
+        logits, values = project(x, weight, scratch).add_(bias), scratch.take(*x.shape[:3], 2 * half)
         torch.sub(logits, logits.amax(-1, keepdim=True), out=values[..., :half])
         torch.sub(logits.amin(-1, keepdim=True), logits, out=values[..., half:])
         pair = values.exp2_().unflatten(-1, (2, half))

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions
-from subquad.types import Features, MechanismSize, Room
+from subquad.types import Features, MechanismSize, Scratch
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Elu(FeatureMapOptions):
 class EluMap(FeatureMap):
     """elu(x) + 1, as exp(min(x, 0)) + max(x, 0)."""
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         # in half the time of F.elu(x) + 1 on a CPU
-        above, below = (None, None) if room is None else (room.take(*x.shape), room.take(*x.shape))
+        above, below = (None, None) if scratch is None else (scratch.take(*x.shape), scratch.take(*x.shape))
         below = torch.clamp(x, max=0, out=below).mul_(LOG2_E).exp2_()
         return Features(torch.clamp(x, min=0, out=above).add_(below), None)
 
@@ -68,8 +68,8 @@ class Relu(FeatureMapOptions):
 class ReluMap(FeatureMap):
     """max(x, 0)."""
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        return Features(torch.clamp(x, min=0, out=None if room is None else room.take(*x.shape)), None)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        return Features(torch.clamp(x, min=0, out=None if scratch is None else scratch.take(*x.shape)), None)
 
     def feature_count(self, d: int) -> int:
         return d
@@ -110,7 +110,7 @@ class TaylorMap(FeatureMap):
         self.register_buffer("rows", rows, persistent=False)
         self.register_buffer("columns", columns, persistent=False)
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         y = x * x.shape[-1] ** -0.25
         products = y[..., self.rows] * y[..., self.columns]
         products = torch.where(self.rows == self.columns, math.sqrt(0.5) * products, products)

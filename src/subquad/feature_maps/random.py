@@ -14,7 +14,7 @@ from subquad.errors import SubquadError
 from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions, even, project
 from subquad.ops import calibration, projections
 from subquad.ops.autocast import product
-from subquad.types import FeatureFunction, Features, MechanismSize, Room
+from subquad.types import Features, Maps, MechanismSize, Scratch
 
 Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 Projections = Literal["fixed", "calibrated", "learned"]
@@ -88,10 +88,10 @@ class RandomMap(FeatureMap):
     def feature_count(self, d: int) -> int:
         return self.options.features
 
-    def _project(self, x: Tensor, scale: float, room: Room | None) -> Tensor:
+    def _project(self, x: Tensor, scale: float, scratch: Scratch | None) -> Tensor:
         """scale omega . y, the scale folded into the small matrix."""
         omega = (self.omega * (scale * x.shape[-1] ** -0.25)).to(x.dtype)
-        return product(x, omega) if room is None else project(x, omega, room)
+        return product(x, omega) if scratch is None else project(x, omega, scratch)
 
     def _unproject(self, gradient: Tensor, d: int) -> Tensor:
         """The gradient for x from the one for omega . y."""
@@ -107,8 +107,8 @@ class PositiveMap(RandomMap):
 
     has_exponent = True
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        logits = self._project(x, LOG2_E, room)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        logits = self._project(x, LOG2_E, scratch)
         largest = logits.detach().amax(-1, keepdim=True)
         exponent = largest - self._squared(x) - math.log2(self.directions) / 2
         return Features(logits.sub_(largest).exp2_(), exponent)
@@ -128,8 +128,8 @@ class HyperbolicMap(RandomMap):
     has_exponent = True
     paired = True
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        logits = self._project(x, LOG2_E, room)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        logits = self._project(x, LOG2_E, scratch)
         largest = logits.detach().abs().amax(-1, keepdim=True)
         exponent = largest - self._squared(x) - math.log2(2 * self.directions) / 2
         return Features(torch.cat([logits - largest, -logits - largest], dim=-1).exp2_(), exponent)
@@ -150,8 +150,8 @@ class TrigonometricMap(RandomMap):
     has_exponent = True
     paired = True
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        angle = self._project(x, 1.0, room)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        angle = self._project(x, 1.0, scratch)
         exponent = self._squared(x) - math.log2(self.directions) / 2
         return Features(torch.cat([angle.sin(), angle.cos()], dim=-1), exponent)
 
@@ -169,9 +169,9 @@ class TrigonometricMap(RandomMap):
 class ReluKernelMap(RandomMap):
     """(max(omega . y, 0) + offset) / sqrt m: the generalised kernel, which approximates no softmax and trains fast."""
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         scale = 1 / math.sqrt(self.directions)
-        return Features(self._project(x, scale, room).clamp(min=0) + self.options.relu_offset * scale, None)
+        return Features(self._project(x, scale, scratch).clamp(min=0) + self.options.relu_offset * scale, None)
 
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
@@ -199,8 +199,8 @@ class CalibratedMap(RandomMap):
             self.omega = nn.Parameter(start)
         self.queries, self.keys = (CalibratedSide(self, heads, head_dim, biased=learned) for _ in range(2))
 
-    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
-        return self.queries, self.keys
+    def sides(self) -> Maps:
+        return Maps(self.queries, self.keys)
 
     @torch.no_grad()
     def calibrate(
@@ -241,9 +241,9 @@ class CalibratedSide(FeatureMap):
         self.affine.copy_(torch.cat([by, tilt[:, :, None]], dim=-1))
         self.offset.copy_(torch.cat([-mean[:, None] @ by, level[:, None, None]], dim=-1))
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         y, t = self._turned(x)
-        logits = self._project(y, room)
+        logits = self._project(y, scratch)
         largest = logits.detach().amax(-1, keepdim=True)
         squared = torch.linalg.vecdot(y, y)[..., None] * (0.5 / LOG2_E)
         return Features(logits.sub_(largest).exp2_(), largest + t - squared - math.log2(logits.shape[-1]) / 2)
@@ -274,9 +274,9 @@ class CalibratedSide(FeatureMap):
         turned = product(x, (LOG2_E * self.affine).to(x.dtype)) + (LOG2_E * self.offset).to(x.dtype)
         return turned[..., :-1], turned[..., -1:]
 
-    def _project(self, y: Float[Tensor, "b h n d"], room: Room | None) -> Float[Tensor, "b h n r"]:
+    def _project(self, y: Float[Tensor, "b h n d"], scratch: Scratch | None) -> Float[Tensor, "b h n r"]:
         omega = self._omega.to(y.dtype)
-        logits = product(y, omega) if room is None else project(y, omega, room)
+        logits = product(y, omega) if scratch is None else project(y, omega, scratch)
         return logits if self.bias is None else logits.add_((LOG2_E * self.bias).to(y.dtype))
 
 
