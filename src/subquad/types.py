@@ -18,12 +18,16 @@ m    number of features
 ``keep`` is ``b s``, true where a key is real and false where it is padding.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from subquad.checking import Checked
 
 Queries = Float[Tensor, "b h n d"]
 Keys = Float[Tensor, "b h s d"]
@@ -43,8 +47,8 @@ class Features(NamedTuple):
 
 
 @runtime_checkable
-class Room(Protocol):
-    """Memory for the large temporaries of a loop over blocks."""
+class Scratch(Protocol):
+    """Memory that a loop over blocks uses again for its large temporaries."""
 
     def take(self, *shape: int) -> Tensor:
         """A tensor with anything in it, good until the next round."""
@@ -57,8 +61,8 @@ class FeatureFunction(Protocol):
 
     has_exponent: bool  # whether its features come with an exponent
 
-    def __call__(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        """The features of each position by itself, in `room` where it is given (then no gradient is recorded)."""
+    def __call__(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        """The features of each position by itself, in `scratch` where it is given (then no gradient is recorded)."""
         ...
 
     def pullback(
@@ -77,6 +81,17 @@ class FeatureFunction(Protocol):
     def feature_count(self, d: int) -> int:
         """m, the number of features that an input with d numbers gives."""
         ...
+
+
+class Maps(NamedTuple):
+    """phi for queries and phi for keys, which are often the same."""
+
+    queries: FeatureFunction
+    keys: FeatureFunction
+
+    def weights(self) -> tuple[Tensor, ...]:
+        """The tensors that the features are differentiable in, those of queries first."""
+        return (*self.queries.weights(), *self.keys.weights())
 
 
 @runtime_checkable
@@ -99,41 +114,117 @@ class CausalAttention(Attention, Protocol):
         ...
 
 
-class Traits(NamedTuple):
-    """What can be said of a mechanism without running it. L: length, d: head_dim, m: features, k: slots."""
+class Window(NamedTuple):
+    """The keys that a query weighs exactly: those of its own block of positions and of some blocks beside it."""
 
-    exact: bool  # whether it computes softmax attention itself
-    time: str  # of one head, as it grows with the length
-    space: str  # beside inputs and outputs
-    gives_up: str  # what its user does without, beside softmax
+    block: int
+    """Positions in a block."""
+    before: int = 0
+    """Blocks before the query's own that are weighed exactly as well."""
+    after: int = 0
+    """Blocks after the query's own that are weighed exactly as well, in the bidirectional form."""
+
+
+class RankBound(NamedTuple):
+    """An upper bound on the rank of a mechanism's bidirectional attention matrix, however long the sequence."""
+
+    rank: int
+    """The largest number of independent rows."""
+    words: str
+    """What sets the bound, such as "256 features"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """Everything that other code needs to know about a mechanism. It follows from the options: nothing has to be built.
+
+    Formulas use L for the length, d for head_dim, m for features, k for slots, B for a block, S for a segment and N for
+    basis functions.
+    """
+
+    exact: bool
+    """Whether the mechanism computes softmax attention itself."""
+    time: str
+    """Time of one head, as a formula in the length."""
+    space: str
+    """Memory of one head beside inputs and outputs, as a formula in the length."""
+    gives_up: str
+    """What a user does without when this mechanism takes the place of softmax attention."""
+    causal: bool = True
+    """Whether the module has `causal` and `step`."""
+    constant_state: bool = True
+    """Whether the state of the causal form has the same size after any number of positions."""
+    max_length: int | None = None
+    """The most keys that a built module takes; None if there is no limit."""
+    window: Window | None = None
+    """The keys that are weighed exactly; None if none are, or if all are (see `exact`)."""
+    aligned: bool = False
+    """Whether queries that are as many as the keys are taken to stand at the keys' places in the bidirectional form."""
+    no_matrix: str | None = None
+    """A sentence on why the result is not A v with a matrix A that does not depend on v; None where it is."""
+    has_weights: bool = False
+    """Whether the module has `weights`: the weight of each key for each query, differentiable, each row summing to 1."""
+    starting_gain: float = 1.0
+    """Factor on the usual initial weights of the projections to queries and keys, with which training starts well."""
+    redraws: bool = False
+    """Whether `redraw` draws random parts anew, which a trainer may ask for between steps."""
+    adds_to_loss: bool = False
+    """Whether the module holds a `LossTerm`, whose results a trainer adds to the loss."""
+    shares_layers: bool = False
+    """Whether the layers of one stack share the mechanism's parameters."""
+    calibrates: bool = False
+    """Whether `calibrate` fits the module to the means and covariances of queries and keys."""
+    has_gain: bool = False
+    """Whether the module has `log_gain`, the weight of the keys outside of the window, and `shares` to fit it by."""
 
 
 class MechanismSize(NamedTuple):
-    """Numbers that a mechanism needs, known without building it."""
+    """Sizes of a mechanism, known without building it."""
 
-    numbers: int  # parameters and buffers of the built module
-    state: int  # that one sequence needs while it is mixed, beside inputs and outputs, at least
-    derived: int = 0  # among `numbers`, those that follow from the options and are not saved with the weights
+    numbers: int
+    """Parameters and buffers of the built module."""
+    state: int
+    """Lower bound on the numbers that one sequence needs while it is mixed, beside inputs and outputs."""
+    derived: int = 0
+    """Those among `numbers` that follow from the options and are not saved with the weights."""
 
 
-class AttentionOptions(Protocol):
-    """Options of a mechanism: a frozen dataclass that builds. Its `asdict` is the file format."""
+class AttentionOptions(Checked):
+    """Base class of the options of a mechanism: frozen dataclasses that build a module. `asdict` gives the file format."""
 
-    @property
-    def kind(self) -> str:
-        """Its name in the registry."""
-        ...
+    kind: str
+    """The mechanism's name in the registry, a field with `init=False`."""
 
     @property
     def traits(self) -> Traits:
-        """Its formulas and its price, for tables and advice."""
-        ...
+        """What other code needs to know about the mechanism."""
+        raise NotImplementedError
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
-        """How large it is when it is built, so that what is too large is refused before."""
-        ...
+        """Sizes of the built module, so that one that is too large is refused before it is built."""
+        raise NotImplementedError
 
-    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> torch.nn.Module: ...
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> torch.nn.Module:
+        """The mechanism as a module, a `subquad.attention.Mechanism`."""
+        raise NotImplementedError
+
+    def layer_builder(
+        self, *, heads: int, head_dim: int, generator: torch.Generator | None = None
+    ) -> Callable[[], torch.nn.Module]:
+        """A function that builds the mechanism for one layer of a stack after the other."""
+        return partial(self.build, heads=heads, head_dim=head_dim, generator=generator)
+
+    def rank_bound(self, head_dim: int) -> RankBound | None:
+        """A bound on the rank of the bidirectional attention matrix; None if the rank can grow with the length."""
+        return None
+
+    def for_length(self, length: int) -> Self:
+        """The same options for sequences of up to `length` positions. Only mechanisms with a `max_length` differ."""
+        return self
+
+    def without_far_keys(self) -> Self | None:
+        """The same mechanism that sees nothing outside of its window; None if it has no window to be left with."""
+        return None
 
 
 class Counted(NamedTuple):

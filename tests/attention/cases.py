@@ -5,17 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Normal
 
 from subquad import MECHANISMS, Elu, Favor, Hybrid, Infinity, Learned, Linear, Linformer, Random, Relu, Softmax, Taylor
-from subquad.attention.hybrid import HybridAttention
-from subquad.attention.infinity import InfinityAttention
-from subquad.attention.linear import LinearAttention
-from subquad.attention.linformer import ConvolutionSlots, LearnedSlots, LinformerAttention, MeanSlots
-from subquad.attention.softmax import SoftmaxAttention
-from subquad.feature_maps import CalibratedMap
-from subquad.ops import memory, reference
+from subquad.attention import Mechanism
+from subquad.attention.linformer import ConvolutionSlots, LearnedSlots, MeanSlots
+from subquad.ops import reference
+from subquad.ops.linear import reference as linear_reference
+from subquad.types import Features
 
 HEADS, HEAD_DIM = 3, 7  # small primes
 
@@ -58,24 +56,24 @@ CASES: dict[str, Any] = {name: options() for name, options in MECHANISMS.items()
 
 def build(name: str, dtype: torch.dtype = torch.float64) -> Any:
     """A mechanism, the same at every call."""
-    module = CASES[name].build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(1))
-    if isinstance(getattr(module, "feature_map", None), CalibratedMap):
-        calibrate(module.feature_map)
+    module: Any = CASES[name].build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(1))
+    if CASES[name].traits.calibrates:
+        calibrate(module)
     return module.to(dtype)
 
 
-def calibrate(phi: CalibratedMap) -> None:
-    """To means and covariances that are far from where the map starts."""
+def calibrate(attend: Mechanism) -> None:
+    """Fits a mechanism to means and covariances that are far from where it starts."""
     generator = torch.Generator().manual_seed(4)
     means, factors = (
         torch.randn(2, HEADS, HEAD_DIM, generator=generator),
         torch.randn(2, HEADS, HEAD_DIM, HEAD_DIM, generator=generator),
     )
-    phi.calibrate(*(0.3 * means), *(factors @ factors.mT / HEAD_DIM))
+    attend.calibrate(*(0.3 * means), *(factors @ factors.mT / HEAD_DIM))
 
 
 def has_causal(name: str) -> bool:
-    return hasattr(build(name), "causal")
+    return bool(CASES[name].traits.causal)
 
 
 CAUSAL = [name for name in CASES if has_causal(name)]
@@ -97,9 +95,9 @@ def gradients(mixed: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(mixed, of, weights, allow_unused=True, materialize_grads=True)
 
 
-def equation(attend: nn.Module, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool = False) -> Tensor:
-    """The mechanism's reference equation. A new mechanism needs an entry here, and one in ops/reference.py."""
-    return EQUATIONS[next(kind for kind in type(attend).__mro__ if kind in EQUATIONS)](attend, q, k, v, keep, causal)
+def equation(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool = False) -> Tensor:
+    """The mechanism's reference equation. A new mechanism needs an entry in `EQUATIONS`."""
+    return EQUATIONS[attend.options.kind](attend, q, k, v, keep, causal)
 
 
 def _softmax(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
@@ -108,7 +106,7 @@ def _softmax(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, 
 
 def _linear(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
     phi_q, phi_k = attend.feature_map.sides()
-    return reference.attend(reference.linear_weights(phi_q(q), phi_k(k), keep, causal), v)
+    return reference.attend(linear_reference.weights(phi_q(q), phi_k(k), keep, causal), v)
 
 
 def _linformer(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
@@ -146,18 +144,37 @@ def _infinity(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None,
 
 def _hybrid(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
     """Sequence by sequence, with padding taken out for real."""
-    if q.shape[2] != k.shape[2]:
-        return _linear(attend, q, k, v, keep, causal)
     mixed = 0.0 * v.sum() + torch.zeros(*q.shape[:3], v.shape[3], dtype=v.dtype)
     for index in range(len(q)):
         real = (torch.ones(k.shape[2]) > 0 if keep is None else keep[index]).nonzero()[:, 0]
         if not len(real):
             continue
-        x, y = q[index : index + 1, :, real], k[index : index + 1, :, real]
-        weights = attend.weights(x, y, causal=causal)
-        row = torch.zeros_like(mixed[0]).index_copy(1, real, reference.attend(weights, v[index : index + 1, :, real])[0])
+        aligned = q.shape[2] == k.shape[2]
+        rows = real if aligned else torch.arange(q.shape[2])
+        weights = _hybrid_weights(attend, q[index, :, rows], k[index, :, real], causal=causal, aligned=aligned)
+        row = torch.zeros_like(mixed[0]).index_copy(1, rows, weights @ v[index, :, real])
         mixed = mixed.index_copy(0, torch.tensor([index]), row[None])
     return mixed
+
+
+def _hybrid_weights(attend: Any, q: Tensor, k: Tensor, *, causal: bool, aligned: bool) -> Tensor:
+    """exp(q . k / sqrt d) for keys in the query's own block and the neighbouring ones, gain phi(q) . phi(k) for the others.
+
+    Queries that are not at the places of keys have no neighbours among them.
+    """
+    phi_q, phi_k = (phi(x[None]) for phi, x in zip(attend.feature_map.sides(), (q, k), strict=True))
+    far = (_plain(phi_q) @ _plain(phi_k).mT)[0] * attend.log_gain.to(q.dtype).exp()[:, None, None]
+    near = torch.exp(q @ k.mT / HEAD_DIM**0.5)
+    query, key = torch.arange(q.shape[1])[:, None], torch.arange(k.shape[1])
+    block = attend.options.block
+    is_near = ((query // block - key // block).abs() <= 1) & aligned
+    weights = torch.where(is_near, near, far) * ((key <= query) | (not causal))
+    total = weights.sum(-1, keepdim=True)
+    return torch.where(total == 0, 0.0, weights / torch.where(total == 0, 1.0, total))
+
+
+def _plain(features: Features) -> Tensor:
+    return features.values if features.exponent is None else features.values * torch.exp2(features.exponent)
 
 
 def _one_stream(attend: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, aligned: bool) -> Tensor:
@@ -183,29 +200,45 @@ def _one_stream(attend: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, alig
 def _recalled(attend: Any, asked: Tensor, pieces: list[slice], q: Any, k: Tensor, v: Tensor) -> Tensor:
     """What a memory of these pieces, in their order, says to the queries."""
     options = attend.options
-    signal, points = None, memory.even(options.points)
     if not pieces or not options.basis:
         return torch.zeros(*asked.shape[:2], v.shape[-1], dtype=v.dtype)
-    centres, widths = memory.make_basis(options.basis, options.widths)
-    of_each = widths.repeat_interleave(len(centres))
-    bumps = reference.Bumps(centres.repeat(len(widths)), of_each, options.ridge, options.tau)
+    of_each_width = options.basis // len(options.widths)
+    centres = torch.linspace(0, 1, of_each_width, dtype=torch.float64).repeat(len(options.widths))
+    widths = torch.tensor(options.widths, dtype=torch.float64).repeat_interleave(of_each_width)
+    bumps = reference.Bumps(centres, widths, options.ridge, options.tau)
+    signal, points = None, (torch.arange(options.points, dtype=torch.float64) + 0.5) / options.points
     for piece in pieces:
         x = torch.cat([k[:, piece], v[:, piece]], dim=2)
         if options.sticky and signal is not None and len(q):
-            mean, variance = (found[0] for found in attend.densities(q[None, :, piece], signal[None]))
+            mean, variance = _densities(attend, q[:, piece], signal)
             edges = torch.linspace(0, 1, options.bins + 1, dtype=x.dtype)
             mass = Normal(mean[..., None], variance.sqrt()[..., None]).cdf(edges).diff(dim=-1).sum((0, 1)).detach()
-            points = memory.draw(mass[None], attend.places, attend.within)[0]
+            points = _drawn(mass, attend.places, attend.within)
         signal = reference.remember(bumps, signal, points, x.detach() if options.detached else x)
     assert signal is not None
-    mean, variance = (found[0] for found in attend.densities(asked[None], signal[None]))
+    mean, variance = _densities(attend, asked, signal)
     return reference.recall(bumps, signal[..., asked.shape[2] :], mean, variance)
 
 
-EQUATIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
-    SoftmaxAttention: _softmax,
-    LinearAttention: _linear,
-    LinformerAttention: _linformer,
-    InfinityAttention: _infinity,
-    HybridAttention: _hybrid,
+def _densities(attend: Any, q: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
+    """Equations 6 and 7 of Martins et al. 2022: mu = sigmoid(w_mu . K q / sqrt d + b_mu), sigma^2 with softplus likewise."""
+    scores = torch.einsum("hnd,hmd->hnm", q, signal[..., : q.shape[2]]) / q.shape[2] ** 0.5
+    mean, variance = (torch.einsum("hnm,hm->hn", scores, attend.weight[:, at]) + attend.bias[:, at, None] for at in (0, 1))
+    return torch.sigmoid(mean), torch.log1p(torch.exp(variance))
+
+
+def _drawn(mass: Tensor, places: Tensor, within: Tensor) -> Tensor:
+    """A point for each place u: somewhere in the first bin at whose end the share of the mass so far reaches u."""
+    reached = (mass / mass.sum()).cumsum(0)
+    bins = [min(int((reached < place).sum()), len(mass) - 1) for place in places]
+    return ((torch.tensor(bins) + within) / len(mass)).sort().values
+
+
+EQUATIONS: dict[str, Callable[..., Tensor]] = {
+    "softmax": _softmax,
+    "linear": _linear,
+    "favor": _linear,
+    "linformer": _linformer,
+    "infinity": _infinity,
+    "hybrid": _hybrid,
 }

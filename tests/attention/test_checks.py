@@ -261,7 +261,9 @@ def test_a_mechanism_without_causal_form_is_refused_in_words() -> None:
         SubquadError,
         match="linformer has no causal form: it mixes positions; choose softmax, linear, favor, infinity or hybrid",
     ):
-        require_causal(attend, "linformer")
+        require_causal(attend)
+    with pytest.raises(SubquadError, match="linformer has no causal form"):
+        require_causal(Linformer())
 
 
 def test_a_file_with_an_unknown_kind_is_refused() -> None:

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from subquad.attention import MECHANISMS
-from tests.attention.cases import CASES, CAUSAL, HEAD_DIM, HEADS, build, equation, gradients, inputs
+from subquad.attention import MECHANISMS, Mechanism
+from tests.attention.cases import CASES, CAUSAL, HEAD_DIM, HEADS, build, equation, gradients, has_causal, inputs
 
 every = pytest.mark.parametrize("name", CASES)
 every_causal = pytest.mark.parametrize("name", CAUSAL)
@@ -34,7 +34,7 @@ def some_keep(batch: int, keys: int) -> Tensor:
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_its_equation(name: str, queries: int, keys: int, padded: bool) -> None:
     attend = build(name)
-    if keys > getattr(CASES[name], "max_length", keys):
+    if keys > (CASES[name].traits.max_length or keys):
         pytest.skip("longer than this variant's max_length")
     q, k, v = inputs(queries, keys)
     keep = some_keep(2, keys) if padded else None
@@ -198,7 +198,7 @@ def test_finite_for_loud_input(name: str, dtype: torch.dtype, scale: float) -> N
     attend = build(name, torch.float32)
     q, k, v = (x.clamp(-1e3, 1e3).detach().requires_grad_() for x in inputs(133, dtype=dtype, scale=scale))
     forms: list[Any] = [lambda: attend(q, k, v)]
-    if name in CAUSAL:
+    if has_causal(name):
         forms.append(lambda: attend.causal(q, k, v)[0])
     for form in forms:
         mixed = form()
@@ -254,7 +254,7 @@ def test_a_backward_inside_autocast_is_the_one_outside(name: str, dtype: torch.d
     q, k, _ = inputs(133, dtype=torch.float32)
     v = torch.randn(2, HEADS, 133, value_width, requires_grad=True)
     of = (q, k, v, *attend.parameters())
-    for form in [attend, *([partial(mixed_calls, attend)] if name in CAUSAL else [])]:
+    for form in [attend, *([partial(mixed_calls, attend)] if has_causal(name) else [])]:
         for keep in (None, some_keep(2, 133)):
             with torch.autocast("cpu", dtype):
                 inside = gradients(form(q, k, v, keep=keep), *of)
@@ -295,7 +295,7 @@ def test_an_empty_sequence_gives_an_empty_result(name: str) -> None:
     assert attend(q, k, v).count_nonzero() == 0
     q, k, v = inputs(9, batch=0)
     assert attend(q, k, v).shape == (0, HEADS, 9, HEAD_DIM)
-    if name in CAUSAL:
+    if has_causal(name):
         q, k, v = inputs(9)
         state = attend.causal(q, k, v)[1]
         empty = [x[:, :, :0] for x in (q, k, v)]
@@ -321,7 +321,7 @@ def test_no_sequences_give_none(name: str, length: int) -> None:
 @every
 def test_the_matrix_of_an_empty_sequence_is_empty(name: str) -> None:
     attend = build(name)
-    if not hasattr(attend, "weights"):
+    if not CASES[name].traits.has_weights:
         pytest.skip("it has no matrix")
     for causal in (False, True):
         assert attend.weights(*inputs(0)[:2], causal=causal).shape == (2, HEADS, 0, 0)
@@ -388,7 +388,7 @@ def test_exports_for_any_length(name: str, form: str) -> None:
     if name.startswith("softmax"):
         unit = 1
     arguments = tuple(x.detach() for x in inputs(1 if form == "step" else 6 * unit))
-    units = torch.export.Dim("units", min=2, max=(getattr(CASES[name], "max_length", 4096) - 1) // unit)
+    units = torch.export.Dim("units", min=2, max=((CASES[name].traits.max_length or 4096) - 1) // unit)
     one_length = form == "step" or name.startswith("infinity")  # which goes through as many segments as were exported
     length: Any = {} if one_length else {2: unit * units if unit > 1 else units}
     state = of_state = None
@@ -423,6 +423,37 @@ def test_the_generator_decides(name: str) -> None:
     assert_close(build(name)(q, k, v), build(name)(q, k, v), rtol=0, atol=0)
 
 
+SEEDED = ("favor", "linear-random", "linear-learned-wide", "hybrid-random", "hybrid-learned-projections", "infinity")
+"""Beginnings of the names of mechanisms that draw random numbers when they are built, linformers with weights aside."""
+
+
+@every
+def test_a_second_seed_gives_something_else_where_anything_is_drawn(name: str) -> None:
+    first, second = (
+        CASES[name].build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)
+    )
+    same = [torch.equal(part, second.state_dict()[key]) for key, part in first.state_dict().items()]
+    is_drawn = name.startswith(SEEDED) or (name.startswith("linformer") and name != "linformer-mean")
+    assert all(same) != is_drawn
+    if is_drawn and (not name.startswith("infinity") or CASES[name].sticky):
+        q, k, v = inputs(157, dtype=torch.float32)
+        assert not torch.equal(first(q, k, v), second(q, k, v))
+
+
+@every
+def test_what_a_mechanism_declares_is_what_it_does(name: str) -> None:
+    """Traits say without building what the built module has."""
+    attend, traits = build(name), CASES[name].traits
+    assert attend.options == CASES[name]
+    assert traits.causal == all(hasattr(attend, form) for form in ("causal", "step"))
+    assert traits.has_weights == hasattr(attend, "weights")
+    assert traits.has_gain == (hasattr(attend, "log_gain") and attend.feature_map.feature_count(HEAD_DIM) > 0)
+    assert traits.redraws == (type(attend).redraw is not Mechanism.redraw)
+    if traits.causal:
+        sizes = {sum(part.numel() for part in attend.causal(*inputs(length))[1]) for length in (5, 64, 157)}
+        assert traits.constant_state == (len(sizes) == 1)
+
+
 @every
 def test_split_heads_need_not_be_contiguous(name: str) -> None:
     """As they come from a projection: positions before heads in memory."""
@@ -432,5 +463,5 @@ def test_split_heads_need_not_be_contiguous(name: str) -> None:
     mixed, wanted = attend(*strided), attend(q, k, v)
     assert_close(mixed, wanted, rtol=1e-12, atol=1e-12)
     assert_close(gradients(mixed, *strided), gradients(wanted, q, k, v), rtol=1e-10, atol=1e-10)
-    if name in CAUSAL:
+    if has_causal(name):
         assert_close(attend.causal(*strided)[0], attend.causal(q, k, v)[0], rtol=1e-9, atol=1e-9)

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from subquad import Elu, Hybrid, Learned, Random, Softmax, SubquadError
 from subquad.attention.hybrid import HybridAttention
-from subquad.ops import hybrid
+from subquad.ops.hybrid import mixing
 from tests.attention.cases import HEAD_DIM, HEADS, inputs
 
 
@@ -59,7 +59,7 @@ def test_a_few_blocks_at_a_time_are_all_at_once(
     q, k, v = inputs(117)
     keep = torch.rand(2, 117, generator=torch.Generator().manual_seed(3)) > 0.3 if padded else None
     wanted, (causal, state) = attend(q, k, v, keep=keep), attend.causal(q, k, v, keep=keep)
-    monkeypatch.setattr(hybrid, "WORKING_SET", blocks * 2 * HEADS * 3 * 8 * 8)
+    monkeypatch.setattr(mixing, "WORKING_SET", blocks * 2 * HEADS * 3 * 8 * 8)
     with torch.no_grad():
         assert_close(attend(q, k, v, keep=keep), wanted)
         found, after = attend.causal(q, k, v, keep=keep)

@@ -20,7 +20,7 @@ from subquad import (
     TokenEmbedding,
 )
 from subquad.attention import MECHANISMS
-from subquad.attention.looking import attention_matrix, rank_bound, watched
+from subquad.attention.looking import attention_matrix, watched
 from subquad.attention.softmax import SoftmaxAttention
 from subquad.models import MultiheadAttention
 
@@ -101,7 +101,7 @@ def test_a_failure_leaves_mechanisms_as_they_were() -> None:
 )
 def test_no_matrix_has_a_higher_rank_than_its_mechanism_can_have(options: Softmax, rank: int | None) -> None:
     attend = options.build(heads=2, head_dim=6).double()
-    bound = rank_bound(attend)
+    bound = options.rank_bound(6)
     assert (None if bound is None else bound.rank) == rank
     q, k, _ = drawn(n=40)
     found = torch.linalg.matrix_rank(attention_matrix(attend, q, k))

@@ -8,7 +8,7 @@ import torch
 
 from subquad import Favor, Hybrid, Infinity, Learned, Linear, Linformer, Softmax
 from subquad.conversion.sight import EVERYTHING, NOTHING, STRETCH, USUAL_REACH, Sight, change, far_tokens, sight_of
-from subquad.ops import reference
+from subquad.ops.hybrid import reference
 from subquad.tasks.mlm.masking import MaskedBatch
 
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from subquad.ops import causal, linear
 from subquad.ops.autocast import product
-from subquad.ops.sums import empty_state
+from subquad.ops.linear import empty_state, parallel
 from tests.ops.test_forms import every_map, setup
 
 SHAPES = [
@@ -47,7 +46,7 @@ def test_parallel_forms_are_precise_inside_autocast(name: str) -> None:
 
     def run() -> Tensor:
         state = empty_state(k, v, sides[1])
-        return linear.attend_parallel(q, k, v, *sides) + causal.attend_parallel(q, k, v, *sides, state)[0]
+        return parallel.attend(q, k, v, sides) + parallel.attend_causal(q, k, v, sides, state)[0]
 
     of = (q, k, v, *phi.parameters())
     wanted, mixed = torch.autograd.grad(run().sum(), of), run()

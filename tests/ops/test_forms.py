@@ -11,8 +11,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from subquad.feature_maps import FEATURE_MAPS, FeatureMap, Kernel, Random
-from subquad.ops import causal, chunks, linear, scratch
-from subquad.ops.sums import block_length, empty_state
+from subquad.ops import linear, scratch
+from subquad.ops.autocast import prefers_parallel
+from subquad.ops.linear import chunks, empty_state, parallel
+from subquad.ops.linear.blocks import runs_of
+from subquad.ops.linear.sums import block_length
 
 KERNELS: list[Kernel] = ["positive", "hyperbolic", "trigonometric", "relu"]
 MAPS: dict[str, Any] = {name: options() for name, options in FEATURE_MAPS.items()} | {
@@ -33,8 +36,8 @@ def setup(name: str, length: int, scale: float = 1.0) -> tuple[FeatureMap, list[
 def test_blocks_equal_parallel(name: str) -> None:
     phi, (q, k, v) = setup(name, 700)
     keep = torch.rand(2, 700) > 0.2
-    one = linear.attend_in_blocks(q, k, v, *phi.sides(), keep)
-    other = linear.attend_parallel(q, k, v, *phi.sides(), keep)
+    one = linear.attend_in_blocks(q, k, v, phi.sides(), keep)
+    other = parallel.attend(q, k, v, phi.sides(), keep)
     assert_close(one, other, rtol=1e-9, atol=1e-9)
     of = (q, k, v, *phi.parameters())
     assert_close(torch.autograd.grad(one.sum(), of), torch.autograd.grad(other.sum(), of), rtol=1e-8, atol=1e-8)
@@ -47,11 +50,11 @@ def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float) 
     sides, start = phi.sides(), empty_state(k, v, phi.sides()[1])
     parts = [[x[:, :, :333] for x in (q, k, v)], [x[:, :, 333:] for x in (q, k, v)]]
     results = []
-    forms: list[Any] = [chunks.attend_in_chunks, causal.attend_parallel]
+    forms: list[Any] = [linear.attend_in_chunks, parallel.attend_causal]
     for first in forms:
         for second in forms:
-            begun, state = first(*parts[0], *sides, start)
-            ended, last = second(*parts[1], *sides, state)
+            begun, state = first(*parts[0], sides, start)
+            ended, last = second(*parts[1], sides, state)
             results.append((torch.cat([begun, ended], dim=2), *last[:2]))
     tight = 1e-6 if name == "trigonometric" else 1e-9  # its denominators come close to zero
     for result in results[1:]:
@@ -67,15 +70,15 @@ def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float) 
 def test_states_between_saved_ones_are_found_again(name: str, given: bool) -> None:
     """Long enough for several runs of several blocks, with padding, from a state or from none."""
     phi, (q, k, v) = setup(name, 1700)
-    runs = chunks._runs(q, v, phi.feature_count(5))
+    runs = runs_of(q, v, phi.feature_count(5))
     assert len(runs) > 1
     assert min(map(len, runs)) > 1
     keep = torch.rand(2, 1700, generator=torch.Generator().manual_seed(1)) > 0.2
     start = empty_state(k, v, phi)
     if given:
-        start = causal.attend_parallel(2 * v, k.flip(2), q, *phi.sides(), start)[1]
-    one, _ = chunks.attend_in_chunks(q, k, v, *phi.sides(), start if given else None, keep)
-    other, _ = causal.attend_parallel(q, k, v, *phi.sides(), start, keep)
+        start = parallel.attend_causal(2 * v, k.flip(2), q, phi.sides(), start)[1]
+    one, _ = chunks.attend_in_chunks(q, k, v, phi.sides(), start if given else None, keep)
+    other, _ = parallel.attend_causal(q, k, v, phi.sides(), start, keep)
     assert_close(one, other, rtol=1e-9, atol=1e-9)
     wanted = torch.autograd.grad(other.sin().sum(), (q, k, v), retain_graph=True)
     assert_close(torch.autograd.grad(one.sin().sum(), (q, k, v)), wanted, rtol=1e-6, atol=1e-8)
@@ -87,7 +90,7 @@ def test_less_is_saved_than_fused_softmax_saves(name: str, length: int) -> None:
     """Half as much at most, beside queries, keys, values, weights and the result."""
     phi, (q, k, v) = setup(name, length)
     own = [q, k, v, *phi.parameters()]
-    ours = saved_beside(own, lambda: chunks.attend_in_chunks(q, k, v, *phi.sides())[0])
+    ours = saved_beside(own, lambda: chunks.attend_in_chunks(q, k, v, phi.sides())[0])
     assert ours <= saved_beside(own, lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)) / 2
 
 
@@ -107,10 +110,10 @@ def saved_beside(own: list[Tensor], run: Callable[[], Tensor]) -> int:
 
 def test_the_op_picks_by_device_and_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.zeros(1)
-    assert not linear.prefers_parallel(cpu)
-    assert linear.prefers_parallel(cpu.to("meta"))
+    assert not prefers_parallel(cpu)
+    assert prefers_parallel(cpu.to("meta"))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert linear.prefers_parallel(cpu)
+    assert prefers_parallel(cpu)
 
 
 def test_results_do_not_live_in_the_scratch_memory() -> None:
@@ -120,10 +123,10 @@ def test_results_do_not_live_in_the_scratch_memory() -> None:
     whole: Any = lambda *x: (linear.attend_in_blocks(*x),)  # noqa: E731
     chunked: Any = lambda *x: chunks.attend_in_chunks(*x, start)  # type: ignore[call-arg]  # noqa: E731
     for form in (whole, chunked):
-        mixed = form(q.detach(), k.detach(), v.detach(), *sides)
+        mixed = form(q.detach(), k.detach(), v.detach(), sides)
         flat = [mixed[0], *(mixed[1] if len(mixed) > 1 else ())]
         kept = [part.clone() for part in flat]
-        form(2 * v.detach(), 3 * q.detach(), k.detach(), *sides)
+        form(2 * v.detach(), 3 * q.detach(), k.detach(), sides)
         assert_close(flat, kept, rtol=0, atol=0)
 
 
@@ -133,8 +136,8 @@ def test_scratch_made_in_inference_mode_serves_training() -> None:
 
     def infer_then_train() -> None:
         with torch.inference_mode():
-            linear.attend_in_blocks(q, k, v, *phi.sides())
-        linear.attend_in_blocks(q, k, v, *phi.sides()).sum().backward()
+            linear.attend_in_blocks(q, k, v, phi.sides())
+        linear.attend_in_blocks(q, k, v, phi.sides()).sum().backward()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(infer_then_train).result()

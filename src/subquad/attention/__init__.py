@@ -4,13 +4,14 @@ A mechanism is called as ``attend(q, k, v, keep=keep)``. One with a causal form 
 and ``attend.step(q, k, v, state)``. See `subquad.types` for the shapes.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import torch
+from torch import nn
 
+from subquad.attention.base import LossTerm, Mechanism
 from subquad.attention.favor import Favor, FavorAttention
-from subquad.attention.hybrid import Hybrid, HybridAttention, HybridState
+from subquad.attention.hybrid import Hybrid, HybridAttention
 from subquad.attention.infinity import Infinity, InfinityAttention, InfinityState
 from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
@@ -18,8 +19,9 @@ from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
 from subquad.checking import read_kind
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
-from subquad.ops.sums import LinearState
-from subquad.types import Attention, AttentionOptions, CausalAttention, MechanismSize
+from subquad.ops.hybrid import HybridState
+from subquad.ops.linear import LinearState
+from subquad.types import AttentionOptions, CausalAttention, MechanismSize, Traits
 
 MECHANISMS: dict[str, type[AttentionOptions]] = {
     "softmax": Softmax,
@@ -42,42 +44,47 @@ def options_from(values: object, where: str = "the attention") -> AttentionOptio
     return options
 
 
-def layer_builder(
-    options: AttentionOptions, *, heads: int, head_dim: int, generator: torch.Generator | None = None
-) -> Callable[[], torch.nn.Module]:
-    """Gives a mechanism for one layer of a stack after the other. Layers that share a projection hold the same one."""
-    build: Callable[..., torch.nn.Module] = partial(options.build, heads=heads, head_dim=head_dim, generator=generator)
-    if isinstance(options, Linformer) and options.sharing == "layerwise":
-        return partial(build, projection=options.build_projection(heads=heads, head_dim=head_dim, generator=generator))
-    return build
-
-
 def built(
-    attention: AttentionOptions | torch.nn.Module, *, heads: int, head_dim: int, generator: torch.Generator | None = None
-) -> torch.nn.Module:
+    attention: AttentionOptions | nn.Module, *, heads: int, head_dim: int, generator: torch.Generator | None = None
+) -> nn.Module:
     """A mechanism: built from its options, or as it is where it is built already."""
-    if isinstance(attention, torch.nn.Module):
+    if isinstance(attention, nn.Module):
         return attention
     return attention.build(heads=heads, head_dim=head_dim, generator=generator)
 
 
 def layers_size(options: AttentionOptions, *, heads: int, head_dim: int, layers: int) -> MechanismSize:
-    """The mechanisms of so many layers of a stack together, as `layer_builder` gives them."""
+    """The mechanisms of so many layers of a stack together, as `AttentionOptions.layer_builder` gives them."""
     size = options.size(heads=heads, head_dim=head_dim)
-    copies = 1 if isinstance(options, Linformer) and options.sharing == "layerwise" else layers
+    copies = 1 if options.traits.shares_layers else layers
     return MechanismSize(copies * size.numbers, size.state, copies * size.derived)
 
 
-def require_causal(attend: Attention, name: str) -> CausalAttention:
-    """The mechanism, if it has a causal form; the refusal in words, if not."""
-    if isinstance(attend, CausalAttention):
-        return attend
-    causal = [other for other, options in MECHANISMS.items() if _has_causal(options)]
+def traits_of(attend: nn.Module) -> Traits | None:
+    """The traits of a built mechanism; None for another module, which declares nothing."""
+    return attend.options.traits if isinstance(attend, Mechanism) else None
+
+
+def require_causal(attention: AttentionOptions | nn.Module) -> None:
+    """Refuses a mechanism without a causal form, in words that name those with one. Takes options or a built mechanism."""
+    if isinstance(attention, nn.Module) and not isinstance(attention, Mechanism):
+        has_causal, name = isinstance(attention, CausalAttention), type(attention).__name__
+    else:
+        options = attention.options if isinstance(attention, Mechanism) else attention
+        has_causal, name = options.traits.causal, options.kind
+    if has_causal:
+        return
+    causal = [other for other, known in MECHANISMS.items() if known().traits.causal]
     raise SubquadError(f"{name} has no causal form: it mixes positions; choose {', '.join(causal[:-1])} or {causal[-1]}")
 
 
-def _has_causal(options: type[AttentionOptions]) -> bool:
-    return isinstance(options().build(heads=1, head_dim=2), CausalAttention)
+def require_length(options: AttentionOptions, length: int) -> None:
+    """Refuses sequences that are longer than a mechanism with these options takes."""
+    longest = options.traits.max_length
+    if longest is not None and length > longest:
+        raise SubquadError(
+            f"{options.kind} takes at most {longest} positions, but there are {length}: give a larger max_length"
+        )
 
 
 __all__ = [
@@ -95,12 +102,15 @@ __all__ = [
     "LinearState",
     "Linformer",
     "LinformerAttention",
+    "LossTerm",
+    "Mechanism",
     "Softmax",
     "SoftmaxAttention",
     "SoftmaxState",
     "built",
-    "layer_builder",
     "layers_size",
     "options_from",
     "require_causal",
+    "require_length",
+    "traits_of",
 ]

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from subquad.errors import NotFiniteError, SubquadError
-from subquad.ops.autocast import needs_gradient
-from subquad.ops.sums import precise
+from subquad.ops.autocast import needs_gradient, precise
 
 State = TypeVar("State", bound=tuple[Tensor, ...])
 

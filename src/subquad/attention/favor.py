@@ -1,46 +1,49 @@
 """FAVOR+ (Choromanski et al. 2021, *Rethinking Attention with Performers*): linear attention with random features."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 
-from subquad.attention.linear import LinearAttention
-from subquad.checking import Checked, Count, NonNegative
+from subquad.attention.linear import LinearAttention, feature_rank
 from subquad.errors import SubquadError
-from subquad.feature_maps import Kernel, Projections, Random, RandomMap
-from subquad.ops.projections import Norms, Projection
-from subquad.types import MechanismSize, Traits
+from subquad.feature_maps import Random, RandomFeatures, RandomMap
+from subquad.types import AttentionOptions, MechanismSize, RankBound, Traits
 
 
 @dataclass(frozen=True)
-class Favor(Checked):
+class Favor(RandomFeatures, AttentionOptions):
     """An unbiased estimate of softmax attention, in linear time. The error of a weight falls with the number of features."""
 
-    features: Count = 256  # the length of phi(x): what is paid for
-    kernel: Kernel = "positive"  # hyperbolic and trigonometric take two features for each direction; relu is no softmax
-    projection: Projection = "orthogonal"
-    norms: Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(head_dim) long
-    per_head: bool = False  # whether every head draws its own directions
-    relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
-    projections: Projections = "fixed"  # calibrated: to the data, by `subquad convert`; learned: and trained from there
     kind: str = field(default="favor", init=False)
 
     @property
     def traits(self) -> Traits:
-        price = "its weights are softmax's with a random error, less with more features, more with large queries and keys"
-        return Traits(False, "L m d", "m d", price)
+        return Traits(
+            exact=False,
+            time="L m d",
+            space="m d",
+            gives_up="its weights are softmax's with a random error, less with more features, more with large queries and "
+            "keys",
+            has_weights=True,
+            starting_gain=self.feature_map.starting_gain,
+            redraws=True,
+            calibrates=self.feature_map.calibrates,
+        )
 
     @property
     def feature_map(self) -> Random:
-        """The options of its features."""
-        drawn = self.features, self.kernel, self.projection, self.norms, self.per_head, self.relu_offset, self.projections
-        return Random(*drawn)
+        """The options of its feature map, which has the same fields."""
+        return Random(**{shared.name: getattr(self, shared.name) for shared in fields(RandomFeatures)})
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return self.feature_map.size(heads=heads, head_dim=head_dim)
 
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "FavorAttention":
-        return FavorAttention(self.feature_map.build(heads=heads, head_dim=head_dim, generator=generator), heads, head_dim)
+        feature_map = self.feature_map.build(heads=heads, head_dim=head_dim, generator=generator)
+        return FavorAttention(self, feature_map, heads, head_dim)
+
+    def rank_bound(self, head_dim: int) -> RankBound:
+        return feature_rank(self.feature_map, head_dim)
 
 
 class FavorAttention(LinearAttention):
@@ -49,7 +52,7 @@ class FavorAttention(LinearAttention):
     feature_map: RandomMap
 
     def redraw(self, generator: torch.Generator) -> None:
-        """New directions, for a training loop that asks for them. Generators of one seed agree on every process."""
+        """Draws new directions. Generators of one seed agree on every process."""
         if not self.training:
             raise SubquadError("favor does not redraw in eval mode, where its directions stay: call .train() first")
         if self.feature_map.options.projections == "learned":

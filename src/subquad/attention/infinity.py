@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from subquad.attention.base import LossTerm, Mechanism
 from subquad.attention.checks import (
     COUNTS,
     Part,
@@ -26,20 +27,19 @@ from subquad.attention.checks import (
     reusable,
     sums_like,
 )
-from subquad.checking import Checked, Count, InnerShare, NonNegative, Positive, PositiveShare, Whole
+from subquad.checking import Count, InnerShare, NonNegative, Positive, PositiveShare, Whole
 from subquad.errors import SubquadError
 from subquad.ops import exact, memory
-from subquad.ops.autocast import product, without_autocast
+from subquad.ops.autocast import precise, product, without_autocast
 from subquad.ops.packing import Packed, Segment, join, pack, pick, put, real, segments, unpack
-from subquad.ops.sums import precise
-from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, Window
 
 WIDEST = 0.5
 """The width of a query's density at the start where there is one head; several share the memory."""
 
 
 @dataclass(frozen=True)
-class Infinity(Checked):
+class Infinity(AttentionOptions):
     """Exact attention within a segment and a memory of fixed size of all before it. A stream of any length is a state."""
 
     segment: Count = 512  # positions that see each other exactly
@@ -59,8 +59,16 @@ class Infinity(Checked):
 
     @property
     def traits(self) -> Traits:
-        price = "what is older than a segment is seen through a signal of fixed resolution, at one stretch for each head"
-        return Traits(False, "L (S + N) d", "S d + N d", price)
+        return Traits(
+            exact=False,
+            time="L (S + N) d",
+            space="S d + N d",
+            gives_up="what is older than a segment is seen through a signal of fixed resolution, at one stretch for each "
+            "head",
+            window=Window(self.segment, before=int(self.previous)),
+            aligned=True,
+            adds_to_loss=self.divergence > 0,
+        )
 
     def check(self) -> None:
         if not self.widths:
@@ -104,21 +112,22 @@ class InfinityState(NamedTuple):
         return Memory(self.signal, self.histogram, self.written)
 
 
-class Divergence(nn.Module):
-    """A term of the loss. Training adds what every module with a `weight_in_loss` gives while the model runs."""
+class Divergence(LossTerm):
+    """The divergence of the queries' densities from densities of the same mean and of width `prior_width`."""
 
     def __init__(self, weight_in_loss: float, prior_width: float) -> None:
-        super().__init__()
-        self.weight_in_loss, self.prior_width = weight_in_loss, prior_width
+        super().__init__(weight_in_loss)
+        self.prior_width = prior_width
 
     def forward(self, variance: Tensor) -> Tensor:
         """The mean over queries and heads."""
         return memory.divergence(variance, self.prior_width).mean()
 
 
-class InfinityAttention(nn.Module):
+class InfinityAttention(Mechanism):
     """softmax(q k^T / sqrt d) v in the segment, plus E[v(t)] for t ~ N(mu(q), sigma^2(q)) over the memory."""
 
+    options: Infinity
     places: Tensor
     within: Tensor
     basis_centres: Tensor
@@ -129,8 +138,7 @@ class InfinityAttention(nn.Module):
     past: Tensor
 
     def __init__(self, options: Infinity, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
-        super().__init__()
-        self.options, self.heads, self.head_dim = options, heads, head_dim
+        super().__init__(options, heads, head_dim)
         # equations 6 and 7: what K q / sqrt d is multiplied by and shifted by, for mu and for sigma^2
         self.weight = nn.Parameter(torch.zeros(heads, 2, options.basis))
         self.bias = nn.Parameter(torch.zeros(heads, 2))

@@ -3,18 +3,18 @@
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from subquad.attention.base import Mechanism
 from subquad.attention.checks import Part, as_state, check_inputs, check_result, check_state, reusable, sums_like
-from subquad.checking import Checked
 from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
-from subquad.ops import causal, linear, reference
-from subquad.ops.sums import LinearState
-from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
+from subquad.ops import linear
+from subquad.ops.linear import LinearState, reference
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values
 
 
 @dataclass(frozen=True)
-class Linear(Checked):
+class Linear(AttentionOptions):
     """Time and memory grow with the length, a decoder's state not at all. A kernel of its own, not an approximation."""
 
     feature_map: FeatureMapOptions = field(default_factory=Elu)
@@ -22,36 +22,54 @@ class Linear(Checked):
 
     @property
     def traits(self) -> Traits:
-        price = (
-            "it weighs keys in a way of its own, so a model is to be trained with it or converted to it, not just switched"
+        return Traits(
+            exact=False,
+            time="L m d",
+            space="m d",
+            gives_up="it weighs keys in a way of its own, so a model is to be trained with it or converted to it, not just "
+            "switched",
+            has_weights=True,
+            starting_gain=self.feature_map.starting_gain,
+            calibrates=self.feature_map.calibrates,
         )
-        return Traits(False, "L m d", "m d", price)
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return self.feature_map.size(heads=heads, head_dim=head_dim)
 
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "LinearAttention":
-        return LinearAttention(self.feature_map.build(heads=heads, head_dim=head_dim, generator=generator), heads, head_dim)
+        feature_map = self.feature_map.build(heads=heads, head_dim=head_dim, generator=generator)
+        return LinearAttention(self, feature_map, heads, head_dim)
+
+    def rank_bound(self, head_dim: int) -> RankBound:
+        return feature_rank(self.feature_map, head_dim)
 
 
-class LinearAttention(nn.Module):
+def feature_rank(feature_map: FeatureMapOptions, head_dim: int) -> RankBound:
+    """The bound of linear attention: phi(q) phi(k)^T is a product through m features, so its rank is at most m."""
+    features = feature_map.feature_count(head_dim)
+    return RankBound(features, f"{features} features")
+
+
+class LinearAttention(Mechanism):
     """phi(q) (phi(k)^T v) over phi(q) (phi(k)^T 1)."""
 
-    def __init__(self, feature_map: FeatureMap, heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.feature_map, self.heads, self.head_dim = feature_map, heads, head_dim
-        self.starting_gain = feature_map.starting_gain
+    def __init__(self, options: AttentionOptions, feature_map: FeatureMap, heads: int, head_dim: int) -> None:
+        super().__init__(options, heads, head_dim)
+        self.feature_map = feature_map
+
+    def calibrate(self, q_mean: Tensor, k_mean: Tensor, q_cov: Tensor, k_cov: Tensor) -> None:
+        self.feature_map.calibrate(q_mean, k_mean, q_cov, k_cov)
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
-        return check_result(linear.attend(q, k, v, *self.feature_map.sides(), keep), q, k, v)
+        return check_result(linear.attend(q, k, v, self.feature_map.sides(), keep), q, k, v)
 
     def causal(
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, LinearState]:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
         before = self._checked(state, v)
-        mixed, after = causal.attend(q, k, v, *self.feature_map.sides(), before, keep)
+        mixed, after = linear.attend_causal(q, k, v, self.feature_map.sides(), before, keep)
         return check_result(mixed, q, k, v, state=before), after
 
     def step(
@@ -63,7 +81,7 @@ class LinearAttention(nn.Module):
         before = reusable(self, before, q, k, v) if reuse else before
         if q.shape[2] != 1:
             return self.causal(q, k, v, before)
-        mixed, after = causal.step(q, k, v, *self.feature_map.sides(), before, reuse)
+        mixed, after = linear.step(q, k, v, self.feature_map.sides(), before, reuse)
         return check_result(mixed, q, k, v, state=before), after
 
     def weights(
@@ -73,7 +91,7 @@ class LinearAttention(nn.Module):
         check_inputs(q, k, k, keep, heads=self.heads, head_dim=self.head_dim, causal=causal)
         phi_q, phi_k = self.feature_map.sides()
         some = q if places is None else q[:, :, places]
-        return reference.linear_weights(phi_q(some), phi_k(k), keep, causal, places)
+        return reference.weights(phi_q(some), phi_k(k), keep, causal, places)
 
     def _checked(self, state: LinearState | None, v: Tensor) -> LinearState | None:
         if state is None:

@@ -1,26 +1,29 @@
 """Linformer (Wang et al. 2020): softmax attention over k slots, into which the keys and values are projected."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from subquad.attention.base import Mechanism
 from subquad.attention.checks import check_inputs, check_result
-from subquad.checking import Checked, Count
+from subquad.checking import Count
 from subquad.errors import SubquadError
 from subquad.ops import exact
-from subquad.ops.autocast import product, without_autocast
-from subquad.ops.sums import precise
-from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
+from subquad.ops.autocast import precise, product, without_autocast
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values
 
 Method = Literal["learned", "mean", "convolution"]
 Sharing = Literal["none", "heads", "keys-values", "layerwise"]
+_NO_MATRIX = "linformer by convolution has no attention matrix: its slots mix the coordinates of values"
 
 
 @dataclass(frozen=True)
-class Linformer(Checked):
+class Linformer(AttentionOptions):
     """Exact attention over a summary of `k` slots, in linear time. Bidirectional only: a slot mixes positions."""
 
     k: Count = 256  # slots; a layer may have a number of its own
@@ -33,8 +36,18 @@ class Linformer(Checked):
 
     @property
     def traits(self) -> Traits:
-        price = "it sees k mixtures of positions, has no causal form, and takes no sequence longer than it was built for"
-        return Traits(False, "L k d", "L k", price)
+        return Traits(
+            exact=False,
+            time="L k d",
+            space="L k",
+            gives_up="it sees k mixtures of positions, has no causal form, and takes no sequence longer than it was built "
+            "for",
+            causal=False,
+            constant_state=False,
+            max_length=None if self.method == "mean" else self.max_length,
+            no_matrix=_NO_MATRIX if self.method == "convolution" else None,
+            shares_layers=self.sharing == "layerwise",
+        )
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         groups, sets = self.groups(heads)
@@ -59,21 +72,38 @@ class Linformer(Checked):
         generator: torch.Generator | None = None,
         projection: "SlotProjection | None" = None,
     ) -> "LinformerAttention":
-        """Layers that are given the same `projection` share it: see `layer_builder`."""
-        own = projection or self.build_projection(heads=heads, head_dim=head_dim, generator=generator)
-        return LinformerAttention(own, heads, head_dim)
+        """The mechanism with a projection of its own, or with the `projection` that layers share."""
+        projection = projection or self.build_projection(heads=heads, head_dim=head_dim, generator=generator)
+        return LinformerAttention(self, projection, heads, head_dim)
+
+    def layer_builder(
+        self, *, heads: int, head_dim: int, generator: torch.Generator | None = None
+    ) -> Callable[[], nn.Module]:
+        if self.sharing != "layerwise":
+            return super().layer_builder(heads=heads, head_dim=head_dim, generator=generator)
+        projection = self.build_projection(heads=heads, head_dim=head_dim, generator=generator)
+        return partial(self.build, heads=heads, head_dim=head_dim, projection=projection)
 
     def build_projection(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "SlotProjection":
         """A projection for one layer, or for several to hold."""
         return _METHODS[self.method](self, heads, head_dim, generator)
 
+    def rank_bound(self, head_dim: int) -> RankBound:
+        """softmax(q (E k)^T) F is a product through k slots, so its rank is at most k."""
+        return RankBound(self.k, f"{self.k} slots")
 
-class LinformerAttention(nn.Module):
+    def for_length(self, length: int) -> "Linformer":
+        return replace(self, max_length=length)
+
+
+class LinformerAttention(Mechanism):
     """softmax(q (E k)^T / sqrt d) F v."""
 
-    def __init__(self, projection: "SlotProjection", heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.projection, self.heads, self.head_dim = projection, heads, head_dim
+    options: Linformer
+
+    def __init__(self, options: Linformer, projection: "SlotProjection", heads: int, head_dim: int) -> None:
+        super().__init__(options, heads, head_dim)
+        self.projection = projection
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)

@@ -1,4 +1,4 @@
-"""Looking at what mechanisms do inside a model: the attention matrix of each layer, and the rank that one can have."""
+"""Looking at what mechanisms do inside a model: the attention matrix of each layer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,8 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.attention.linear import LinearAttention
-from subquad.attention.linformer import ConvolutionSlots, LinformerAttention
 from subquad.errors import SubquadError
 from subquad.types import Keep, Keys, Queries, Values
 
@@ -36,13 +34,14 @@ def attention_matrix(
 ) -> Float[Tensor, "b h n s"]:
     """A, with attend(q, k, v) = A v for any values.
 
-    Where a mechanism has no `weights`, its answer to the identity as values is A: every mechanism here is linear in them.
+    Where a mechanism has no `weights`, its answer to the identity as values is A.
     """
-    if hasattr(attend, "weights"):
+    traits = attend.options.traits
+    if traits.has_weights:
         weights: Tensor = attend.weights(q, k, keep=keep, causal=causal)
         return weights
-    if isinstance(attend, LinformerAttention) and isinstance(attend.projection, ConvolutionSlots):
-        raise SubquadError("linformer by convolution has no attention matrix: its slots mix the coordinates of values")
+    if traits.no_matrix is not None:
+        raise SubquadError(traits.no_matrix)
     b, h, s, _ = k.shape
     values = torch.eye(s, dtype=k.dtype, device=k.device).expand(b, h, s, s).contiguous()
     mixed: Tensor = attend.causal(q, k, values, keep=keep)[0] if causal else attend(q, k, values, keep=keep)
@@ -78,24 +77,3 @@ def watched(mechanisms: Sequence[nn.Module]) -> Iterator[list[Call]]:
     finally:
         for attend, name in changed:
             vars(attend).pop(name, None)
-
-
-class RankBound(NamedTuple):
-    """How many independent rows an attention matrix can have, however long the sequence."""
-
-    rank: int
-    words: str  # what sets it
-
-
-def rank_bound(attend: nn.Module) -> RankBound | None:
-    """Of the bidirectional form; None where the rank can grow with the length.
-
-    phi(q) phi(k)^T is a product through m features, softmax(q (E k)^T) F one through k slots: neither has a higher rank.
-    """
-    if isinstance(attend, LinformerAttention):
-        slots = attend.projection.options.k
-        return RankBound(slots, f"{slots} slots")
-    if isinstance(attend, LinearAttention):
-        features = attend.feature_map.feature_count(attend.head_dim)
-        return RankBound(features, f"{features} features")
-    return None

@@ -4,17 +4,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from subquad.attention.base import Mechanism
 from subquad.attention.checks import FLAGS, Part, as_state, check_inputs, check_result, check_state, held_like, reusable
-from subquad.checking import Checked
 from subquad.ops import exact, reference
-from subquad.ops.sums import precise
-from subquad.types import Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
+from subquad.ops.autocast import precise
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
 
 
 @dataclass(frozen=True)
-class Softmax(Checked):
+class Softmax(AttentionOptions):
     """Exact attention; time grows with the square of the length, a decoder's state with the length."""
 
     materialised: bool = False  # whether the attention matrix is made as the equation says, to compare with or to look at
@@ -22,9 +22,13 @@ class Softmax(Checked):
 
     @property
     def traits(self) -> Traits:
-        space = "L^2" if self.materialised else "L d"
         return Traits(
-            True, "L^2 d", space, "nothing but time: it is the exact one, and its decoding state grows with the length"
+            exact=True,
+            time="L^2 d",
+            space="L^2" if self.materialised else "L d",
+            gives_up="nothing but time: it is the exact one, and its decoding state grows with the length",
+            constant_state=False,
+            has_weights=True,
         )
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
@@ -42,12 +46,10 @@ class SoftmaxState(NamedTuple):
     keep: Tensor  # b s
 
 
-class SoftmaxAttention(nn.Module):
+class SoftmaxAttention(Mechanism):
     """softmax(q k^T / sqrt d) v."""
 
-    def __init__(self, options: Softmax, heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.options, self.heads, self.head_dim = options, heads, head_dim
+    options: Softmax
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
@@ -79,6 +81,10 @@ class SoftmaxAttention(nn.Module):
         if reuse:
             reusable(self, None if state is None else as_state(SoftmaxState, state), q, k, v)
         return self.causal(q, k, v, state)
+
+    def remember(self, k: Keys, v: Values, *, keep: Keep | None = None) -> SoftmaxState:
+        """The keys and values themselves, without any attention."""
+        return SoftmaxState(k, v, k.new_ones(k.shape[0], k.shape[2], dtype=torch.bool) if keep is None else keep)
 
     def weights(
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None

@@ -51,6 +51,12 @@ ASKED_FOR = ("infinity", "hybrid")
 """Measured only where they are named: they would take their time from all others' budget."""
 
 
+def _mechanisms_help() -> str:
+    usual = [MATERIALISED, *(name for name in MECHANISMS if name not in (BASELINE, *ASKED_FOR))]
+    others = [name for name in MECHANISMS if name in ASKED_FOR]
+    return f"Which to measure against softmax: {', '.join(usual)} (the ones unless told), {', '.join(others)}."
+
+
 @dataclass(frozen=True)
 class Compare(Checked):
     """From which length on does each attention pay on this machine, in time and in memory?
@@ -59,8 +65,7 @@ class Compare(Checked):
     kept as a folder with the rows and a page.
     """
 
-    mechanisms: tuple[Words, ...] = ()
-    """Which to measure against softmax: materialised, linear, favor, linformer (the ones unless told), infinity, hybrid."""
+    mechanisms: Annotated[tuple[Words, ...], tyro.conf.arg(help=_mechanisms_help())] = ()
     lengths: Several[Words] = ("128..16384",)
     """Numbers, and ranges that double from their start: 128..65536."""
     causal: Flag = False
@@ -144,7 +149,7 @@ def _describe_run(given: Compare, command: Sequence[str]) -> dict[str, Any]:
     options = _options(given)
     return {
         "options": options,
-        "mechanisms": {name: options_from(kept).traits._asdict() for name, kept in options["variants"].items()},
+        "mechanisms": {name: dataclasses.asdict(options_from(kept).traits) for name, kept in options["variants"].items()},
         "seed": given.seed,
         "versions": versions(),
         "machine": describe(),

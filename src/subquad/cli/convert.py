@@ -52,8 +52,9 @@ class Shared(Checked):
 
     model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A folder with a model of Hugging Face, a model's name on its hub, or a run of `subquad train mlm`."""
-    attention: Words = "learned"
-    """learned, elu, relu, taylor (linear attention with this feature map), favor, linformer, infinity, hybrid, linear."""
+    attention: Annotated[
+        Words, tyro.conf.arg(help=f"{', '.join(ATTENTIONS)}: a feature map stands for linear attention with it.")
+    ] = "learned"
     text: FilePath | None = None
     """A folder or file: *.txt, *.md, *.jsonl(.gz). Python's help topics unless told; a run keeps to its own text."""
     length: Count | None = None
@@ -136,10 +137,9 @@ def _opened(about: Mapping[str, Any]) -> Opened:
     place = f"{place_of(about)}: options"
     kept = read(Kept, about["options"], place)
     options = read(ConversionOptions, kept.conversion, f"{place}: conversion")
-    attention: Any = options_from(kept.mechanism, f"{place}: mechanism")
+    attention = options_from(kept.mechanism, f"{place}: mechanism")
     original = _original(kept, options, about["seed"])
-    if getattr(attention, "max_length", None) and attention.max_length != original.longest:
-        attention = dataclasses.replace(attention, max_length=original.longest)
+    attention = attention.for_length(original.longest)
     _require_memory(original, attention, options)
     check(original, attention, options)
     return original, attention, options

@@ -89,5 +89,7 @@ def registry(classes: Iterable[type[Any]]) -> ConstructorRegistry:
 
 
 def _comments(options: type[Any]) -> dict[str, str]:
-    """What the comments behind a class' fields say of them."""
-    return dict(re.findall(r"^    (\w+): .*  # (.*)$", inspect.getsource(options), flags=re.MULTILINE))
+    """What the comments behind a class' fields say of them, fields of base classes included."""
+    classes = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
+    found = (re.findall(r"^    (\w+): .*  # (.*)$", inspect.getsource(base), flags=re.MULTILINE) for base in classes)
+    return dict(pair for pairs in found for pair in reversed(pairs))

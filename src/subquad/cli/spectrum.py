@@ -15,7 +15,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from subquad.attention import MECHANISMS
-from subquad.attention.looking import rank_bound, watched
+from subquad.attention.looking import watched
 from subquad.capacity import require_memory
 from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed
 from subquad.cli.parsing import parse
@@ -159,7 +159,7 @@ def _run(given: Spectrum, console: Console) -> Looked:
     own = run.about["options"]["mechanism"]["kind"]
     attend = next(module.attend for module in model.modules() if isinstance(module, MultiheadAttention))
     bounds = _bounds(attend.head_dim, skip=own)
-    if (bound := rank_bound(attend)) is not None:
+    if (bound := attend.options.rank_bound(attend.head_dim)) is not None:
         bounds = {f"{own}, its own: {bound.words}": bound.rank} | bounds
     about = {"attention": own, "task": task.kind, "head_dim": attend.head_dim}
     return Looked(lambda: matrices(model), lambda: matrices(build(run.about).model), len(inputs), about, bounds)
@@ -222,7 +222,5 @@ def _enough(found: Tensor, given: Spectrum, length: int, console: Console) -> Te
 
 def _bounds(head_dim: int, skip: str = "") -> dict[str, int]:
     """The ranks that mechanisms have with the options that they come with, in heads of that size."""
-    found = {
-        name: rank_bound(options().build(heads=1, head_dim=head_dim)) for name, options in MECHANISMS.items() if name != skip
-    }
+    found = {name: options().rank_bound(head_dim) for name, options in MECHANISMS.items() if name != skip}
     return {f"{name}, {bound.words}": bound.rank for name, bound in found.items() if bound is not None}

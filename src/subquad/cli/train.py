@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -43,8 +44,7 @@ INITIAL = 100
 class Shared(Checked):
     """What every task takes."""
 
-    attention: Words = "linear"
-    """softmax, linear, favor, linformer, infinity, hybrid: its own options are listed below."""
+    attention: Annotated[Words, tyro.conf.arg(help=f"{', '.join(MECHANISMS)}: its own options are listed below.")] = "linear"
     seed: Seed = 0
     out: FilePath | None = None
     """The folder of the run: runs/TASK-ATTENTION-DATE-TIME unless told."""

@@ -5,19 +5,18 @@ is to become small (after Zhang et al. 2024, Hedgehog and LoLCATs) is the diverg
 weights, and the error of what comes out. Weights are compared for some of the queries: a row each, which costs little.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from subquad.attention import HybridAttention
+from subquad.attention import Mechanism, traits_of
 from subquad.attention.looking import Call, watched
 from subquad.conversion.convertible import Convertible
 from subquad.ops import reference
-from subquad.ops.autocast import without_autocast
-from subquad.ops.sums import precise
+from subquad.ops.autocast import precise, without_autocast
 from subquad.tasks.mlm.masking import MaskedBatch
 
 QUERIES = 128
@@ -53,7 +52,7 @@ def _match(attend: Any, call: Call, places: Int[Tensor, "r"]) -> Matched:
         wanted = exact @ call.v
     real = torch.ones_like(wanted[:, 0, :, 0]) if call.keep is None else call.keep[:, places].to(wanted.dtype)
     divergence = None
-    if hasattr(attend, "weights"):
+    if attend.options.traits.has_weights:
         own = attend.weights(call.q, call.k, keep=call.keep, causal=call.causal, places=places)
         divergence = diverge(exact, own, real)
         found = own @ call.v
@@ -149,7 +148,7 @@ class Moments:
 class Gain:
     """How much of a hybrid's weight should lie beyond its window, head by head, and how much does."""
 
-    def __init__(self, attend: HybridAttention) -> None:
+    def __init__(self, attend: Any) -> None:
         self.attend = attend
         self.wanted: list[Float[Tensor, "rows h"]] = []
         self.odds: list[Float[Tensor, "rows h"]] = []
@@ -177,7 +176,8 @@ class Gain:
 
 def calibrates(attend: nn.Module) -> bool:
     """Whether something of a mechanism can be set by what it is asked."""
-    return bool(_settings(attend)) or _has_gain(attend)
+    traits = traits_of(attend)
+    return traits is not None and (traits.calibrates or traits.has_gain)
 
 
 def calibrate(
@@ -189,9 +189,9 @@ def calibrate(
         for layer, call in listen(original, batch, layers).items():
             moments[layer].add(call)
     for layer in layers:
-        for setting in _settings(own[layer]):
-            setting(*moments[layer].means(), *moments[layer].covariances())
-    gains = {layer: Gain(attend) for layer in layers if _has_gain(attend := own[layer])}
+        if isinstance(attend := own[layer], Mechanism):
+            attend.calibrate(*moments[layer].means(), *moments[layer].covariances())
+    gains = {layer: Gain(attend) for layer in layers if (found := traits_of(attend := own[layer])) and found.has_gain}
     if gains:
         _set_gains(original, gains, batches, seed)
 
@@ -205,12 +205,3 @@ def _set_gains(original: Convertible, gains: dict[int, Gain], batches: Sequence[
             gains[layer].add(call, places.to(call.q.device))
     for gain in gains.values():
         gain.attend.log_gain.copy_(gain.solve())
-
-
-def _settings(attend: nn.Module) -> list[Callable[..., None]]:
-    """What is set by the means and covariances of queries and keys."""
-    return [module.calibrate for module in attend.modules() if hasattr(module, "calibrate")]  # type: ignore[misc]
-
-
-def _has_gain(attend: nn.Module) -> TypeGuard[HybridAttention]:
-    return isinstance(attend, HybridAttention) and attend.feature_map.feature_count(attend.head_dim) > 0

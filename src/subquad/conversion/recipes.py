@@ -1,10 +1,8 @@
 """What is trained beside the conversion, so that its worth can be told, and the phases of each."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from subquad.attention import Hybrid
 from subquad.conversion.convertible import Goal
 from subquad.types import AttentionOptions
 
@@ -47,17 +45,11 @@ def recipes(attention: AttentionOptions, goal: Goal, *, controls: bool) -> list[
     found = [Recipe(CONVERSION, attention, is_matched=True)]
     if controls:
         found.append(Recipe(PLAIN, attention))
-        if isinstance(attention, Hybrid):
-            found.append(Recipe(WINDOW, window_alone(attention)))
+        if (window_alone := attention.without_far_keys()) is not None:
+            found.append(Recipe(WINDOW, window_alone))
         if goal == "task":
             found.append(Recipe(EXACT, None))
     return found
-
-
-def window_alone(attention: Hybrid) -> Hybrid:
-    """A hybrid without what is beyond its window."""
-    nothing: Any = "none"
-    return replace(attention, rest=nothing)
 
 
 def phases(given: Sequence[Recipe], *, calibrates: bool, matches: bool, chooses: bool) -> list[Phase]:

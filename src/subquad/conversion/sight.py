@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from subquad.attention import Hybrid, Infinity, Softmax
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.types import AttentionOptions
 
@@ -47,11 +46,10 @@ EVERYTHING, NOTHING = Sight(math.inf), Sight(0)
 
 def sight_of(attention: AttentionOptions | None) -> Sight:
     """What a mechanism weighs exactly. None stands for a layer that keeps its exact attention."""
-    if isinstance(attention, Hybrid):
-        return Sight(attention.block, before=1, after=1)
-    if isinstance(attention, Infinity):
-        return Sight(attention.segment, before=int(attention.previous))
-    return EVERYTHING if attention is None or isinstance(attention, Softmax) else NOTHING
+    if attention is None or attention.traits.exact:
+        return EVERYTHING
+    window = attention.traits.window
+    return NOTHING if window is None else Sight(*window)
 
 
 def far_tokens(batch: MaskedBatch, reach: float, *, causal: bool) -> Bool[Tensor, "b n"]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention import Softmax, SoftmaxAttention
+from subquad.attention import Softmax
 from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
 from subquad.errors import SubquadError
 from subquad.files import write_whole
@@ -33,7 +33,7 @@ class Trained:
     def __init__(self, run: Run, task: Any, model: nn.Module) -> None:
         if not isinstance(task, MlmTask) or not isinstance(model, MaskedModel):
             raise SubquadError(f"{run.folder} is a run on {task.kind}: of subquad's own, only runs of mlm can be converted")
-        if not all(isinstance(module.attend, SoftmaxAttention) for module in _attentions(model)):
+        if not all(module.attend.options.traits.exact for module in _attentions(model)):
             own = run.about["options"]["mechanism"]["kind"]
             raise SubquadError(f"{run.folder} was trained with {own}: a conversion starts from softmax")
         self.run, self.task = run, task

@@ -16,7 +16,7 @@ A new map needs `forward` and `feature_count`. `pullback` comes from autograd; w
 from subquad.feature_maps.base import FeatureMap, FeatureMapOptions
 from subquad.feature_maps.learned import Learned, LearnedMap
 from subquad.feature_maps.plain import Elu, EluMap, Relu, ReluMap, Taylor, TaylorMap
-from subquad.feature_maps.random import CalibratedMap, Kernel, Projections, Random, RandomMap
+from subquad.feature_maps.random import CalibratedMap, Kernel, Projections, Random, RandomFeatures, RandomMap
 
 FEATURE_MAPS: dict[str, type[FeatureMapOptions]] = {
     "elu": Elu,
@@ -38,6 +38,7 @@ __all__ = [
     "LearnedMap",
     "Projections",
     "Random",
+    "RandomFeatures",
     "RandomMap",
     "Relu",
     "ReluMap",

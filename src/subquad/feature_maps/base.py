@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from subquad.checking import Checked
 from subquad.errors import SubquadError
-from subquad.types import FeatureFunction, Features, MechanismSize, Room
+from subquad.types import Features, Maps, MechanismSize, Scratch
 
 LOG2_E = math.log2(math.e)
 
@@ -18,9 +19,8 @@ class FeatureMap(nn.Module):
     """phi as a module."""
 
     has_exponent = False
-    starting_gain = 1.0  # of the projections to queries and keys, times what keeps their variance
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         """The features of each position by itself."""
         raise NotImplementedError
 
@@ -28,12 +28,21 @@ class FeatureMap(nn.Module):
         """The number of features of an input with d numbers."""
         raise NotImplementedError
 
-    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
+    def sides(self) -> Maps:
         """phi for queries and phi for keys: the same, unless a map says otherwise."""
-        return self, self
+        return Maps(self, self)
+
+    def calibrate(
+        self,
+        q_mean: Float[Tensor, "h d"],
+        k_mean: Float[Tensor, "h d"],
+        q_cov: Float[Tensor, "h d d"],
+        k_cov: Float[Tensor, "h d d"],
+    ) -> None:
+        """Fits the map to the means and covariances of queries and keys. Does nothing where nothing can be fitted."""
 
     def weights(self) -> Sequence[Tensor]:
-        """What is trained."""
+        """The parameters that are trained."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def pullback(
@@ -52,20 +61,30 @@ class FeatureMap(nn.Module):
             )
 
 
-@runtime_checkable
-class FeatureMapOptions(Protocol):
-    """Options of a feature map: a frozen dataclass that builds."""
+class FeatureMapOptions(Checked):
+    """Base class of the options of a feature map: frozen dataclasses that build a module."""
+
+    kind: str
+    """The feature map's name in the registry, a field with `init=False`."""
+    starting_gain: ClassVar[float] = 1.0
+    """Factor on the usual initial weights of the projections to queries and keys, with which training starts well."""
 
     @property
-    def kind(self) -> str:
-        """Its name in the registry."""
-        ...
+    def calibrates(self) -> bool:
+        """Whether `FeatureMap.calibrate` fits the built map to means and covariances of queries and keys."""
+        return False
+
+    def feature_count(self, head_dim: int) -> int:
+        """m, the number of features of a query or key with head_dim numbers."""
+        raise NotImplementedError
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
-        """How large it is when it is built, and with it the state of linear attention."""
-        ...
+        """Sizes of the built map, and of the state of linear attention with it."""
+        raise NotImplementedError
 
-    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> FeatureMap: ...
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> FeatureMap:
+        """The map as a module."""
+        raise NotImplementedError
 
 
 def even(name: str, features: int) -> int:
@@ -75,8 +94,8 @@ def even(name: str, features: int) -> int:
     return features
 
 
-def project(x: Float[Tensor, "b h n d"], weight: Float[Tensor, "*h d r"], room: Room) -> Float[Tensor, "b h n r"]:
-    """x times a matrix that heads share or not, in memory from `room`."""
+def project(x: Float[Tensor, "b h n d"], weight: Float[Tensor, "*h d r"], scratch: Scratch) -> Float[Tensor, "b h n r"]:
+    """x times a matrix that heads share or not, in memory from `scratch`."""
     (b, h, n, d), r = x.shape, weight.shape[-1]
-    out = room.take(b * h, n, r)
+    out = scratch.take(b * h, n, r)
     return torch.bmm(x.flatten(0, 1), weight.expand(b, h, d, r).flatten(0, 1), out=out).unflatten(0, (b, h))

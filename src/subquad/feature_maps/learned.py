@@ -7,27 +7,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.checking import Checked, Count
-from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
+from subquad.checking import Count
+from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions, even, project
 from subquad.ops.autocast import product
-from subquad.types import FeatureFunction, Features, MechanismSize, Room
+from subquad.types import Features, Maps, MechanismSize, Scratch
 
 
 @dataclass(frozen=True)
-class Learned(Checked):
+class Learned(FeatureMapOptions):
     """softmax([Wx; -Wx]) with W of each head's own (Hedgehog, Zhang et al. 2024): exp once trained; to convert a model."""
 
     features: Count | None = None  # twice head_dim where it is not given
     kind: str = field(default="learned", init=False)
 
+    def feature_count(self, head_dim: int) -> int:
+        return 2 * head_dim if self.features is None else self.features
+
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
-        features = 2 * head_dim if self.features is None else self.features
+        features = self.feature_count(head_dim)
         return MechanismSize(2 * heads * (head_dim + 1) * (features // 2), heads * features * head_dim)
 
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "LearnedMap":
-        return LearnedMap(
-            heads, head_dim, even("learned", 2 * head_dim if self.features is None else self.features), generator
-        )
+        return LearnedMap(heads, head_dim, even("learned", self.feature_count(head_dim)), generator)
 
 
 class LearnedMap(FeatureMap):
@@ -38,8 +39,8 @@ class LearnedMap(FeatureMap):
         self.queries = LearnedSide(heads, head_dim, features, generator)
         self.keys = LearnedSide(heads, head_dim, features, generator)
 
-    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
-        return self.queries, self.keys
+    def sides(self) -> Maps:
+        return Maps(self.queries, self.keys)
 
     def feature_count(self, d: int) -> int:
         return self.keys.feature_count(d)
@@ -56,17 +57,17 @@ class LearnedSide(FeatureMap):
         self.weight = nn.Parameter(start.repeat(heads, 1, 1))
         self.bias = nn.Parameter(torch.zeros(heads, 1, half))
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        if room is not None:
-            return Features(self._write(x, room), None)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        if scratch is not None:
+            return Features(self._write(x, scratch), None)
         logits = product(x * x.shape[-1] ** -0.25, self.weight.to(x.dtype)) + self.bias.to(x.dtype)
         return Features(torch.cat([logits.softmax(-1), (-logits).softmax(-1)], dim=-1), None)
 
-    def _write(self, x: Float[Tensor, "b h n d"], room: Room) -> Float[Tensor, "b h n m"]:
+    def _write(self, x: Float[Tensor, "b h n d"], scratch: Scratch) -> Float[Tensor, "b h n m"]:
         """The same in half the time on a CPU: powers of 2, both halves side by side from the start."""
         half = self.weight.shape[-1]
         weight, bias = (LOG2_E * x.shape[-1] ** -0.25 * self.weight).to(x.dtype), (LOG2_E * self.bias).to(x.dtype)
-        logits, values = project(x, weight, room).add_(bias), room.take(*x.shape[:3], 2 * half)
+        logits, values = project(x, weight, scratch).add_(bias), scratch.take(*x.shape[:3], 2 * half)
         torch.sub(logits, logits.amax(-1, keepdim=True), out=values[..., :half])
         torch.sub(logits.amin(-1, keepdim=True), logits, out=values[..., half:])
         pair = values.exp2_().unflatten(-1, (2, half))

@@ -2,21 +2,26 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from subquad.checking import Checked
-from subquad.feature_maps.base import LOG2_E, FeatureMap
-from subquad.types import Features, MechanismSize, Room
+from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions
+from subquad.types import Features, MechanismSize, Scratch
 
 
 @dataclass(frozen=True)
-class Elu(Checked):
+class Elu(FeatureMapOptions):
     """elu(x) + 1 (Katharopoulos et al. 2020): approximates nothing; cheapest, and never zero: to train from scratch."""
 
     kind: str = field(default="elu", init=False)
+    # for standard normal x the map is mostly its mean, and all weights would be nearly the same
+    starting_gain: ClassVar[float] = 5.0
+
+    def feature_count(self, head_dim: int) -> int:
+        return head_dim
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return MechanismSize(0, heads * head_dim * head_dim)
@@ -28,11 +33,9 @@ class Elu(Checked):
 class EluMap(FeatureMap):
     """elu(x) + 1, as exp(min(x, 0)) + max(x, 0)."""
 
-    starting_gain = 5.0  # for standard normal x the map is mostly its mean, and all weights nearly the same
-
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         # in half the time of F.elu(x) + 1 on a CPU
-        above, below = (None, None) if room is None else (room.take(*x.shape), room.take(*x.shape))
+        above, below = (None, None) if scratch is None else (scratch.take(*x.shape), scratch.take(*x.shape))
         below = torch.clamp(x, max=0, out=below).mul_(LOG2_E).exp2_()
         return Features(torch.clamp(x, min=0, out=above).add_(below), None)
 
@@ -47,10 +50,13 @@ class EluMap(FeatureMap):
 
 
 @dataclass(frozen=True)
-class Relu(Checked):
+class Relu(FeatureMapOptions):
     """max(x, 0): approximates nothing; weights may be zero: to train from scratch where sparsity is welcome."""
 
     kind: str = field(default="relu", init=False)
+
+    def feature_count(self, head_dim: int) -> int:
+        return head_dim
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return MechanismSize(0, heads * head_dim * head_dim)
@@ -62,8 +68,8 @@ class Relu(Checked):
 class ReluMap(FeatureMap):
     """max(x, 0)."""
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        return Features(torch.clamp(x, min=0, out=None if room is None else room.take(*x.shape)), None)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        return Features(torch.clamp(x, min=0, out=None if scratch is None else scratch.take(*x.shape)), None)
 
     def feature_count(self, d: int) -> int:
         return d
@@ -76,14 +82,17 @@ class ReluMap(FeatureMap):
 
 
 @dataclass(frozen=True)
-class Taylor(Checked):
+class Taylor(FeatureMapOptions):
     """1 + x + x^2/2 for exp, x = q . k / sqrt d: close where |x| < 1; to follow small dot products, at d^2/2 features."""
 
     kind: str = field(default="taylor", init=False)
 
+    def feature_count(self, head_dim: int) -> int:
+        return 1 + head_dim + head_dim * (head_dim + 1) // 2
+
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
-        products = head_dim * (head_dim + 1) // 2
-        return MechanismSize(2 * products, heads * (1 + head_dim + products) * head_dim, derived=2 * products)
+        indices = head_dim * (head_dim + 1)
+        return MechanismSize(indices, heads * self.feature_count(head_dim) * head_dim, derived=indices)
 
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "TaylorMap":
         return TaylorMap(head_dim)
@@ -101,7 +110,7 @@ class TaylorMap(FeatureMap):
         self.register_buffer("rows", rows, persistent=False)
         self.register_buffer("columns", columns, persistent=False)
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         y = x * x.shape[-1] ** -0.25
         products = y[..., self.rows] * y[..., self.columns]
         products = torch.where(self.rows == self.columns, math.sqrt(0.5) * products, products)

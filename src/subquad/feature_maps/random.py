@@ -11,29 +11,40 @@ from torch import Tensor, nn
 
 from subquad.checking import Checked, Count, NonNegative
 from subquad.errors import SubquadError
-from subquad.feature_maps.base import LOG2_E, FeatureMap, even, project
+from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions, even, project
 from subquad.ops import calibration, projections
 from subquad.ops.autocast import product
-from subquad.types import FeatureFunction, Features, MechanismSize, Room
+from subquad.types import Features, Maps, MechanismSize, Scratch
 
 Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 Projections = Literal["fixed", "calibrated", "learned"]
 
 
 @dataclass(frozen=True)
-class Random(Checked):
-    """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; to stand in for a trained softmax as it is."""
+class RandomFeatures(Checked):
+    """The options of FAVOR+'s features, which the feature map and the mechanism `Favor` have in common."""
 
-    features: Count = (
-        256  # the length of phi(x), which is what is paid for; hyperbolic and trigonometric take two for each direction
-    )
-    kernel: Kernel = "positive"
-    projection: projections.Projection = "orthogonal"
+    features: Count = 256  # number of features, which time and memory grow with
+    kernel: Kernel = "positive"  # hyperbolic and trigonometric take two features for each direction; relu is no softmax
+    projection: projections.Projection = "orthogonal"  # how directions are drawn: orthogonal to each other, or independent
     norms: projections.Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(head_dim) long
     per_head: bool = False  # whether every head draws its own directions
     relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
-    projections: Projections = "fixed"  # calibrated: to the data's means and covariances; learned: and trained from there
+    projections: Projections = "fixed"  # calibrated: fitted to the data by `subquad convert`; learned: also trained
+
+
+@dataclass(frozen=True)
+class Random(RandomFeatures, FeatureMapOptions):
+    """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; to stand in for a trained softmax as it is."""
+
     kind: str = field(default="random", init=False)
+
+    @property
+    def calibrates(self) -> bool:
+        return self.projections != "fixed"
+
+    def feature_count(self, head_dim: int) -> int:
+        return self.features
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         directions = self.features // 2 if self.kernel in ("hyperbolic", "trigonometric") else self.features
@@ -77,10 +88,10 @@ class RandomMap(FeatureMap):
     def feature_count(self, d: int) -> int:
         return self.options.features
 
-    def _project(self, x: Tensor, scale: float, room: Room | None) -> Tensor:
+    def _project(self, x: Tensor, scale: float, scratch: Scratch | None) -> Tensor:
         """scale omega . y, the scale folded into the small matrix."""
         omega = (self.omega * (scale * x.shape[-1] ** -0.25)).to(x.dtype)
-        return product(x, omega) if room is None else project(x, omega, room)
+        return product(x, omega) if scratch is None else project(x, omega, scratch)
 
     def _unproject(self, gradient: Tensor, d: int) -> Tensor:
         """The gradient for x from the one for omega . y."""
@@ -96,8 +107,8 @@ class PositiveMap(RandomMap):
 
     has_exponent = True
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        logits = self._project(x, LOG2_E, room)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        logits = self._project(x, LOG2_E, scratch)
         largest = logits.detach().amax(-1, keepdim=True)
         exponent = largest - self._squared(x) - math.log2(self.directions) / 2
         return Features(logits.sub_(largest).exp2_(), exponent)
@@ -117,8 +128,8 @@ class HyperbolicMap(RandomMap):
     has_exponent = True
     paired = True
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        logits = self._project(x, LOG2_E, room)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        logits = self._project(x, LOG2_E, scratch)
         largest = logits.detach().abs().amax(-1, keepdim=True)
         exponent = largest - self._squared(x) - math.log2(2 * self.directions) / 2
         return Features(torch.cat([logits - largest, -logits - largest], dim=-1).exp2_(), exponent)
@@ -139,8 +150,8 @@ class TrigonometricMap(RandomMap):
     has_exponent = True
     paired = True
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
-        angle = self._project(x, 1.0, room)
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
+        angle = self._project(x, 1.0, scratch)
         exponent = self._squared(x) - math.log2(self.directions) / 2
         return Features(torch.cat([angle.sin(), angle.cos()], dim=-1), exponent)
 
@@ -158,9 +169,9 @@ class TrigonometricMap(RandomMap):
 class ReluKernelMap(RandomMap):
     """(max(omega . y, 0) + offset) / sqrt m: the generalised kernel, which approximates no softmax and trains fast."""
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         scale = 1 / math.sqrt(self.directions)
-        return Features(self._project(x, scale, room).clamp(min=0) + self.options.relu_offset * scale, None)
+        return Features(self._project(x, scale, scratch).clamp(min=0) + self.options.relu_offset * scale, None)
 
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
@@ -188,8 +199,8 @@ class CalibratedMap(RandomMap):
             self.omega = nn.Parameter(start)
         self.queries, self.keys = (CalibratedSide(self, heads, head_dim, biased=learned) for _ in range(2))
 
-    def sides(self) -> tuple[FeatureFunction, FeatureFunction]:
-        return self.queries, self.keys
+    def sides(self) -> Maps:
+        return Maps(self.queries, self.keys)
 
     @torch.no_grad()
     def calibrate(
@@ -230,9 +241,9 @@ class CalibratedSide(FeatureMap):
         self.affine.copy_(torch.cat([by, tilt[:, :, None]], dim=-1))
         self.offset.copy_(torch.cat([-mean[:, None] @ by, level[:, None, None]], dim=-1))
 
-    def forward(self, x: Float[Tensor, "b h n d"], room: Room | None = None) -> Features:
+    def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         y, t = self._turned(x)
-        logits = self._project(y, room)
+        logits = self._project(y, scratch)
         largest = logits.detach().amax(-1, keepdim=True)
         squared = torch.linalg.vecdot(y, y)[..., None] * (0.5 / LOG2_E)
         return Features(logits.sub_(largest).exp2_(), largest + t - squared - math.log2(logits.shape[-1]) / 2)
@@ -263,9 +274,9 @@ class CalibratedSide(FeatureMap):
         turned = product(x, (LOG2_E * self.affine).to(x.dtype)) + (LOG2_E * self.offset).to(x.dtype)
         return turned[..., :-1], turned[..., -1:]
 
-    def _project(self, y: Float[Tensor, "b h n d"], room: Room | None) -> Float[Tensor, "b h n r"]:
+    def _project(self, y: Float[Tensor, "b h n d"], scratch: Scratch | None) -> Float[Tensor, "b h n r"]:
         omega = self._omega.to(y.dtype)
-        logits = product(y, omega) if room is None else project(y, omega, room)
+        logits = product(y, omega) if scratch is None else project(y, omega, scratch)
         return logits if self.bias is None else logits.add_((LOG2_E * self.bias).to(y.dtype))
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -71,13 +71,13 @@ def hang(module: nn.Module, options: AttentionOptions, seed: int, *, own: bool =
 
     `own` stands for the attention that the model has anyway.
     """
-    if getattr(options, "sharing", None) == "layerwise":
+    if options.traits.shares_layers:
         raise SubquadError("in a model of transformers each layer keeps its own projection: choose sharing='keys-values'")
     heads, head_dim = shape_of(module) if like is None else (like.shape[1], like.shape[3])
     with torch.device("cpu"):
         attend = options.build(heads=heads, head_dim=head_dim, generator=torch.Generator().manual_seed(seed))
     if getattr(module, "is_causal", False) and getattr(getattr(module, "config", None), "is_causal", True):
-        require_causal(attend, options.kind)
+        require_causal(options)
     weight = next((each for each in module.parameters() if each.is_floating_point()), like)
     if weight is not None:
         attend = attend.to(device=weight.device, dtype=weight.dtype)
@@ -92,10 +92,9 @@ def find_options(name: str, config: PreTrainedConfig | None = None) -> Attention
     kind = name.removeprefix("subquad_")
     if kind not in MECHANISMS:
         raise SubquadError(f"there is no mechanism {name!r}: choose from {', '.join(MECHANISMS)}")
-    options: Any = MECHANISMS[kind]()
+    options = MECHANISMS[kind]()
     longest = getattr_int(config, "max_position_embeddings")
-    found: AttentionOptions = replace(options, max_length=longest) if longest and hasattr(options, "max_length") else options
-    return found
+    return options.for_length(longest) if longest else options
 
 
 def shape_of(module: nn.Module) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from subquad.attention import Softmax, SoftmaxAttention, require_causal
+from subquad.attention import require_causal
 from subquad.errors import SubquadError
 from subquad.hub._compat import changes_cached_keys, hook_once, implementation_of, own_cache
 from subquad.hub.attach import SWAPPED, attached, attention_modules, find_options, getattr_int
@@ -195,10 +195,11 @@ def _forget(module: nn.Module, args: Any, kwargs: Any) -> None:
 def _is_constant(module: torch.nn.Module, implementation: str) -> bool:
     """Whether a module's mechanism has a state of constant size. One that is yet to be made is known by its name."""
     if implementation == SWAPPED:
-        return not isinstance(attached(module), SoftmaxAttention)
+        attend = attached(module)
+        return attend is None or bool(attend.options.traits.constant_state)
     options = find_options(implementation)
-    require_causal(options.build(heads=1, head_dim=2), options.kind)
-    return not isinstance(options, Softmax)
+    require_causal(options)
+    return options.traits.constant_state
 
 
 def _each(state: Any, change: Any) -> Any:

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from subquad.attention import HybridAttention, InfinityAttention, SoftmaxAttention, SoftmaxState, require_causal
+from subquad.attention import require_causal
 from subquad.errors import SubquadError
 from subquad.hub._compat import collects_attentions, decides_causality
 from subquad.hub.attach import (
@@ -31,7 +31,6 @@ from subquad.hub.attach import (
 from subquad.hub.cache import layer_of
 from subquad.hub.masks import PATTERN, Visible, read_mask, refuse_tracing, without_pairs
 from subquad.ops.reference import visible
-from subquad.types import CausalAttention
 
 # what some models add to their scores, by the argument in which they say so
 _ADDED = {
@@ -58,7 +57,7 @@ def mix(
     """Mixes values, with positions before heads in the result, as transformers wants it."""
     refuse_tracing()
     attend = _mechanism(module, implementation, query)
-    exact, bias, n = isinstance(attend, SoftmaxAttention), others.get("position_bias"), query.shape[2]
+    exact, bias, n = attend.options.traits.exact, others.get("position_bias"), query.shape[2]
     _check_asked(module, attend, others)
     layer = layer_of(module, key)
     query, key, value = _of_one_type(query, key, value)
@@ -78,7 +77,8 @@ def mix(
         if sees.numbers is not None:
             raise SubquadError("packed sequences do not go on from a state: call the model with use_cache=False")
         new = None if sees.keep is None else sees.keep[:, -n:]  # layers that keep all keys need the others
-        mixed = layer.attend(require_causal(attend, _name(attend)), q, k, v, new)
+        require_causal(attend)
+        mixed = layer.attend(attend, q, k, v, new)
     elif sees.numbers is not None:
         mixed = _packed(attend, q, k, v, sees.numbers, causal)
     else:
@@ -142,15 +142,16 @@ def _as_described(module: nn.Module, config: Any, query: Tensor) -> Any:
 
 def _check_asked(module: nn.Module, attend: Any, others: dict[str, Any]) -> None:
     """Refuses what a mechanism cannot follow."""
+    name = attend.options.kind
     if others.get("output_attentions") or collects_attentions():
         raise SubquadError(
-            f"{_name(attend)} makes no attention weights to give out: call the model without output_attentions, or after "
+            f"{name} makes no attention weights to give out: call the model without output_attentions, or after "
             "model.set_attn_implementation('eager')"
         )
-    for name, does in _ADDED.items():
-        if others.get(name) is not None and not (name == "position_bias" and isinstance(attend, SoftmaxAttention)):
+    for argument, does in _ADDED.items():
+        if others.get(argument) is not None and not (argument == "position_bias" and attend.options.traits.exact):
             raise SubquadError(
-                f"{type(module).__name__} {does}, which {_name(attend)} cannot follow: leave the model its own attention"
+                f"{type(module).__name__} {does}, which {name} cannot follow: leave the model its own attention"
             )
 
 
@@ -172,26 +173,20 @@ def _mixed(
     attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool, *, cross: bool = False
 ) -> Tensor:
     """One sequence in each row. In a causal layer the last query stands beside the last key."""
-    if cross and isinstance(attend, InfinityAttention | HybridAttention) and q.shape[2] == k.shape[2] > 1:
+    if cross and attend.options.traits.aligned and q.shape[2] == k.shape[2] > 1:
         # as many queries as keys would be taken to stand at their places; fewer stand behind all keys, as here all do
         return torch.cat([attend(part, k, v, keep=keep) for part in (q[:, :, :1], q[:, :, 1:])], dim=2)
     if not causal:
         return attend(q, k, v, keep=keep)
-    attend, past = require_causal(attend, _name(attend)), k.shape[2] - q.shape[2]
+    require_causal(attend)
+    past = k.shape[2] - q.shape[2]
     if past < 0:
         raise SubquadError(f"there are {q.shape[2]} queries for {k.shape[2]} keys: a causal layer has a key for each query")
     if past == 0:
         return attend.causal(q, k, v, keep=keep)[0]
     before, new = (None, None) if keep is None else (keep[:, :past], keep[:, past:])
-    state = _remembered(attend, k[:, :, :past], v[:, :, :past], before)
+    state = attend.remember(k[:, :, :past], v[:, :, :past], keep=before)
     return attend.causal(q, k[:, :, past:], v[:, :, past:], state, keep=new)[0]
-
-
-def _remembered(attend: CausalAttention, k: Tensor, v: Tensor, keep: Tensor | None) -> Any:
-    """The state after some keys, whatever was asked of them."""
-    if isinstance(attend, SoftmaxAttention):
-        return SoftmaxState(k, v, k.new_ones(k.shape[0], k.shape[2], dtype=torch.bool) if keep is None else keep)
-    return attend.causal(k, k, v, keep=keep)[1]
 
 
 def _packed(attend: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Int[Tensor, "b s"], causal: bool) -> Tensor:
@@ -239,7 +234,3 @@ def _is_cross(module: nn.Module) -> bool:
     """Whether a module attends to another sequence than its own, which families say in several ways."""
     marked = getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
     return bool(marked or (getattr(module, "is_decoder", False) and not getattr(module, "is_causal", True)))
-
-
-def _name(attend: Any) -> str:
-    return type(attend).__name__.removesuffix("Attention").lower()

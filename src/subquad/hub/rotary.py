@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from subquad.errors import SubquadError
 from subquad.hub._compat import hook_once, implementation_of, parameters_of
-from subquad.hub.attach import ATTRIBUTE
+from subquad.hub.attach import ATTRIBUTE, SWAPPED, find_options
 from subquad.hub.masks import refuse_tracing
 
 
@@ -68,10 +68,12 @@ def _with_mask(given: dict[str, Any], names: list[str], tokens: Tensor | None) -
 def _is_exact(model: PreTrainedModel) -> bool:
     """Whether all of a model's attention is softmax, of subquad's or its own."""
     name = implementation_of(model)
-    if not name.startswith(ATTRIBUTE) or name == f"{ATTRIBUTE}_softmax":
+    if not name.startswith(ATTRIBUTE):
         return True
+    if name != SWAPPED:
+        return find_options(name).traits.exact
     described = getattr(model.config, ATTRIBUTE, None)
-    return described is not None and all(options.get("kind") == "softmax" for options in described["mechanisms"])
+    return described is not None and all(find_options(options["kind"]).traits.exact for options in described["mechanisms"])
 
 
 def _has_rotary(module: nn.Module) -> bool:

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention import built, require_causal
+from subquad.attention import built, require_causal, traits_of
 from subquad.errors import SubquadError
 from subquad.models.positions import Rotation, rotate
-from subquad.types import Attention, AttentionOptions
+from subquad.types import AttentionOptions
 
 
 class Projected(NamedTuple):
@@ -63,7 +63,8 @@ class MultiheadAttention(nn.Module):
         self.to_k = nn.Linear(self.context_dim, kv_heads * self.head_dim, bias=bias)
         self.to_v = nn.Linear(self.context_dim, kv_heads * self.head_dim, bias=bias)
         self.to_out = nn.Linear(model_dim, model_dim, bias=bias)
-        gain: float = getattr(attend, "starting_gain", 1.0)  # with which this mechanism trains well
+        traits = traits_of(attend)
+        gain = 1.0 if traits is None else traits.starting_gain
         for layer, scale in ((self.to_q, gain), (self.to_k, gain), (self.to_v, 1.0), (self.to_out, 1.0)):
             nn.init.xavier_uniform_(layer.weight, gain=scale, generator=generator)
             if layer.bias is not None:
@@ -117,8 +118,8 @@ class MultiheadAttention(nn.Module):
         return Projected(k, v)
 
     def _causal(self) -> Any:
-        attend: Attention = self.attend
-        return require_causal(attend, type(attend).__name__.removesuffix("Attention").lower())
+        require_causal(self.attend)
+        return self.attend
 
     def _turned(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v of a sequence that attends to itself."""

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from subquad.attention import layer_builder, require_causal
+from subquad.attention import require_causal
 from subquad.models.block import Block
 from subquad.models.embeddings import TokenEmbedding
 from subquad.models.multihead import Projected
@@ -33,7 +33,7 @@ class Stack(nn.Module):
         """What is too large, or has no causal form where one is needed, is refused before anything is built."""
         require_stack(attention, options, cross=cross is not None)
         if causal:
-            require_causal(attention.build(heads=1, head_dim=2), attention.kind)
+            require_causal(attention)
         super().__init__()
         self.options, self.recompute = options, False
         model_dim = options.model_dim
@@ -45,8 +45,8 @@ class Stack(nn.Module):
             )
         self.dropout = nn.Dropout(options.dropout)
         sizes = {"heads": options.heads, "head_dim": options.head_dim}
-        make = layer_builder(attention, **sizes, generator=generator)
-        make_cross = None if cross is None else layer_builder(cross, **sizes, generator=generator)
+        make = attention.layer_builder(**sizes, generator=generator)
+        make_cross = None if cross is None else cross.layer_builder(**sizes, generator=generator)
         self.blocks = nn.ModuleList(
             Block(
                 model_dim,

@@ -23,6 +23,16 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def precise(dtype: torch.dtype) -> torch.dtype:
+    """The type in which sums and normalisers are kept: float32, or float64 where the input is."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def prefers_parallel(x: Tensor) -> bool:
+    """Whether everything is to be done at once: a GPU wants it, and a compiler, which would unroll loops over blocks."""
+    return x.device.type != "cpu" or torch.compiler.is_compiling()
+
+
 def needs_gradient(*tensors: Tensor) -> bool:
     """Whether autograd will come back for any of these."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)

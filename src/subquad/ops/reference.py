@@ -12,8 +12,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions import Normal
 
-from subquad.types import Features
-
 
 def visible(
     queries: int, keys: int, keep: Bool[Tensor, "b s"] | None, causal: bool, device: torch.device
@@ -43,74 +41,6 @@ def softmax_weights(
     scores = scores.masked_fill(~seen, -math.inf)
     rows = seen.any(-1, keepdim=True)
     return scores.masked_fill(~rows, 0.0).softmax(-1) * rows
-
-
-def linear_weights(
-    queries: Features,
-    keys: Features,
-    keep: Bool[Tensor, "b s"] | None = None,
-    causal: bool = False,
-    places: Int[Tensor, "r"] | None = None,
-) -> Float[Tensor, "b h r s"]:
-    """Equations 4 and 8: the weight of key j for query i is phi(q_i) . phi(k_j), over its sum.
-
-    A query's exponent cancels in the quotient. A key's is taken relative to the largest that the query sees.
-    A row without weight is zero. Where `places` are given, the queries are those at some of the keys' places.
-    """
-    s = keys.values.shape[2]
-    seen = visible(queries.values.shape[2] if places is None else s, s, keep, causal, keys.values.device)
-    seen = seen if places is None else seen[:, :, places]
-    scores = queries.values @ keys.values.mT
-    if keys.exponent is not None and s:
-        exponents = keys.exponent.mT.masked_fill(~seen, -math.inf)
-        largest = exponents.amax(-1, keepdim=True)
-        scores = scores * torch.exp2(exponents - largest.masked_fill(largest == -math.inf, 0.0))
-    scores = scores.masked_fill(~seen, 0.0)
-    total = scores.sum(-1, keepdim=True)
-    return torch.where(total == 0, 0.0, scores / torch.where(total == 0, 1.0, total))
-
-
-def hybrid_weights(
-    q: Float[Tensor, "b h n d"],
-    k: Float[Tensor, "b h n d"],
-    queries: Features,
-    keys: Features,
-    log_gain: Float[Tensor, "h"],
-    block: int,
-    keep: Bool[Tensor, "b n"] | None = None,
-    causal: bool = False,
-    places: Int[Tensor, "r"] | None = None,
-) -> Float[Tensor, "b h r n"]:
-    """The weight of a key in the own or a neighbouring block is exp(q . k / sqrt d), that of others gain phi(q) . phi(k).
-
-    Blocks are of kept positions. A row that is not kept has no block: it is zero. Where `places` are given, the features of
-    queries are those of the queries there, and so are the rows.
-    """
-    n, kept = q.shape[2], torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
-    seen = visible(n, n, kept, causal, q.device) & kept[:, None, :, None]
-    near = neighbours(kept, block) & seen
-    if places is not None:
-        q, seen, near = q[:, :, places], seen[:, :, places], near[:, :, places]
-    scores = ((q @ k.mT) / math.sqrt(q.shape[-1])).masked_fill(~near, -math.inf)
-    if not n:
-        return scores
-    features = queries.values @ keys.values.mT
-    logs = log_gain[:, None, None].expand(-1, q.shape[2], n)
-    if queries.exponent is not None and keys.exponent is not None:
-        logs = logs + math.log(2) * (queries.exponent + keys.exponent.mT)
-    far = seen & ~near
-    logs = logs.masked_fill(~far, -math.inf)
-    top = torch.maximum(scores.amax(-1, keepdim=True), logs.amax(-1, keepdim=True)).detach()
-    top = top.masked_fill(top == -math.inf, 0.0)
-    weights = torch.exp(scores - top) + features.masked_fill(~far, 0.0) * torch.exp(logs - top)
-    total = weights.sum(-1, keepdim=True)
-    return torch.where(total == 0, 0.0, weights / torch.where(total == 0, 1.0, total))
-
-
-def neighbours(kept: Bool[Tensor, "b n"], block: int) -> Bool[Tensor, "b 1 n n"]:
-    """Which positions are in the same block of kept ones or in neighbouring ones."""
-    at = (kept.cumsum(1) - 1) // block
-    return ((at[:, :, None] - at[:, None]).abs() <= 1)[:, None]
 
 
 def attend(weights: Float[Tensor, "b h n s"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:

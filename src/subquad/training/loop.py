@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from subquad.attention import LossTerm, Mechanism
 from subquad.errors import NotFiniteError, SubquadError
+from subquad.models.stacks import Stack
 from subquad.results import Row, Run
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
@@ -90,8 +92,8 @@ def train(
     else:
         checkpoints.restore(start.checkpoint, model, optimizer)
     for module in model.modules():
-        if hasattr(module, "recompute"):
-            setattr(module, "recompute", options.recompute)  # noqa: B010, a stack's own flag
+        if isinstance(module, Stack):
+            module.recompute = options.recompute
     loop = _Loop(task, model, options, run, seed, accelerator, optimizer, watch)
     loop.run_from(start.step)
     loop.restore_best()
@@ -120,9 +122,11 @@ class _Loop:
         self.metrics: dict[str, float] = {}
         self.ranked = _ranked(task, options)
         self.terms: list[Tensor] = []  # what modules add to the loss while the model runs
-        for module in model.modules():
-            if getattr(module, "weight_in_loss", 0.0):
-                module.register_forward_hook(lambda module, _, given: self.terms.append(module.weight_in_loss * given))
+        self.mechanisms = [module for module in model.modules() if isinstance(module, Mechanism)]
+        for mechanism in self.mechanisms:
+            for part in mechanism.modules() if mechanism.options.traits.adds_to_loss else ():
+                if isinstance(part, LossTerm):
+                    part.register_forward_hook(lambda term, _, result: self.terms.append(term.weight_in_loss * result))
 
     def run_from(self, start: int) -> None:
         """Every step that is left."""
@@ -215,9 +219,9 @@ class _Loop:
             return
         self.plain.train()
         drawing = generator(self.seed, REDRAW, step)
-        for module in self.plain.modules():
-            if hasattr(module, "redraw") and hasattr(module, "causal"):  # a mechanism, not a part of one
-                getattr(module, "redraw")(drawing)  # noqa: B009
+        for mechanism in self.mechanisms:
+            if mechanism.options.traits.redraws:
+                mechanism.redraw(drawing)
 
     def _evaluate(self, step: int, speed: float) -> None:
         if not self.accelerator.is_main_process:

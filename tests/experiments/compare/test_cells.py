@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from subquad.attention import MECHANISMS, Linear, Linformer, Softmax
-from subquad.experiments.compare.cells import Cell, Fused, FusedState, Setting, block_size, build, has_causal, prepare
+from subquad.experiments.compare.cells import Cell, Fused, FusedState, Setting, block_size, build, prepare
 from subquad.experiments.compare.views import CAUSAL_WORK, FORMS, WHATS, Form, What
 from subquad.types import AttentionOptions
 
@@ -20,7 +20,7 @@ def cell(name: str, options: AttentionOptions, form: Form = "causal", what: What
 @pytest.mark.parametrize("name", ["softmax", "materialised", *MECHANISMS])
 def test_every_cell_runs(name: str, form: Form, what: What) -> None:
     options = Softmax(materialised=True) if name == "materialised" else MECHANISMS[name]()
-    if not has_causal(options) and (form == "causal" or what in CAUSAL_WORK):
+    if not options.traits.causal and (form == "causal" or what in CAUSAL_WORK):
         pytest.skip(f"{name} has no causal form")
     work = prepare(cell(name, options, form, what))
     work.run()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
+from subquad.attention import Mechanism, Softmax
 from subquad.checking import Checked, Count, Words
 from subquad.experiments.compare.views import BASELINE, Form, What
 from subquad.measure.workers import Candidate, Work
@@ -17,7 +17,7 @@ from subquad.models import Block, ModelOptions
 from subquad.models.sizes import stack_numbers
 from subquad.results import Row
 from subquad.tasks import Copy
-from subquad.types import AttentionOptions, CausalAttention, MechanismSize, Traits
+from subquad.types import AttentionOptions, MechanismSize, Traits
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
@@ -68,11 +68,14 @@ class FusedState(NamedTuple):
     values: Tensor
 
 
-class Fused(nn.Module):
+class Fused(Mechanism):
     """The baseline: PyTorch's own fused attention, called directly, without the checks that the mechanisms here make.
 
     Its step writes into a cache that was allocated once, as decoders that mind their speed do.
     """
+
+    def __init__(self) -> None:
+        super().__init__(FusedOptions(), 0, 0)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)
@@ -86,9 +89,13 @@ class Fused(nn.Module):
         state.keys[:, :, -1:], state.values[:, :, -1:] = k, v
         return F.scaled_dot_product_attention(q, state.keys, state.values), state
 
+    def remember(self, k: Tensor, v: Tensor, *, keep: Tensor | None = None) -> FusedState:
+        """The keys and values, and zeros at the place of the position that is to come."""
+        return FusedState(F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)))
+
 
 @dataclass(frozen=True)
-class FusedOptions:
+class FusedOptions(AttentionOptions):
     """Builds the baseline where options are asked for."""
 
     kind: str = BASELINE
@@ -128,24 +135,16 @@ def build(cell: Cell, generator: torch.Generator) -> nn.Module:
     """The mechanism, long enough for the cell."""
     if cell.mechanism == BASELINE:
         return Fused()
-    options: Any = cell.options
-    if getattr(options, "max_length", cell.length) < cell.length:
-        options = replace(options, max_length=cell.length)
-    built: nn.Module = options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator)
-    return built
-
-
-def has_causal(options: AttentionOptions) -> bool:
-    """Whether a mechanism has a causal form."""
-    return isinstance(options.build(heads=1, head_dim=2), CausalAttention)
+    options, longest = cell.options, cell.options.traits.max_length
+    if longest is not None and longest < cell.length:
+        options = options.for_length(cell.length)
+    return options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator)
 
 
 def block_size(cell: Cell) -> tuple[int, int]:
     """Numbers and bytes, trained or not, of one transformer layer with this mechanism, built for this length."""
     generator = torch.Generator().manual_seed(0)
-    options: Any = cell.options
-    if hasattr(options, "max_length"):
-        options = replace(options, max_length=cell.length)
+    options = cell.options.for_length(cell.length)
     size = ModelOptions(layers=1, heads=cell.setting.heads, head_dim=cell.setting.head_dim, norm="post")
     if (numbers := stack_numbers(options, size)) > COUNTED:
         return numbers, 4 * numbers
@@ -214,13 +213,8 @@ def _step(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, 
 
 
 def _state(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, Any]) -> Any:
-    """What the mechanism remembers of `length` positions. Softmax remembers them as they are, which costs no attention."""
-    if isinstance(attend, Fused):
-        return FusedState(*_draw(cell, 2, cell.length + 1, generator, place))
-    if isinstance(attend, SoftmaxAttention):
-        k, v = _draw(cell, 2, cell.length, generator, place)
-        return SoftmaxState(k, v, torch.ones(cell.setting.batch, cell.length, dtype=torch.bool, device=k.device))
-    return attend.causal(*_draw(cell, 3, cell.length, generator, place))[1]
+    """What the mechanism remembers of `length` positions."""
+    return attend.remember(*_draw(cell, 2, cell.length, generator, place))
 
 
 def _numbers(state: Sequence[Tensor]) -> int:

@@ -14,7 +14,7 @@ from itertools import product
 from statistics import median
 from typing import NamedTuple
 
-from subquad.experiments.compare.cells import Cell, Setting, block_size, has_causal
+from subquad.experiments.compare.cells import Cell, Setting, block_size
 from subquad.experiments.compare.views import BASELINE, CAUSAL_WORK, FORMS, Comparison, Form, View, What, view_of
 from subquad.measure.timing import median as median_interval
 from subquad.measure.workers import TIMEOUT, Limits, Outcome, context, fewest_turns, visit
@@ -77,7 +77,7 @@ class Plan:
 
     @cached_property
     def _causal(self) -> list[str]:
-        return [name for name, options in self.variants.items() if has_causal(options)]
+        return [name for name, options in self.variants.items() if options.traits.causal]
 
     def sizes(self, known: Collection[tuple[str, str, float]] = ()) -> Iterator[Row]:
         """Parameters and bytes of one transformer layer that is built for a length.

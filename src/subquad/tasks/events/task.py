@@ -160,7 +160,7 @@ class EventsTask:
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> EventModel:
-        require_causal(attention.build(heads=1, head_dim=2), attention.kind)  # before the data are read
+        require_causal(attention)  # before the data are read
         return EventModel(self.scales, attention, model, self.options.heads, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> EventBatch:

@@ -15,6 +15,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
+from subquad.attention import require_length
 from subquad.checking import STRICT, AtLeastTwo, Checked, Count, FileName, InnerShare, Seed, Share, Whole, read_as
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
@@ -322,10 +323,8 @@ def check_length(length: int, attention: AttentionOptions, model: ModelOptions) 
     """Refuses sequences that are longer than a mechanism or learned positions can take, before there is a run."""
     if model.positions == "learned" and model.longest < length:
         raise SubquadError(f"--length is {length}, but the model learns {model.longest} positions: give a larger --longest")
-    attend = attention.build(heads=1, head_dim=2)
     try:
-        with torch.no_grad():
-            attend(*[torch.zeros(1, 1, length, 2)] * 3)
+        require_length(attention, length)
     except SubquadError as error:
         raise SubquadError(f"--length is {length}, which {attention.kind} does not take: {error}") from None
 

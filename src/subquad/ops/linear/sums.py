@@ -1,4 +1,4 @@
-"""What linear attention remembers of the keys it has seen, and the blocks in which a CPU works through a sequence."""
+"""The sums that the forms of linear attention share, and the blocks in which a CPU works through a sequence."""
 
 import math
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.ops.autocast import product
+from subquad.ops.autocast import precise, product
 from subquad.ops.scratch import WORKING_SET, Scratch
-from subquad.types import FeatureFunction, Features, Room
+from subquad.types import FeatureFunction, Features
 
 
 class LinearState(NamedTuple):
@@ -25,11 +25,6 @@ class LinearState(NamedTuple):
     sums: Float[Tensor, "b h m e"]  # sum over j of phi(k_j) v_j^T
     norms: Float[Tensor, "b h m"]  # sum over j of phi(k_j)
     peak: Float[Tensor, "b h"]
-
-
-def precise(dtype: torch.dtype) -> torch.dtype:
-    """The type in which sums and normalisers are kept."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def empty_state(k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], phi: FeatureFunction) -> LinearState:
@@ -96,10 +91,10 @@ def kept_features(
     x: Float[Tensor, "b h c d"],
     keep: Bool[Tensor, "b s"] | None,
     block: slice,
-    room: Room | None = None,
+    scratch: Scratch | None = None,
 ) -> Features:
     """The features of one block of keys, without weight where it is padding."""
-    values, exponent = phi(x, room)
+    values, exponent = phi(x, scratch)
     if keep is not None:
         padding = ~keep[:, None, block, None]
         values = values.masked_fill(padding, 0.0)
@@ -113,10 +108,10 @@ def flat_keys(
     phi: FeatureFunction,
     keep: Bool[Tensor, "b s"] | None,
     block: slice,
-    room: Room,
+    scratch: Scratch,
 ) -> tuple[Float[Tensor, "bh c m"], Float[Tensor, "bh c e"], Float[Tensor, "bh c 1"] | None]:
     """The features of one block of keys, the values at them and the exponents, batch and heads in one dimension."""
-    features = kept_features(phi, kept(k, keep, block), keep, block, room)
+    features = kept_features(phi, kept(k, keep, block), keep, block, scratch)
     exponent = None if features.exponent is None else features.exponent.flatten(0, 1)
     return features.values.flatten(0, 1), kept(v, keep, block).flatten(0, 1), exponent
 
@@ -134,19 +129,19 @@ def add_block(
 
 
 def new_mixed(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
-    """Room for the result, laid out as the queries where it can be, so that merging heads that were split is free."""
+    """Memory for the result, laid out as the queries where it can be, so that merging heads that were split is free."""
     if q.shape[-1] == v.shape[-1] and q.dtype == v.dtype:
         return torch.empty_like(q)
     return v.new_empty(*q.shape[:3], v.shape[-1])
 
 
-def landing(x: Float[Tensor, "b h n e"], block: slice, room: Scratch) -> Float[Tensor, "bh c e"]:
+def landing(x: Float[Tensor, "b h n e"], block: slice, scratch: Scratch) -> Float[Tensor, "bh c e"]:
     """Where to write a block of x, batch and heads in one dimension: in x itself if its layout allows, else beside it."""
     part = x[:, :, block]
     b, h, c, e = part.shape
     if x.dtype == precise(x.dtype) and (b == 1 or part.stride(0) == h * part.stride(1)):
         return part.flatten(0, 1)
-    return room.take(b * h, c, e)
+    return scratch.take(b * h, c, e)
 
 
 def land(x: Float[Tensor, "b h n e"], block: slice, written: Float[Tensor, "bh c e"]) -> None:
@@ -154,6 +149,14 @@ def land(x: Float[Tensor, "b h n e"], block: slice, written: Float[Tensor, "bh c
     part = x[:, :, block]
     if written.data_ptr() != part.data_ptr():
         part.copy_(written.unflatten(0, part.shape[:2]))
+
+
+def quotient(
+    gradient: Float[Tensor, "*b c e"], mixed: Float[Tensor, "*b c e"], inverse: Float[Tensor, "*b c 1"], scratch: Scratch
+) -> tuple[Float[Tensor, "*b c e"], Float[Tensor, "*b c 1"]]:
+    """G and e: the gradients of numerator and denominator from that of their quotient."""
+    d_mixed = torch.mul(gradient.to(inverse.dtype), inverse, out=scratch.take(*gradient.shape))
+    return d_mixed, torch.linalg.vecdot(d_mixed, mixed.to(inverse.dtype)).neg_()[..., None]
 
 
 class WeightGradients:

@@ -1,0 +1,53 @@
+"""Linear attention: the equation (`reference`), and its forms, which agree to rounding and continue each other's states.
+
+Every query sees every key (Katharopoulos et al. 2020, equation 5), or position i sees positions up to i (equation 8):
+
+    out_i = sum over j of (phi(q_i) . phi(k_j)) v_j / sum over j of phi(q_i) . phi(k_j)
+
+For a CPU there are loops over blocks (`bidirectional`, `chunks`), for a GPU and for compilers everything is done at once
+(`parallel`), and one position takes a `step`. `attend` and `attend_causal` choose; a faster kernel takes its place there.
+
+Features may come with exponents (see `subquad.types.Features`). Weights are then relative to the largest exponent that a
+query sees, and no further, so a loud key changes nothing before it, not even by rounding.
+"""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from subquad.ops.autocast import prefers_parallel, without_autocast
+from subquad.ops.linear import parallel
+from subquad.ops.linear.bidirectional import attend_in_blocks
+from subquad.ops.linear.chunks import attend_in_chunks
+from subquad.ops.linear.step import step
+from subquad.ops.linear.sums import LinearState, empty_state
+from subquad.types import Maps
+
+
+def attend(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h s d"],
+    v: Float[Tensor, "b h s e"],
+    maps: Maps,
+    keep: Bool[Tensor, "b s"] | None = None,
+) -> Float[Tensor, "b h n e"]:
+    """The mixed values, where every query sees every kept key."""
+    return parallel.attend(q, k, v, maps, keep) if prefers_parallel(q) else attend_in_blocks(q, k, v, maps, keep)
+
+
+def attend_causal(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    maps: Maps,
+    state: LinearState | None = None,
+    keep: Bool[Tensor, "b n"] | None = None,
+) -> tuple[Float[Tensor, "b h n e"], LinearState]:
+    """The mixed values, where position i sees positions up to i and what `state` holds; and the state after the last one."""
+    with without_autocast(q):
+        if prefers_parallel(q):
+            before = empty_state(k, v, maps.keys) if state is None else state
+            return parallel.attend_causal(q, k, v, maps, before, keep)
+        return attend_in_chunks(q, k, v, maps, state, keep)
+
+
+__all__ = ["LinearState", "attend", "attend_causal", "attend_in_blocks", "attend_in_chunks", "empty_state", "step"]
