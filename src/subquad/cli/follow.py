@@ -8,12 +8,13 @@ from torch import nn
 from subquad.cli.lines import LeftOut, Line, csv_text
 from subquad.cli.streams import say
 from subquad.errors import SubquadError
+from subquad.tasks.base import Stream, Task
 
 
-def follow(task: Any, model: nn.Module, lines: Iterable[Line], left_out: LeftOut, *, every: int, remember: int) -> None:
+def follow(
+    task: Task[Any], model: nn.Module, lines: Iterable[Line], left_out: LeftOut, *, every: int, remember: int
+) -> None:
     """A line of the table that --data gives after each so many events, or at the end one for each sequence."""
-    if not hasattr(task, "follow"):
-        raise SubquadError(f"a model of {task.kind} follows no stream: --follow is for runs on events")
     follower = task.follow(model, remember)
     print(csv_text([follower.columns]), end="", flush=True)
     taken = 0
@@ -33,12 +34,11 @@ def follow(task: Any, model: nn.Module, lines: Iterable[Line], left_out: LeftOut
         )
 
 
-def _take(follower: Any, line: Line, left_out: LeftOut) -> str | None:
+def _take(follower: Stream, line: Line, left_out: LeftOut) -> str | None:
     """The name of the sequence that the event in a line belongs to; None for a line without an event."""
     words = line.text.replace(",", " ").split()
     try:
-        name: str | None = follower.take(words) if words else None
+        return follower.take(words) if words else None
     except SubquadError as error:
         left_out.add(line, str(error))
         return None
-    return name

@@ -1,6 +1,6 @@
 """`subquad predict`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +16,7 @@ from subquad.cli.streams import say
 from subquad.cli.train import load
 from subquad.errors import SubquadError
 from subquad.files import write_whole
-
-Reply = Callable[[nn.Module, list[str]], str]
+from subquad.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -65,16 +64,14 @@ def main(arguments: Sequence[str]) -> int:
     if given.data is not None:
         _score(task, model, given.data, given.output)
     elif given.sequence:
-        print(_replies(task)(model, list(given.sequence)))
+        print(task.reply(model, list(given.sequence)))
     else:
         _answer_lines(task, model, given)
     return 0
 
 
-def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> None:
+def _score(task: Task[Any], model: nn.Module, data: Path, output: Path | None) -> None:
     """A line for each client or sequence."""
-    if not hasattr(task, "predict"):
-        raise SubquadError(f"a model of {task.kind} answers sequences and gives no scores: give a sequence, not --data")
     scored = task.predict(model, data)
     for complaint in scored.complaints:
         say(complaint)
@@ -85,32 +82,25 @@ def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> None
         write_whole(output, table)
 
 
-def _replies(task: Any) -> Reply:
-    """What answers the words of a sequence."""
-    if not hasattr(task, "reply"):
-        raise SubquadError(f"a model of {task.kind} {task.takes}")
-    reply: Reply = task.reply
-    return reply
-
-
-def _answer_lines(task: Any, model: nn.Module, given: Predict) -> None:
+def _answer_lines(task: Task[Any], model: nn.Module, given: Predict) -> None:
     """Answers what comes in lines, and says at the end, however it comes, how many could not be used."""
-    reply = None if given.follow else _replies(task)
+    if not given.follow:
+        task.require_reply()
     left_out = LeftOut(given.bad_lines)
     try:
         with open_lines(given.file) as lines:
-            if reply is None:
+            if given.follow:
                 follow(task, model, lines, left_out, every=given.every, remember=given.remember)
             else:
-                is_text = hasattr(task, "takes_text")  # a comma is then a part of it
                 for line in left_out.usable(lines):
-                    _answer(reply, model, (line.text if is_text else line.text.replace(",", " ")).split(), line, left_out)
+                    _answer(task, model, line, left_out)
     finally:
         left_out.farewell()
 
 
-def _answer(reply: Reply, model: nn.Module, words: list[str], line: Line, left_out: LeftOut) -> None:
+def _answer(task: Task[Any], model: nn.Module, line: Line, left_out: LeftOut) -> None:
+    words = (line.text if task.line_form == "text" else line.text.replace(",", " ")).split()
     try:
-        print(reply(model, words), flush=True)
+        print(task.reply(model, words), flush=True)
     except SubquadError as error:
         left_out.add(line, str(error))

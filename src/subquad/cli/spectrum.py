@@ -136,24 +136,20 @@ def _values(sequences: Iterable[Matrices]) -> list[list[Tensor]]:
 def _run(given: Spectrum, console: Console) -> Looked:
     """A model of subquad's own."""
     task, model, run = load(Path(given.model))
-    if hasattr(task, "stretches"):
-        inputs: list[Any] = _text_inputs(task, given, console)
-    elif given.text is not None or given.length is not None:
-        raise SubquadError(f"a model of {task.kind} is looked at with sequences of its task: leave --text and --length out")
-    else:
-        require_memory("so many sequences", given.sequences * SEQUENCE_BYTES, "give fewer --sequences")
-        drawing = torch.Generator().manual_seed(given.seed)
-        inputs = [task.batch(1, drawing) for _ in range(given.sequences)]
-
-    def ask(model: nn.Module, one: Any) -> None:
-        model(one) if hasattr(task, "stretches") else task.loss(model, one)
+    if given.text is not None or given.length is not None:
+        task.require_texts()
+    require_memory("so many sequences", given.sequences * SEQUENCE_BYTES, "give fewer --sequences")
+    texts = None if given.text is None else _texts(given.text)
+    drawing = torch.Generator().manual_seed(given.seed)
+    examples = task.examples(given.sequences, drawing, texts=texts, length=given.length)
+    _check_number(len(examples), given, examples[0][0].shape[1], console)
 
     def matrices(model: nn.Module) -> Iterator[Matrices]:
         model.eval()
         mechanisms = [module.attend for module in model.modules() if isinstance(module, MultiheadAttention)]
-        for one in inputs:
+        for example in examples:
             with torch.no_grad(), watched(mechanisms) as calls:
-                ask(model, one)
+                task.loss(model, example)
             yield [call.matrix() for call in calls if min(call.q.shape[2], call.k.shape[2])]
 
     own = run.about["options"]["mechanism"]["kind"]
@@ -162,14 +158,7 @@ def _run(given: Spectrum, console: Console) -> Looked:
     if (bound := rank_bound(attend)) is not None:
         bounds = {f"{own}, its own: {bound.words}": bound.rank} | bounds
     about = {"attention": own, "task": task.kind, "head_dim": attend.head_dim}
-    return Looked(lambda: matrices(model), lambda: matrices(build(run.about).model), len(inputs), about, bounds)
-
-
-def _text_inputs(task: Any, given: Spectrum, console: Console) -> list[Tensor]:
-    texts = [*task.splits.development, *task.splits.test] if given.text is None else _texts(given.text)
-    length = given.length or task.options.length
-    found = task.stretches(texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
-    return list(_enough(found, given, length, console)[:, None])
+    return Looked(lambda: matrices(model), lambda: matrices(build(run.about).model), len(examples), about, bounds)
 
 
 def _hub(given: Spectrum, console: Console) -> Looked:
@@ -190,8 +179,8 @@ def _hub(given: Spectrum, console: Console) -> Looked:
     length = given.length or min(USUAL, longest)
     if length > longest:
         raise SubquadError(f"--length is {length}, but the model has {longest} positions: give a smaller one")
-    found = stretches(tokenizer, texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
-    tokens = _enough(found, given, length, console)
+    tokens = stretches(tokenizer, texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
+    _check_number(len(tokens), given, length, console)
 
     def matrices(model: Any) -> Iterator[Matrices]:
         for one in tokens:
@@ -211,13 +200,13 @@ def _texts(path: Path) -> list[str]:
     return found.texts
 
 
-def _enough(found: Tensor, given: Spectrum, length: int, console: Console) -> Tensor:
-    if not len(found):
+def _check_number(number: int, given: Spectrum, length: int, console: Console) -> None:
+    """Refuses a text without a stretch of the length, and says if there are fewer than were asked for."""
+    if not number:
         where = "the text" if given.text is None else given.text
         raise SubquadError(f"{where} has no stretch of {length} tokens: give more text or a smaller --length")
-    if len(found) < given.sequences:
-        console.print(f"There are {len(found)} stretches of {length} tokens, so not {given.sequences}.")
-    return found
+    if number < given.sequences:
+        console.print(f"There are {number} stretches of {length} tokens, so not {given.sequences}.")
 
 
 def _bounds(head_dim: int, skip: str = "") -> dict[str, int]:

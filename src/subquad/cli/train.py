@@ -29,7 +29,7 @@ from subquad.errors import SubquadError
 from subquad.measure.machine import describe, versions
 from subquad.models import ModelOptions
 from subquad.results import FORMAT, Run, place_of
-from subquad.tasks import TASKS
+from subquad.tasks import TASKS, Task, TaskOptions
 from subquad.tasks.kept import read_kept
 from subquad.training import TrainOptions
 from subquad.training.loop import Progress, generator, parameters, train
@@ -55,7 +55,7 @@ class Shared(Checked):
 class Built(NamedTuple):
     """What is trained on, what is trained, and how."""
 
-    task: Any
+    task: Task[Any]
     model: nn.Module
     options: TrainOptions
 
@@ -122,14 +122,14 @@ def describe_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Built]:
     built = build(about)
     built.options.check_processes(int(os.environ.get("WORLD_SIZE", 1)))
     _begin(about, built)
-    if hasattr(built.task, "learned"):  # what a task has learned of its data, for the model to work without them
-        about["learned"] = built.task.learned
+    if (learned := built.task.learned) is not None:
+        about["learned"] = learned
     kind = options["mechanism"]["kind"]
     return parsed.shared.out or Path("runs") / f"{name}-{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}", about, built
 
 
 def _create(folder: Path, about: Mapping[str, Any], built: Built) -> Run:
-    for complaint in built.task.complaints if hasattr(built.task, "learned") else ():
+    for complaint in built.task.complaints:
         say(complaint)
     if not _is_main():
         return Run(folder, {"format": FORMAT, "kind": "train", **about})
@@ -168,15 +168,14 @@ def _options(task: str, attention: str) -> Any:
 def build(about: Mapping[str, Any]) -> Built:
     """The task, a fresh model and the training's options that a run.json names."""
     options = about["options"]
-    task, attention, size = read_kept(options)
+    task_options, attention, size = read_kept(options)
     training = read(TrainOptions, options["training"], f"{place_of(options)}: options: training")
-    _require_memory(task, attention, size, training)
-    if hasattr(task, "prepare"):
-        task = task.prepare(about.get("learned"))
+    _require_memory(task_options, attention, size, training)
+    task = task_options.prepare(about.get("learned"))
     return Built(task, task.build(attention, size, generator(about["seed"], INITIAL)), training)
 
 
-def _require_memory(task: Any, attention: AttentionOptions, size: ModelOptions, training: TrainOptions) -> None:
+def _require_memory(task: TaskOptions, attention: AttentionOptions, size: ModelOptions, training: TrainOptions) -> None:
     """Refuses what is too large for this machine, before anything is read or built."""
     processes = int(os.environ.get("WORLD_SIZE", 1))
     needed = training.memory_bytes(task.size(attention, size), attention, size, processes)
@@ -229,7 +228,7 @@ def _results(run: Run, console: Console) -> None:
             console.print(f"{where}{row['metric'].replace('_', ' ')}: {row['value']:.6g}{spread}")
 
 
-def load(folder: Path) -> tuple[Any, nn.Module, Run]:
+def load(folder: Path) -> tuple[Task[Any], nn.Module, Run]:
     """A trained run: its task and its model with the best weights, or the newest where no best ones were kept."""
     from subquad.training.loop import load_model
 

@@ -52,7 +52,7 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
     """A training step on a batch of simulated sequences of so many events each."""
     kept = read_kept(options)
-    task = replace(kept.task, data="", sequences=2).prepare()
+    task = replace(kept.task, data="", sequences=2).prepare()  # type: ignore[call-arg]
     model = task.build(kept.attention, kept.model, torch.Generator().manual_seed(0))
     batch = sequences(task, length)
 

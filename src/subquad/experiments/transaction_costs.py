@@ -82,8 +82,9 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 def _work(options: Mapping[str, Any], length: int, batch: int, work: str) -> Callable[[], object]:
     """A training step or the scoring of some clients with as many events each."""
     kept = read_kept(options)
+    own: Any = kept.task
     simulated = {"data": "", "label": "", "clients": max(64, 2 * batch)}
-    task = replace(kept.task, **simulated, shortest_history=length, longest_history=length).prepare()
+    task = replace(own, **simulated, shortest_history=length, longest_history=length).prepare()
     model = task.build(kept.attention, kept.model, torch.Generator().manual_seed(0))
     drawn = task.batch(batch, torch.Generator().manual_seed(0))
     return (lambda: _step(task, model, drawn)) if work == "training" else (lambda: _score(model, drawn))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from numpy import ndarray
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from subquad.checking import STRICT, Checked, Count, FileName, Seed, Whole, excerpt, read_as
+from subquad.checking import STRICT, Count, FileName, Seed, Whole, excerpt, read_as
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
+from subquad.tasks.base import Best, Counted, LineForm, Task, TaskOptions
 from subquad.tasks.buckets import Buckets, bounded
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.model import MaskedModel, text_encoder
@@ -31,14 +32,14 @@ from subquad.tasks.mlm.vocabulary import (
     vocabulary_from,
 )
 from subquad.tasks.texts import Documents, load_texts, python_docstrings
-from subquad.types import AttentionOptions, Counted
+from subquad.types import AttentionOptions
 
 SHOWN = 200  # characters of a sample
 LEAST = 10  # labelled texts that can be split
 
 
 @dataclass(frozen=True)
-class Classify(Checked):
+class Classify(TaskOptions):
     """A text's class, from nothing or from a run of the task mlm: which package a docstring is of, or your labels."""
 
     text: FileName = ""  # *.jsonl(.gz) or a folder: lines with "text" and "label"; docstrings of this Python unless told
@@ -126,12 +127,12 @@ class _Split(NamedTuple):
     labels: Int[ndarray, "texts"]
 
 
-class ClassifyTask:
+class ClassifyTask(Task[TextBatch]):
     """Batches, model, loss and metrics over labelled texts."""
 
     kind = "classify"
-    best: tuple[str, Literal["low", "high"]] = ("accuracy", "high")
-    takes_text = True  # lines are given to `reply` as they are
+    best: ClassVar[Best | None] = Best("accuracy", "high")
+    line_form: ClassVar[LineForm] = "text"
 
     def __init__(self, options: Classify, learned: Mapping[str, Any] | None = None) -> None:
         self.options = options

@@ -7,14 +7,14 @@ from subquad.attention import options_from
 from subquad.checking import read, read_as, read_kind
 from subquad.models import ModelOptions
 from subquad.results import place_of
-from subquad.tasks import TASKS
+from subquad.tasks import TASKS, TaskOptions
 from subquad.types import AttentionOptions
 
 
 class Kept(NamedTuple):
     """What a model was trained on, and what it is made of."""
 
-    task: Any
+    task: TaskOptions
     attention: AttentionOptions
     model: ModelOptions
 

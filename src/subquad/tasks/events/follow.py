@@ -4,7 +4,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from subquad.checking import excerpt
 from subquad.errors import SubquadError
 from subquad.models import DecoderState
+from subquad.tasks.base import Predictions
 from subquad.tasks.events.batches import EventBatch
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.model import EventModel
@@ -26,14 +26,6 @@ TOGETHER = 256
 
 ONLY = "stream"
 """The name of a sequence that has none."""
-
-
-class Forecasts(NamedTuple):
-    """A table with a line for each sequence."""
-
-    columns: list[str]
-    lines: list[list[str]]
-    complaints: tuple[str, ...]
 
 
 @dataclass
@@ -62,7 +54,7 @@ def line(name: str, events: int, last: float, forecast: Forecast, at: int, scale
 
 
 @torch.no_grad()
-def read_on(model: EventModel, sequences: EventSequences, tokens: int) -> Forecasts:
+def read_on(model: EventModel, sequences: EventSequences, tokens: int) -> Predictions:
     """The next event of each sequence that has one, in their order."""
     scales, found = model.scales, {}
     for at, last, hidden in states(model, encode(scales, sequences), tokens):
@@ -75,7 +67,7 @@ def read_on(model: EventModel, sequences: EventSequences, tokens: int) -> Foreca
         if length:
             forecast, number = found[int(end) - 1]
             lines.append(line(name, int(length), float(sequences.times[end - 1]), forecast, number, scales))
-    return Forecasts(columns(scales), lines, sequences.complaints)
+    return Predictions(columns(scales), lines, sequences.complaints)
 
 
 class Follower:

@@ -5,21 +5,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
 from subquad.attention import require_causal
-from subquad.checking import AtLeastTwo, Checked, Count, FileName, NonNegative, Seed, Whole, Words
+from subquad.checking import AtLeastTwo, Count, FileName, NonNegative, Seed, Whole, Words
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, detached, with_stack
 from subquad.results import Row
+from subquad.tasks.base import Best, Counted, Predictions, Task, TaskOptions
 from subquad.tasks.buckets import Buckets
 from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
 from subquad.tasks.events.files import Columns
-from subquad.tasks.events.follow import Follower, Forecasts, read_on
+from subquad.tasks.events.follow import Follower, read_on
 from subquad.tasks.events.heads import HeadName
 from subquad.tasks.events.judging import UNITS, metric_rows, residual_rows, truth_rows
 from subquad.tasks.events.likelihood import Integral
@@ -31,7 +32,7 @@ from subquad.tasks.events.scales import Scales, learn
 from subquad.tasks.events.scoring import Scored, encode, score
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Process
-from subquad.types import AttentionOptions, Counted
+from subquad.types import AttentionOptions
 
 SHARE = 5
 """Of simulated sequences there are so many times fewer for development, and as many for the test."""
@@ -41,7 +42,7 @@ SEQUENCE_BYTES = 500
 
 
 @dataclass(frozen=True)
-class Events(Checked):
+class Events(TaskOptions):
     """When the next event comes and of which type: on simulated sequences, or on your own."""
 
     data: FileName = ""  # a folder, a file, or a name such as easytpp/taxi; simulated sequences unless told
@@ -94,13 +95,13 @@ class Events(Checked):
         return EventsTask(self, None if learned is None else Scales.from_json(learned))
 
 
-class EventsTask:
+class EventsTask(Task[EventBatch]):
     """Batches, model, loss and metrics over loaded sequences."""
 
     kind = "events"
-    best: tuple[str, Literal["low", "high"]] = ("nll", "low")
-    units = UNITS
-    takes = "forecasts events: give sequences by --data, or events line by line with --follow"
+    best: ClassVar[Best | None] = Best("nll", "low")
+    units: ClassVar[Mapping[str, str]] = UNITS
+    takes: ClassVar[str] = "forecasts events: give sequences by --data, or events line by line with --follow"
 
     def __init__(self, options: Events, scales: Scales | None = None) -> None:
         self.options, self.kept = options, scales
@@ -225,7 +226,7 @@ class EventsTask:
         assert isinstance(model, EventModel)
         return score(model, sequences, tokens=self.options.evaluation_tokens, residuals=residuals)
 
-    def predict(self, model: nn.Module, path: Path) -> Forecasts:
+    def predict(self, model: nn.Module, path: Path) -> Predictions:
         """The next event of each sequence of a file."""
         assert isinstance(model, EventModel)
         sequences = load_sequences(path, self.scales.type_names, self.options.columns, self.options.repairs)

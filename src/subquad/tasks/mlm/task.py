@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from numpy import ndarray
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from subquad.checking import STRICT, AtLeastTwo, Checked, Count, FileName, InnerShare, Seed, Share, Whole, read_as
+from subquad.checking import STRICT, AtLeastTwo, Count, FileName, InnerShare, Seed, Share, Whole, read_as
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, place_of
+from subquad.tasks.base import Best, Counted, LineForm, Task, TaskOptions
 from subquad.tasks.buckets import bounded
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.corpus import FEW, SplitName, TextSplits, Tokens, split_texts
@@ -35,14 +36,14 @@ from subquad.tasks.mlm.vocabulary import (
     vocabulary_from,
 )
 from subquad.tasks.texts import Documents, load_texts, python_topics
-from subquad.types import AttentionOptions, Counted
+from subquad.types import AttentionOptions
 
 SHOWN = 48  # tokens of a sample
 GUESSES = 3  # that an answer names for each [MASK]
 
 
 @dataclass(frozen=True)
-class Mlm(Checked):
+class Mlm(TaskOptions):
     """Words that were taken out of a text, from those around them: Python's own help, or your texts."""
 
     text: FileName = ""  # a folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; Python's help topics unless told
@@ -110,13 +111,14 @@ class Found(NamedTuple):
     right: Int[ndarray, "tokens"]
 
 
-class MlmTask:
+class MlmTask(Task[MaskedBatch]):
     """Batches, model, loss and metrics over texts."""
 
     kind = "mlm"
-    best: tuple[str, Literal["low", "high"]] = ("perplexity", "low")
-    units: Mapping[str, str] = {"perplexity": "tokens"}
-    takes_text = True  # lines are given to `reply` as they are
+    best: ClassVar[Best | None] = Best("perplexity", "low")
+    units: ClassVar[Mapping[str, str]] = {"perplexity": "tokens"}
+    line_form: ClassVar[LineForm] = "text"
+    reads_texts: ClassVar[bool] = True
 
     def __init__(self, options: Mlm, learned: Mapping[str, Any] | None = None) -> None:
         self.options = options
@@ -283,8 +285,25 @@ class MlmTask:
             likeliest[at] = logits[:, FIRST:].argmax(1).cpu().numpy() + FIRST
         return Found(nats, likeliest, batch.right[batch.chosen].numpy())
 
+    def examples(
+        self,
+        count: int,
+        generator: torch.Generator,
+        *,
+        texts: Sequence[str] | None = None,
+        length: int | None = None,
+    ) -> list[MaskedBatch]:
+        """Stretches of held-out texts, or of others, that have the whole length. No token is taken out of them."""
+        texts = [*self.splits.development, *self.splits.test] if texts is None else texts
+        length = length or self.options.length
+        windows = self.stretches(texts, count, length, generator)[:, None]
+        if not len(windows):
+            raise SubquadError(f"the text has no stretch of {length} tokens: give more text or a smaller --length")
+        keep = torch.ones(1, length, dtype=torch.bool)
+        return [MaskedBatch(tokens, tokens, ~keep, keep) for tokens in windows]
+
     def stretches(self, texts: Sequence[str], count: int, length: int, generator: torch.Generator) -> Int[Tensor, "b n"]:
-        """Stretches of new texts that have the whole length, at most so many: to look at a model with."""
+        """Stretches of texts that have the whole length, at most so many."""
         tokens = Tokens(self.vocabulary, texts)
         begin, end, _ = tokens.tiles(length)
         whole = np.flatnonzero(end - begin == length)

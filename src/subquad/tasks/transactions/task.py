@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, FileName, Seed, Whole, Words, check
+from subquad.checking import AtLeastTwo, BelowOne, Count, FileName, Seed, Whole, Words, check
 from subquad.errors import OptionError, SubquadError
 from subquad.models import ModelOptions, Size, with_stack
 from subquad.results import Row
+from subquad.tasks.base import Counted, Predictions, Task, TaskOptions
 from subquad.tasks.buckets import Buckets, bounded
 from subquad.tasks.transactions.batches import EventBatch, pad
 from subquad.tasks.transactions.features import Amounts, Features, learn
@@ -26,14 +27,14 @@ from subquad.tasks.transactions.metrics import accuracy, accuracy_interval, auro
 from subquad.tasks.transactions.model import Classifier, Pooling, classifier_numbers
 from subquad.tasks.transactions.simulator import Simulator
 from subquad.tasks.transactions.splits import SplitName, Splits, split
-from subquad.types import AttentionOptions, Counted
+from subquad.types import AttentionOptions
 
 CLIENT_BYTES, EVENT_BYTES = 64, 60
 """Memory of a simulated client's name, and of an event with its features, at least."""
 
 
 @dataclass(frozen=True)
-class Transactions(Checked):
+class Transactions(TaskOptions):
     """A client's class from the history of card transactions: simulated ones, or your own."""
 
     data: FileName = ""  # Sberbank's or Berka's folder, or a table in CSV or Parquet; simulated clients unless told
@@ -94,29 +95,11 @@ class _Data(NamedTuple):
     splits: Splits
 
 
-class Scored(NamedTuple):
-    """New clients, and how likely each is of class 1."""
-
-    clients: list[str]
-    scores: Float[ndarray, "clients"]
-    complaints: tuple[str, ...]
-
-    @property
-    def columns(self) -> list[str]:
-        """What `lines` have."""
-        return ["client", "score"]
-
-    @property
-    def lines(self) -> list[list[str]]:
-        """One for each client."""
-        return [[client, f"{score:.6g}"] for client, score in zip(self.clients, self.scores, strict=True)]
-
-
-class TransactionsTask:
+class TransactionsTask(Task[EventBatch]):
     """Batches, model, loss and metrics over loaded histories."""
 
     kind = "transactions"
-    takes = "scores clients: give their transactions by --data"
+    takes: ClassVar[str] = "scores clients: give their transactions by --data"
 
     def __init__(self, options: Transactions, features: Features | None = None) -> None:
         self.options, self.kept = options, features
@@ -231,10 +214,12 @@ class TransactionsTask:
         histories, splits = self.data
         return self._scores(model, histories, self.encoded, getattr(splits, which))
 
-    def predict(self, model: nn.Module, path: Path) -> Scored:
-        """The clients of a file or folder, labelled or not."""
+    def predict(self, model: nn.Module, path: Path) -> Predictions:
+        """The probability of class 1 for each client of a file or folder, labelled or not."""
         histories = load_histories(path, self.options.columns, labelled=False)
-        return Scored(histories.clients, self.scores(model, histories), histories.complaints)
+        scored = zip(histories.clients, self.scores(model, histories), strict=True)
+        lines = [[client, f"{score:.6g}"] for client, score in scored]
+        return Predictions(["client", "score"], lines, histories.complaints)
 
     @torch.no_grad()
     def _scores(self, model: nn.Module, histories: Histories, encoded: ndarray, clients: ndarray) -> ndarray:
