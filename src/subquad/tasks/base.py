@@ -43,6 +43,22 @@ class Best(NamedTuple):
     good: Literal["low", "high"]
 
 
+class DataSize(NamedTuple):
+    """The size of the data that a task learns from."""
+
+    sequences: int
+    positions: int
+    """Positions of all sequences together: events, tokens or characters, as the task counts them."""
+
+
+class Defaults(NamedTuple):
+    """Values of options that work well for a task, by the names of the options. Others have the defaults of their class."""
+
+    model: Mapping[str, Any] = {}
+    training: Mapping[str, Any] = {}
+    attention: Mapping[str, Any] = {}
+
+
 class Predictions(NamedTuple):
     """A table with the answers for a file of sequences, and sentences about rows of the file that were left out."""
 
@@ -144,9 +160,18 @@ class Task(ABC, Generic[Batch]):
         """Sentences about what was left out of the data."""
         return ()
 
+    @property
+    def data_size(self) -> DataSize | None:
+        """The size of the data, for a task whose default options depend on it."""
+        return None
+
     def begin(self, model: nn.Module, trained: nn.Module) -> None:
         """Puts weights of a model that was trained before into a fresh one."""
         raise SubquadError(f"a model of {self.kind} starts with fresh weights: leave --start out")
+
+    def words(self, line: str) -> list[str]:
+        """A line of input as `reply` takes it."""
+        return (line if self.line_form == "text" else line.replace(",", " ")).split()
 
     def require_reply(self) -> None:
         """Refuses a task without `reply`, before any sequence is read."""
@@ -200,6 +225,13 @@ class TaskOptions(Checked, ABC):
     def start(self) -> str:
         """Folder of the run whose weights a new model starts with; empty for fresh weights."""
         return ""
+
+    default_notes: ClassVar[str] = ""
+    """A sentence for the help about defaults that depend on the data."""
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Options of the model, the training and the named attention that work well; `data` is None before they are read."""
+        return Defaults()
 
     @abstractmethod
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from subquad.checking import STRICT, Count, FileName, Seed, Whole, excerpt, read_as
+from subquad.data.buckets import Buckets, bounded
+from subquad.data.texts import Documents, load_texts, python_docstrings
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
-from subquad.tasks.base import Best, Counted, LineForm, Task, TaskOptions
-from subquad.tasks.buckets import Buckets, bounded
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.model import MaskedModel, text_encoder
 from subquad.tasks.mlm.task import check_length, length_bytes, needed
@@ -31,9 +32,10 @@ from subquad.tasks.mlm.vocabulary import (
     learn_vocabulary,
     vocabulary_from,
 )
-from subquad.tasks.texts import Documents, load_texts, python_docstrings
 from subquad.types import AttentionOptions
 
+BATCH = 32
+"""Texts in a step, unless another number is given."""
 SHOWN = 200  # characters of a sample
 LEAST = 10  # labelled texts that can be split
 
@@ -56,6 +58,10 @@ class Classify(TaskOptions):
     evaluation_tokens: Count = 16_384  # at a time
     kind: str = field(default="classify", init=False)
 
+    default_notes: ClassVar[str] = (
+        "The default of --steps is for up to 1,600 training texts. With more, it is two rounds over them, at most 5000."
+    )
+
     def check(self) -> None:
         if self.frozen and not self.start:
             raise SubquadError("--frozen is for an encoder that has learned something: give --start RUN too")
@@ -64,6 +70,21 @@ class Classify(TaskOptions):
     def source(self) -> str:
         """Where the texts are, in words."""
         return self.text or "this Python"
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of the classifiers of `subquad reproduce linformer`, with more steps for more texts."""
+        two_rounds = 0 if data is None else 2 * data.sequences // BATCH
+        training = {
+            "batch": BATCH,
+            "steps": min(5000, max(100, two_rounds)),
+            "learning_rate": 2e-3,
+            "optimizer": "adamw",
+            "schedule": "cosine",
+            "warm_up": 20,
+            "evaluate_every": 25,
+        }
+        slots = {"k": max(1, self.length // 2), "max_length": self.length} if attention == "linformer" else {}
+        return Defaults({"layers": 2, "heads": 4, "head_dim": 16, "positions": "rotary"}, training, slots)
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0, classes: int = 2) -> Size:
         """What its model needs, at least. The number of symbols and of classes is known once the texts are read."""
@@ -214,6 +235,11 @@ class ClassifyTask(Task[TextBatch]):
     def learned(self) -> dict[str, Any]:
         """What a run must keep for its model to read new texts."""
         return {"vocabulary": self.vocabulary.as_json(), "labels": self.labels, "texts": len(self.documents.texts)}
+
+    @property
+    def data_size(self) -> DataSize:
+        """The training texts and their tokens."""
+        return DataSize(len(self.train.tokens), sum(map(len, self.train.tokens)))
 
     @property
     def complaints(self) -> tuple[str, ...]:

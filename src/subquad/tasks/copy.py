@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from subquad.checking import Count
 from subquad.errors import OptionError, SubquadError
 from subquad.models import Decoder, EncoderDecoder, ModelOptions, Size, decoder_size, generate, with_stack
-from subquad.tasks.base import Counted, LineForm, Task, TaskOptions
+from subquad.tasks.base import Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.types import AttentionOptions
 
 BLANK, SEPARATOR, FIRST = 0, 1, 2  # what stands for nothing, what stands between, and the first symbol
@@ -46,6 +46,15 @@ class Copy(TaskOptions, Task[CopyBatch]):
     def check(self) -> None:
         if self.capacity < 1:
             raise OptionError("length", f"must be at least 4, for a symbol, its copy and a separator, but is {self.length}")
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce copy`. Longer sequences take more steps, and more random features."""
+        rounds = -(-self.length // 32)
+        return Defaults(
+            model={"layers": 2, "heads": 4, "head_dim": 32},
+            training={"batch": 32, "steps": 900 * (1 + rounds)},
+            attention={"features": min(256, 64 * rounds)} if attention == "favor" else {},
+        )
 
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
         """What its model and a training step need, at least."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from subquad.checking import AtLeastTwo, Count, Moderate
 from subquad.errors import SubquadError
 from subquad.models import Decoder, ModelOptions, Size, decoder_size
-from subquad.tasks.base import Counted, LineForm, Task, TaskOptions
+from subquad.tasks.base import Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.types import AttentionOptions
 
 
@@ -40,6 +40,22 @@ class Sorting(TaskOptions, Task[SortingBatch]):
     kind: str = field(default="sorting", init=False)
 
     line_form: ClassVar[LineForm] = "words"
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce infinity`, by the length of the sequences."""
+        memory = {"segment": max(128, self.length // 16), "basis": 64, "points": 64, "widths": (0.05,)}
+        return Defaults(
+            model={"layers": 1, "heads": 2, "head_dim": 32, "positions": "rotary", "tied": False},
+            training={
+                "batch": 8 if self.length <= 4096 else 4,
+                "steps": 200 if self.length <= 1024 else 300,
+                "learning_rate": 2e-2,
+                "schedule": "cosine",
+                "evaluate_every": 50,
+                "checkpoint_every": 100,
+            },
+            attention=memory if attention == "infinity" else {},
+        )
 
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
         """What its model and a training step need, at least. Counting symbols takes a number for each at each position."""

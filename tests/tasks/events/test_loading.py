@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from subquad import SubquadError
+from subquad.data import tables
 from subquad.tasks.events import Columns, EventSequences, Repairs, load_sequences, load_splits
-from subquad.tasks.transactions import tables
 from subquad.tasks.transactions.histories import Names
 
 

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.tables import PARQUET, Tally, listed, read_table
+from subquad.data.times import attempt, detect, iso, numbers
 from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.tasks.events.repairs import Rows
 from subquad.tasks.transactions.histories import Names, offsets_of
-from subquad.tasks.transactions.tables import PARQUET, Tally, listed, read_table
-from subquad.tasks.transactions.times import attempt, detect, iso, numbers
 
 KNOWN = {"sequence": ("sequence", "id"), "time": ("time",), "type": ("type",)}  # names of columns unless told
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from subquad.checking import excerpt
+from subquad.data.tables import LARGEST_NUMBER, listed
+from subquad.data.times import attempt, iso
 from subquad.errors import SubquadError
 from subquad.models import DecoderState
 from subquad.tasks.base import Predictions
@@ -18,8 +20,6 @@ from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.scales import Scales
 from subquad.tasks.events.scoring import encode, foresee, states
 from subquad.tasks.events.sequences import EventSequences
-from subquad.tasks.transactions.tables import LARGEST_NUMBER, listed
-from subquad.tasks.transactions.times import attempt, iso
 
 TOGETHER = 256
 """Events that wait at most to be read together."""

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
+from subquad.data.tables import PARQUET, listed
 from subquad.errors import SubquadError
 from subquad.files import kind_of
 from subquad.tasks.events.files import (
@@ -21,7 +22,6 @@ from subquad.tasks.events.files import (
 )
 from subquad.tasks.events.repairs import Repairs, Rows, assemble
 from subquad.tasks.events.sequences import EventSequences
-from subquad.tasks.transactions.tables import PARQUET, listed
 
 JSON = (".json", ".jsonl")
 FILES = (*JSON, ".csv", ".tsv", *PARQUET)

@@ -13,11 +13,11 @@ from torch import nn
 
 from subquad.attention import require_causal
 from subquad.checking import AtLeastTwo, Count, FileName, NonNegative, Seed, Whole, Words
+from subquad.data.buckets import Buckets
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, detached, with_stack
 from subquad.results import Row
-from subquad.tasks.base import Best, Counted, Predictions, Task, TaskOptions
-from subquad.tasks.buckets import Buckets
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, Predictions, Task, TaskOptions
 from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
 from subquad.tasks.events.files import Columns
 from subquad.tasks.events.follow import Follower, read_on
@@ -33,6 +33,14 @@ from subquad.tasks.events.scoring import Scored, encode, score
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Process
 from subquad.types import AttentionOptions
+
+ATTENTION_DEFAULTS: dict[str, dict[str, Any]] = {"favor": {"features": 64}, "infinity": {"segment": 128, "basis": 64}}
+EVENTS_A_STEP = 16_384
+"""Events of a batch at most, by which batches of long sequences are smaller unless another size is given."""
+EVENTS_OF_ALL_STEPS = 2_000_000
+"""Events that a training reads, unless a number of steps is given, if that is 100 to 500 steps or three rounds."""
+LONG = 1024
+"""Mean number of events of a sequence from which on sequences count as long."""
 
 SHARE = 5
 """Of simulated sequences there are so many times fewer for development, and as many for the test."""
@@ -65,9 +73,15 @@ class Events(TaskOptions):
     types_see_gap: bool = True  # of the mixture: whether the type depends on the gap, too
     type_weight: NonNegative = 0.0  # in the loss, of a head that is trained to predict the type; 0 for none
     time_weight: NonNegative = 0.0  # in the loss, of a head that is trained to predict the gap; 0 for none
-    chunk: Whole = 0  # events after which training goes on from a state without a gradient, to save memory; 0 for never
+    chunk: Whole = 512  # events after which training goes on from a state without a gradient, to save memory; 0 for never
     evaluation_tokens: Count = 16_384  # events at a time, with padding, outside of training
     kind: str = field(default="events", init=False)
+
+    default_notes: ClassVar[str] = (
+        "The defaults of --batch, --steps, --learning-rate and --dropout depend on the data. With --data, those shown are "
+        "for sequences of about 60 events. With longer ones, a batch has at most 16,384 events but at least 4 sequences, "
+        "and all steps together read 2 million events, in at least 100 steps and three rounds over the data."
+    )
 
     @property
     def columns(self) -> Columns:
@@ -84,6 +98,27 @@ class Events(TaskOptions):
         """What is read from the stack."""
         given = (self.head, self.inner, self.integral, self.integral_points, self.components, self.types_see_gap)
         return HeadOptions(*given, self.type_weight, self.time_weight)
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce events`: for simulated sequences, for real ones, and for long ones."""
+        training: dict[str, Any] = {"batch": 32, "steps": 600, "learning_rate": 3e-3}
+        dropout = 0.0
+        if self.data:
+            mean_length = 1.0 if data is None else data.positions / data.sequences
+            batch = int(min(64, max(4, EVENTS_A_STEP // mean_length)))
+            steps = min(500, max(100, EVENTS_OF_ALL_STEPS // (batch * mean_length)))
+            rounds = 0 if data is None else 3 * data.sequences // batch
+            is_long = mean_length > LONG
+            dropout = 0.0 if is_long else 0.1
+            training = {
+                "batch": batch,
+                "steps": int(max(steps, min(10_000, rounds))),
+                "learning_rate": 3e-3 if is_long else 4e-3,
+            }
+        training |= {"optimizer": "adamw", "schedule": "cosine", "warm_up": 50}
+        training |= {"evaluate_every": 100, "checkpoint_every": 100}
+        model = {"layers": 2, "heads": 4, "head_dim": 16, "dropout": dropout}
+        return Defaults(model, training, ATTENTION_DEFAULTS.get(attention, {}))
 
     def size(self, attention: AttentionOptions, model: ModelOptions, types: int = 1) -> Size:
         """What its model and simulated sequences need, at least. The number of types is known once the data are."""
@@ -152,6 +187,12 @@ class EventsTask(Task[EventBatch]):
     def learned(self) -> dict[str, Any]:
         """What a run must keep for its model to read new sequences."""
         return self.scales.as_json()
+
+    @property
+    def data_size(self) -> DataSize | None:
+        """The training sequences and their events. Simulated ones have the same size whatever they are."""
+        train = self.data.train
+        return DataSize(len(train.names), len(train.times)) if self.options.data else None
 
     @property
     def complaints(self) -> tuple[str, ...]:

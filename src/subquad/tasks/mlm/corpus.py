@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from numpy import ndarray
 
+from subquad.data.texts import Documents
 from subquad.errors import SubquadError
 from subquad.tasks.mlm.vocabulary import PAD, Vocabulary
-from subquad.tasks.texts import Documents
 
 SplitName = Literal["train", "development", "test"]
 FEW = 10

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from subquad.checking import STRICT, AtLeastTwo, Count, FileName, InnerShare, Seed, Share, Whole, read_as
+from subquad.data.buckets import bounded
+from subquad.data.texts import Documents, load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, place_of
-from subquad.tasks.base import Best, Counted, LineForm, Task, TaskOptions
-from subquad.tasks.buckets import bounded
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.corpus import FEW, SplitName, TextSplits, Tokens, split_texts
 from subquad.tasks.mlm.masking import MaskedBatch, Masking
@@ -35,9 +36,12 @@ from subquad.tasks.mlm.vocabulary import (
     learn_vocabulary,
     vocabulary_from,
 )
-from subquad.tasks.texts import Documents, load_texts, python_topics
 from subquad.types import AttentionOptions
 
+TOKENS_A_STEP = 2048
+"""Tokens of a batch, unless a number of sequences is given."""
+LARGE = 5_000_000
+"""Characters of text from which on a larger model is trained for longer, unless other options are given."""
 SHOWN = 48  # tokens of a sample
 GUESSES = 3  # that an answer names for each [MASK]
 
@@ -61,6 +65,11 @@ class Mlm(TaskOptions):
     evaluation_tokens: Count = 16_384  # at a time
     kind: str = field(default="mlm", init=False)
 
+    default_notes: ClassVar[str] = (
+        "The defaults of the model and of the training are for texts of up to 5 million characters. With more text, there "
+        "are 6 layers, heads of 32 and 1500 steps."
+    )
+
     @property
     def masking(self) -> Masking:
         """How tokens are taken out."""
@@ -72,6 +81,23 @@ class Mlm(TaskOptions):
                 f"--blank-share and --random-share must add up to at most 1, but are {self.blank_share} and "
                 f"{self.random_share}"
             )
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce linformer`, and for much text those of the converted model in docs/results.md."""
+        small: dict[str, Any] = {"steps": 320, "learning_rate": 4e-3, "warm_up": 20, "evaluate_every": 40}
+        large: dict[str, Any] = {
+            "steps": 1500,
+            "learning_rate": 3e-3,
+            "warm_up": 100,
+            "weight_decay": 0.01,
+            "evaluate_every": 250,
+        }
+        is_large = data is not None and data.positions > LARGE
+        shape = {"layers": 6, "head_dim": 32} if is_large else {"layers": 2, "head_dim": 16}
+        training = large if is_large else small
+        training |= {"batch": max(1, TOKENS_A_STEP // self.length), "optimizer": "adamw", "schedule": "cosine"}
+        slots = {"k": max(1, self.length // 2), "max_length": self.length} if attention == "linformer" else {}
+        return Defaults({**shape, "heads": 4, "positions": "rotary"}, training, slots)
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
         """What its model needs, at least, with a vocabulary of so many symbols: none where the texts are not read yet."""
@@ -177,6 +203,11 @@ class MlmTask(Task[MaskedBatch]):
             "documents": len(documents.texts),
             "characters": documents.characters,
         }
+
+    @property
+    def data_size(self) -> DataSize:
+        """The documents to learn from and their characters."""
+        return DataSize(len(self.splits.train), sum(map(len, self.splits.train)))
 
     @property
     def complaints(self) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import Checked, Count, Positive, read
+from subquad.data.times import DAY
 from subquad.errors import SubquadError
 from subquad.results import place_of
 from subquad.tasks.transactions.histories import Histories, first_events
-from subquad.tasks.transactions.times import DAY
 
 Amounts = Literal["quantile", "log"]
 UNKNOWN = 0

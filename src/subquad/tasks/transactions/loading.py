@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.tables import LARGEST_NUMBER, PARQUET, Chunk, Tally, listed, read_table
+from subquad.data.times import ReadTime, detect, numbers, short_date
 from subquad.errors import SubquadError
 from subquad.files import kind_of
 from subquad.tasks.transactions.histories import OPTIONAL, UNLABELLED, Histories, Names, offsets_of
-from subquad.tasks.transactions.tables import LARGEST_NUMBER, PARQUET, Chunk, Tally, listed, read_table
-from subquad.tasks.transactions.times import ReadTime, detect, numbers, short_date
 
 TABLES = (".csv", ".tsv", ".txt", *PARQUET)
 KNOWN = {  # names that columns go by unless told, the second being Sberbank's

@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, Seed
+from subquad.data.times import DAY
 from subquad.errors import OptionError, SubquadError
 from subquad.tasks.transactions.histories import Histories, first_events, offsets_of
 from subquad.tasks.transactions.metrics import auroc
-from subquad.tasks.transactions.times import DAY
 
 DAYS = 456.0
 MANY = 10_000

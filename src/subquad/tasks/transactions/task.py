@@ -14,11 +14,11 @@ from numpy import ndarray
 from torch import nn
 
 from subquad.checking import AtLeastTwo, BelowOne, Count, FileName, Seed, Whole, Words, check
+from subquad.data.buckets import Buckets, bounded
 from subquad.errors import OptionError, SubquadError
 from subquad.models import ModelOptions, Size, with_stack
 from subquad.results import Row
-from subquad.tasks.base import Counted, Predictions, Task, TaskOptions
-from subquad.tasks.buckets import Buckets, bounded
+from subquad.tasks.base import Counted, DataSize, Defaults, Predictions, Task, TaskOptions
 from subquad.tasks.transactions.batches import EventBatch, pad
 from subquad.tasks.transactions.features import Amounts, Features, learn
 from subquad.tasks.transactions.histories import Histories
@@ -29,6 +29,13 @@ from subquad.tasks.transactions.simulator import Simulator
 from subquad.tasks.transactions.splits import SplitName, Splits, split
 from subquad.types import AttentionOptions
 
+ATTENTION_DEFAULTS: dict[str, dict[str, Any]] = {
+    "favor": {"features": 64},
+    "infinity": {"segment": 128, "basis": 64},
+    "linformer": {"k": 64},
+}
+BATCH = 32
+"""Clients in a step, unless another number is given."""
 CLIENT_BYTES, EVENT_BYTES = 64, 60
 """Memory of a simulated client's name, and of an event with its features, at least."""
 
@@ -59,6 +66,10 @@ class Transactions(TaskOptions):
     evaluation_tokens: Count = 32_768  # events at a time, with padding, when scores are computed
     kind: str = field(default="transactions", init=False)
 
+    default_notes: ClassVar[str] = (
+        "The default of --steps is for up to 4,800 training clients. With more, it is two rounds over them, at most 5000."
+    )
+
     @property
     def columns(self) -> Columns:
         """What a table's columns are called."""
@@ -75,6 +86,23 @@ class Transactions(TaskOptions):
             raise OptionError("fold", f"must be below the number of folds, {self.folds}, but is {self.fold}")
         if not self.data:
             check(self.simulator)
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce transactions`, with more steps for more clients."""
+        two_rounds = 0 if data is None else 2 * data.sequences // BATCH
+        return Defaults(
+            model={"layers": 1, "heads": 4, "head_dim": 16},
+            training={
+                "batch": BATCH,
+                "steps": min(5000, max(300, two_rounds)),
+                "learning_rate": 1e-2,
+                "schedule": "cosine",
+                "warm_up": 20,
+                "evaluate_every": 100,
+                "checkpoint_every": 100,
+            },
+            attention=ATTENTION_DEFAULTS.get(attention, {}),
+        )
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
         """What its model, a training step and simulated clients need, at least. Symbols are known once the data are."""
@@ -142,6 +170,12 @@ class TransactionsTask(Task[EventBatch]):
     def learned(self) -> dict[str, Any]:
         """What a run must keep for its model to read new clients."""
         return self.features.as_json()
+
+    @property
+    def data_size(self) -> DataSize:
+        """The training clients and their events."""
+        histories, splits = self.data
+        return DataSize(len(splits.train), int(histories.lengths[splits.train].sum()))
 
     @property
     def complaints(self) -> tuple[str, ...]:
