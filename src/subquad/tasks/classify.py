@@ -16,6 +16,8 @@ from typing_extensions import TypedDict
 
 from subquad.checking import STRICT, Count, FileName, Seed, Whole, excerpt, read_as
 from subquad.data.buckets import Buckets, bounded
+from subquad.data.ragged import keep_of, pad
+from subquad.data.splits import shuffled
 from subquad.data.texts import Documents, load_texts, python_docstrings
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
@@ -321,7 +323,7 @@ class ClassifyTask(Task[TextBatch]):
         number = len(documents.texts)
         if number < LEAST:
             raise SubquadError(f"{options.source} has {number} labelled texts, too few to be split: give at least {LEAST}")
-        order = np.random.default_rng(options.split_seed).permutation(np.argsort(np.array(documents.names)))
+        order = shuffled(documents.names, options.split_seed)
         tenth = number // 10
         test = 0 if options.test_text else tenth
         train = order[test + tenth :]
@@ -359,9 +361,5 @@ def started(folder: str) -> Mapping[str, Any]:
 
 
 def _pad(split: _Split, places: Int[ndarray, "b"]) -> TextBatch:
-    own = [split.tokens[at] for at in places]
-    tokens = np.full((len(own), max(map(len, own))), PAD, dtype=np.int64)
-    keep = np.zeros(tokens.shape, bool)
-    for row, one in enumerate(own):
-        tokens[row, : len(one)], keep[row, : len(one)] = one, True
-    return TextBatch(torch.from_numpy(tokens), torch.from_numpy(keep), torch.from_numpy(split.labels[places]))
+    texts = [torch.from_numpy(split.tokens[at]) for at in places]
+    return TextBatch(pad(texts, PAD), keep_of([len(text) for text in texts]), torch.from_numpy(split.labels[places]))

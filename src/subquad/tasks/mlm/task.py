@@ -17,13 +17,14 @@ from typing_extensions import TypedDict
 
 from subquad.checking import STRICT, AtLeastTwo, Count, FileName, InnerShare, Seed, Share, Whole, read_as
 from subquad.data.buckets import bounded
+from subquad.data.splits import SplitName
 from subquad.data.texts import Documents, load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, place_of
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.events.metrics import mean_interval
-from subquad.tasks.mlm.corpus import FEW, SplitName, TextSplits, Tokens, split_texts
+from subquad.tasks.mlm.corpus import FEW, TextSplits, Tokens, split_texts
 from subquad.tasks.mlm.masking import MaskedBatch, Masking
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
@@ -339,7 +340,7 @@ class MlmTask(Task[MaskedBatch]):
         begin, end, _ = tokens.tiles(length)
         whole = np.flatnonzero(end - begin == length)
         some = whole[torch.randperm(len(whole), generator=generator)[:count].numpy()]
-        return torch.from_numpy(tokens.windows(begin[some], end[some]).tokens)
+        return tokens.windows(begin[some], end[some]).tokens
 
     @torch.no_grad()
     def _probabilities(self, model: nn.Module, tokens: Tensor, chosen: Tensor) -> Float[Tensor, "places v"]:

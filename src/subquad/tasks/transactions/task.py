@@ -15,6 +15,7 @@ from torch import nn
 
 from subquad.checking import AtLeastTwo, BelowOne, Count, FileName, Seed, Whole, Words, check
 from subquad.data.buckets import Buckets, bounded
+from subquad.data.splits import SplitName
 from subquad.errors import OptionError, SubquadError
 from subquad.models import ModelOptions, Size, with_stack
 from subquad.results import Row
@@ -26,7 +27,7 @@ from subquad.tasks.transactions.loading import Columns, load_histories
 from subquad.tasks.transactions.metrics import accuracy, accuracy_interval, auroc, auroc_interval
 from subquad.tasks.transactions.model import Classifier, Pooling, classifier_numbers
 from subquad.tasks.transactions.simulator import Simulator
-from subquad.tasks.transactions.splits import SplitName, Splits, split
+from subquad.tasks.transactions.splits import Splits, split
 from subquad.types import AttentionOptions
 
 ATTENTION_DEFAULTS: dict[str, dict[str, Any]] = {
