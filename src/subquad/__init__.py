@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ValueEmbedding,
         generate,
     )
+    from subquad.runs import TrainedModel, load
 
 __version__ = "0.1.0"
 
@@ -49,13 +50,15 @@ __all__ = [
     "SubquadError",
     "Taylor",
     "TokenEmbedding",
+    "TrainedModel",
     "ValueEmbedding",
     "generate",
     "hub",
+    "load",
     "require_causal",
 ]
 
-_HOMES = ("errors", "feature_maps", "attention", "models")
+_HOMES = ("errors", "feature_maps", "attention", "models", "runs")
 
 
 def __getattr__(name: str) -> Any:

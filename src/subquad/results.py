@@ -6,9 +6,11 @@ is shown to a person is rebuilt from the two, and both are checked when they are
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import (
     Any,
@@ -23,9 +25,13 @@ from typing_extensions import TypedDict
 from subquad.checking import Count, Positive, Seed, Whole, excerpt, read_as
 from subquad.errors import SubquadError
 from subquad.files import cannot_write, read_text, write_new, write_whole
+from subquad.machine import describe, versions
 
 FORMAT = 1
 """The version of the folder's layout. A run of a later one is refused."""
+
+RUNS = Path("runs")
+"""The folder in which runs are kept unless a command is given --out."""
 
 LOCK = ".lock"
 """The file in a run's folder that is locked while a command writes to it. The system unlocks it when the command ends."""
@@ -126,6 +132,31 @@ class AboutFields(TypedDict, total=False):
     started: str
 
 
+def new_folder(*names: str) -> Path:
+    """The default folder of a run that starts now: runs/NAMES-DATE-TIME."""
+    return RUNS / "-".join([*names, f"{datetime.now(UTC):%Y%m%d-%H%M%S}"])
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether there is a run in a folder."""
+    return (folder / "run.json").exists()
+
+
+def describe_run(
+    options: Mapping[str, Any], command: Sequence[str], *, seed: int | None = None, page: bool | None = None
+) -> dict[str, Any]:
+    """What run.json keeps of a command: its options and words, the versions, the machine and the time of its start."""
+    chosen = {"seed": seed, "page": page}
+    return {
+        "options": dict(options),
+        **{name: value for name, value in chosen.items() if value is not None},
+        "versions": versions(),
+        "machine": describe(),
+        "command": shlex.join(["subquad", *command]),
+        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+    }
+
+
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Adds rows to a file in one write each, so that a killed process leaves whole lines behind it.
 
@@ -198,7 +229,7 @@ class Run:
     def open(cls, folder: Path, kind: str | None = None) -> "Run":
         """An existing run, of a certain kind if one is named."""
         path = folder / "run.json"
-        if not path.exists():
+        if not holds_run(folder):
             raise SubquadError(f"{folder} is not a run: it has no run.json (runs are folders such as runs/compare-...)")
         try:
             about = json.loads(read_text(path), object_hook=lambda fields: _Record(fields, str(path)))
@@ -277,7 +308,7 @@ class Run:
 
 def refuse_taken(folder: Path) -> None:
     """A folder holds one run."""
-    if (folder / "run.json").exists():
+    if holds_run(folder):
         raise SubquadError(f"{folder} holds a run already: continue it with --resume {folder}, or choose another --out")
 
 

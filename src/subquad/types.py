@@ -18,10 +18,10 @@ m    number of features
 ``keep`` is ``b s``, true where a key is real and false where it is padding.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -225,88 +225,3 @@ class AttentionOptions(Checked):
     def without_far_keys(self) -> Self | None:
         """The same mechanism that sees nothing outside of its window; None if it has no window to be left with."""
         return None
-
-
-class Counted(NamedTuple):
-    """The sum of some losses, and how many there are: so that parts of a batch add up to the whole."""
-
-    total: Tensor
-    number: int
-
-
-class Task(Protocol):
-    """What is to be learned: batches, the model, the loss, the metrics. It does not know how it is trained.
-
-    A batch is a named tuple of tensors whose first axis is the sequences.
-    """
-
-    @property
-    def kind(self) -> str:
-        """Its name in the registry."""
-        ...
-
-    def build(self, attention: AttentionOptions, model: Any, generator: torch.Generator | None = None) -> torch.nn.Module:
-        """A model for it."""
-        ...
-
-    def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Sequences to learn from."""
-        ...
-
-    def loss(self, model: torch.nn.Module, batch: Any) -> Counted:
-        """To be made small."""
-        ...
-
-    def count(self, batch: Any) -> int:
-        """How many losses a batch has, without computing them."""
-        ...
-
-    def evaluate(self, model: torch.nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """How good the model is, on fresh sequences."""
-        ...
-
-    def samples(self, model: torch.nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
-        """Questions, the model's answers, and the right ones."""
-        ...
-
-
-@runtime_checkable
-class Judged(Protocol):
-    """A task that has more to say of a model once it is trained."""
-
-    def final(self, model: torch.nn.Module) -> list[dict[str, Any]]:
-        """Rows with a metric, its value and its split, and low and high where they are known."""
-        ...
-
-
-@runtime_checkable
-class Ranked(Protocol):
-    """A task one of whose metrics says which of a run's weights are the best."""
-
-    @property
-    def best(self) -> tuple[str, Literal["low", "high"]]:
-        """The metric of `evaluate`, and whether a low or a high one is good."""
-        ...
-
-
-@runtime_checkable
-class Chunked(Protocol):
-    """A task whose batches are learned from piece by piece, so that only one piece's inner results are kept at a time."""
-
-    def pieces(self, batch: Any) -> int:
-        """How many there are."""
-        ...
-
-    def losses(self, model: torch.nn.Module, batch: Any) -> Iterator[Counted]:
-        """Of one piece after the other; the gradient of each is taken before the next is computed."""
-        ...
-
-
-@runtime_checkable
-class Measured(Protocol):
-    """A task some of whose metrics are no shares."""
-
-    @property
-    def units(self) -> dict[str, str]:
-        """Of these metrics."""
-        ...

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from subquad.cli import main
-from subquad.cli.train import load
 from subquad.results import Run
+from subquad.runs import load
 
 SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--batch", "8", "--steps", "6", "--evaluate-every", "3"]
 SMALL += ["--checkpoint-every", "3", "--length", "24", "--held-out", "8", "--tested", "8"]
@@ -109,7 +109,7 @@ def test_from_a_masked_model_to_a_classifier(trained: Path, tmp_path: Path, caps
         first["options"][part] for part in ("mechanism", "model")
     ]
     assert run.about["learned"]["vocabulary"] == first["learned"]["vocabulary"]
-    before, after = load(trained)[1].state_dict(), load(tmp_path / "run")[1].state_dict()
+    before, after = load(trained).model.state_dict(), load(tmp_path / "run").model.state_dict()
     name = "encoder.blocks.0.attention.to_q.weight"
     assert torch.allclose(before[name], after[name], atol=1e-6)  # such small steps change nothing: they are taken over
     capsys.readouterr()

@@ -13,7 +13,7 @@ from subquad.conversion.options import ConversionOptions
 from subquad.conversion.plan import whole_plan
 from subquad.conversion.quality import Quality
 from subquad.conversion.sight import NOTHING, Sight
-from subquad.tasks.texts import Documents
+from subquad.data.texts import Documents
 
 hf: Any = pytest.importorskip("transformers", reason="transformers is not installed: the extra `hub`")
 pretrained: Any = importlib.import_module("subquad.conversion.pretrained")

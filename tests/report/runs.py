@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from subquad.measure.machine import describe
+from subquad.machine import describe
 from subquad.results import Run
 from tests.experiments.compare.rows import LENGTHS, TRAITS, failed, rows
 

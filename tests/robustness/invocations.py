@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
 from subquad.attention import MECHANISMS
-from subquad.cli import advise, compare, convert, predict, report, reproduce, spectrum, train
+from subquad.cli import advise, compare, convert, predict, report, reproduce, spectrum, training_options
 from subquad.conversion import ConversionOptions
 from subquad.models import ModelOptions
 from subquad.tasks import TASKS
@@ -88,7 +88,7 @@ def _training() -> Iterator[Base]:
     """Every task with its own options, every attention with its own, and what all share once."""
     texts = {"mlm": ("texts",), "classify": ("labelled.jsonl",)}
     for task in TASKS:
-        shared = (train.Shared, ModelOptions, TrainOptions) if task == "copy" else ()
+        shared = (training_options.Shared, ModelOptions, TrainOptions) if task == "copy" else ()
         given = SMALL_TASKS[task] | SMALL_MODEL | SMALL_TRAINING
         yield Base(f"train {task}", ("train", task), given, (TASKS[task], *shared), texts.get(task, ()))
     for attention, options in MECHANISMS.items():

@@ -16,9 +16,10 @@ from subquad import Favor, Infinity, Linear, ModelOptions, SubquadError
 from subquad.models import Decoder
 from subquad.results import Run
 from subquad.tasks import Copy
+from subquad.tasks.base import Best, Counted
 from subquad.training import TrainOptions, checkpoints
 from subquad.training.loop import generator, load_model, train
-from subquad.types import AttentionOptions, Counted
+from subquad.types import AttentionOptions
 
 TASK = Copy(length=14, held_out=8)
 SIZE = ModelOptions(layers=1, heads=2, head_dim=8, dropout=0.1)
@@ -237,7 +238,7 @@ def test_checkpoints_are_readable_by_others(tmp_path: Path) -> None:
 class Watched(Copy):
     """A task with a metric that falls and rises again, by the weights alone: how far a bias is from where it was once."""
 
-    best = ("distance", "low")
+    best: ClassVar[Best | None] = Best("distance", "low")
     units: ClassVar = {"distance": "m"}
 
     def evaluate(self, model: Any, generator: torch.Generator) -> dict[str, float]:

@@ -15,7 +15,7 @@ from subquad.errors import SubquadError
 from subquad.experiments.compare.advice import Advice, Wish, advise, has_view
 from subquad.experiments.compare.views import Comparison, What
 from subquad.experiments.compare.words import amount, duration
-from subquad.measure.machine import describe, same_machine
+from subquad.machine import describe, same_machine
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Run
 

@@ -30,8 +30,8 @@ from subquad.experiments import linformer
 from subquad.experiments.compare.cells import Dtype, Setting
 from subquad.experiments.compare.plan import Group, Plan, Progress, measure
 from subquad.experiments.compare.views import BASELINE, FORMS, MATERIALISED, Form, What
+from subquad.machine import describe, versions
 from subquad.measure.devices import require_device
-from subquad.measure.machine import describe, versions
 from subquad.measure.workers import Limits
 from subquad.report import tables
 from subquad.report.compare import Measured, answers, load, write_page

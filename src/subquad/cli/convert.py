@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,18 +24,17 @@ from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.streams import say
-from subquad.cli.train import load as load_run
 from subquad.cli.values import choose
 from subquad.conversion import ConversionOptions, Convertible, Progress, convert
 from subquad.conversion.engine import check
 from subquad.conversion.trained import Trained
+from subquad.data.texts import load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
-from subquad.measure.machine import describe, versions
 from subquad.report.conversion import answers, cost_table, length_tables, stage_table, write_conversion_page
 from subquad.report.conversion_charts import by_length
-from subquad.results import Run, place_of
-from subquad.tasks.texts import load_texts, python_topics
+from subquad.results import Run, describe_run, holds_run, new_folder, place_of
+from subquad.runs import load
 from subquad.types import AttentionOptions
 
 ATTENTIONS: dict[str, type[Any]] = {
@@ -86,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         run = Run.open(resume.resume, "convert")
         with run.writing():
             return _convert(run, *_opened(run.about), begun, restart=resume.restart)
-    folder, about, opened = describe_run(given)
+    folder, about, opened = plan_run(given)
     run = Run.create(folder, "convert", about)
     with run.writing():
         return _convert(run, *opened, begun)
@@ -96,11 +94,11 @@ Opened = tuple[Convertible, AttentionOptions, ConversionOptions]
 """What is converted, to what, and how."""
 
 
-def describe_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
+def plan_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
     """The folder and the run.json of a command line, and what it is to convert. What cannot be converted is refused."""
-    name = choose("attention", attention_in(given, Shared.attention), ATTENTIONS)
+    name = choose("attention", attention_in(given) or Shared.attention, ATTENTIONS)
     parsed: Any = parse(
-        joined("Convert", {"shared": Shared, "mechanism": ATTENTIONS[name], "conversion": ConversionOptions}),
+        joined("Convert", {"shared": Shared, "mechanism": ATTENTIONS[name](), "conversion": ConversionOptions()}),
         given,
         prog="subquad convert",
         description=(
@@ -111,25 +109,17 @@ def describe_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
     )
     shared = parsed.shared
     mechanism = Linear(parsed.mechanism) if name in FEATURE_MAPS else parsed.mechanism
-    about: dict[str, Any] = {
-        "options": {
-            "model": shared.model,
-            "text": None if shared.text is None else str(shared.text),
-            "length": shared.length,
-            "mechanism": dataclasses.asdict(mechanism),
-            "conversion": _values(parsed.conversion),
-        },
-        "seed": shared.seed,
-        "page": shared.page,
-        "versions": versions(),
-        "machine": describe(),
-        "command": shlex.join(["subquad", "convert", *given]),
-        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+    chosen = {
+        "model": shared.model,
+        "text": None if shared.text is None else str(shared.text),
+        "length": shared.length,
+        "mechanism": dataclasses.asdict(mechanism),
+        "conversion": _values(parsed.conversion),
     }
+    about = describe_run(chosen, ["convert", *given], seed=shared.seed, page=shared.page)
     original, attention, options = _opened(about)
     about["options"] |= {"mechanism": dataclasses.asdict(attention), "original": original.notes}  # type: ignore[call-overload]
-    folder = shared.out or Path("runs") / f"convert-{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    return folder, about, (original, attention, options)
+    return shared.out or new_folder("convert", name), about, (original, attention, options)
 
 
 def _opened(about: Mapping[str, Any]) -> Opened:
@@ -158,13 +148,13 @@ def _require_memory(original: Convertible, attention: AttentionOptions, options:
 
 def _original(kept: Kept, options: ConversionOptions, seed: int) -> Convertible:
     path = kept.model
-    if (Path(path) / "run.json").exists():
+    if holds_run(Path(path)):
         if kept.text is not None or kept.length is not None or options.pairs is not None:
             raise SubquadError("a run is converted on its own text and length: leave out --text, --length and --pairs")
         if options.keep_layers or options.keep_worst:
             raise SubquadError("a run has one attention in all layers: leave out --keep-layers and --keep-worst")
-        task, model, run = load_run(Path(path))
-        return Trained(run, task, model)
+        trained = load(path, say=say)
+        return Trained(trained.run, trained.task, trained.model)
     check_pretrained(path)
     documents = python_topics() if kept.text is None else load_texts(kept.text)
     for complaint in documents.complaints:

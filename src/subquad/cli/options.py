@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+from argparse import ArgumentParser
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
@@ -22,6 +23,9 @@ from subquad.checking import Checked, FilePath
 from subquad.cli.values import choose
 from subquad.feature_maps import FEATURE_MAPS, FeatureMapOptions
 
+Flags = dict[tuple[type[Any], str], str]
+"""The names that options have in a command, by their class and their name there, where the two differ."""
+
 
 @dataclass(frozen=True)
 class Resume(Checked):
@@ -37,40 +41,64 @@ def is_resumed(given: Sequence[str]) -> bool:
     return any(argument == "--resume" or argument.startswith("--resume=") for argument in given)
 
 
-def attention_in(given: Sequence[str], otherwise: str) -> str:
-    """The name after --attention, which decides what other options there are."""
-    for at, argument in enumerate(given):
-        if argument == "--attention" and at + 1 < len(given):
-            return given[at + 1]
-        if argument.startswith("--attention="):
-            return argument.split("=", 1)[1]
-    return otherwise
+def attention_in(words: Sequence[str]) -> str | None:
+    """The name after --attention, which decides what other options there are; None if the option is not given."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--attention", nargs="?")
+    attention: str | None = parser.parse_known_args(words)[0].attention
+    return attention
 
 
-def joined(name: str, parts: Mapping[str, type[Any]]) -> Any:
-    """One dataclass of several, whose options stand side by side. Those with positional arguments come first."""
+def joined(name: str, parts: Mapping[str, Any]) -> Any:
+    """One dataclass out of several, whose options stand side by side in a command.
+
+    Each part is an instance, whose values are the defaults, or a class, which needs a positional argument and comes first.
+    """
     fields = []
-    for part, kind in parts.items():
-        is_needed = any(at.default is at.default_factory is dataclasses.MISSING for at in dataclasses.fields(kind))
-        default = dataclasses.field() if is_needed else dataclasses.field(default_factory=kind)
+    for part, options in parts.items():
+        is_class = isinstance(options, type)
+        default = dataclasses.field() if is_class else dataclasses.field(default=options)
+        kind = options if is_class else type(options)
         fields.append((part, Annotated[kind, tyro.conf.OmitArgPrefixes], default))
     return dataclasses.make_dataclass(name, fields, frozen=True)
 
 
-def registry(classes: Iterable[type[Any]]) -> ConstructorRegistry:
-    """Rules for these classes, and for feature maps, which are chosen by their kind."""
+def clashing(parts: Mapping[str, Any]) -> Flags:
+    """Names in a command for options that have the name of another part's option: the part's name goes before them.
+
+    An option of the attention gives way to all others, and one of the task to those of the model and of the training.
+    """
+    flags: Flags = {}
+    taken: set[str] = set()
+    for part in sorted(parts, key=lambda part: {"task": 1, "attention": 2}.get(part, 0)):
+        kind = parts[part] if isinstance(parts[part], type) else type(parts[part])
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
+        flags |= {(kind, name): f"{part}-{name.replace('_', '-')}" for name in names if name in taken}
+        taken |= set(names)
+    return flags
+
+
+def registry(classes: Iterable[type[Any]], flags: Flags | None = None) -> ConstructorRegistry:
+    """Rules for these classes of options, and for feature maps, which are chosen by their kind.
+
+    `flags` has the names in the command of options that cannot keep their own.
+    """
     known = set(classes)
     rules = ConstructorRegistry()
 
     @rules.struct_rule
     def options(info: StructTypeInfo) -> StructConstructorSpec | None:
-        if info.type not in known:
+        kind: Any = info.type
+        if kind not in known:
             return None
-        types, helps = get_type_hints(info.type), _comments(info.type)
-        default = info.default if isinstance(info.default, info.type) else info.type()
-        fields = [found for found in dataclasses.fields(info.type) if found.init]
-        specs = [StructFieldSpec(at.name, types[at.name], getattr(default, at.name), helps.get(at.name)) for at in fields]
-        return StructConstructorSpec(instantiate=info.type, fields=tuple(specs))
+        types, helps = get_type_hints(kind), _comments(kind)
+        default = info.default if isinstance(info.default, kind) else kind()
+        specs = []
+        for field in (field for field in dataclasses.fields(kind) if field.init):
+            flag = (flags or {}).get((kind, field.name))
+            hint: Any = Annotated[types[field.name], tyro.conf.arg(name=flag)] if flag else types[field.name]
+            specs.append(StructFieldSpec(field.name, hint, getattr(default, field.name), helps.get(field.name)))
+        return StructConstructorSpec(instantiate=kind, fields=tuple(specs))
 
     @rules.primitive_rule
     def feature_map(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:

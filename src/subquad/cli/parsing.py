@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -24,8 +24,12 @@ def parse(
     prog: str,
     description: str | None = None,
     registry: ConstructorRegistry | None = None,
+    flags: Mapping[tuple[type[Any], str], str] | None = None,
 ) -> T:
-    """The options in a command line. Values are checked after parsing, as tyro would print their errors in its own words."""
+    """The options in a command line. Values are checked after parsing, as tyro would print their errors in its own words.
+
+    `flags` has the names in the command of options that could not keep their own, by their class and name.
+    """
     rules = _add_lenient_rules(registry or ConstructorRegistry())
     complaint = io.StringIO()
     try:
@@ -35,21 +39,23 @@ def parse(
         if ended.code:
             raise SubquadError(_sentence(complaint.getvalue(), prog)) from None
         raise  # help was printed
-    _check_parts(parsed)
+    _check_parts(parsed, flags or {})
     return parsed
 
 
-def _check_parts(options: Any) -> None:
+def _check_parts(options: Any, flags: Mapping[tuple[type[Any], str], str]) -> None:
     """Checks options and those inside them, in the order of their fields."""
     for part in dataclasses.fields(options):
         if dataclasses.is_dataclass(value := getattr(options, part.name)):
-            _check_parts(value)
+            _check_parts(value, flags)
     if isinstance(options, Checked):
         try:
             check(options)
         except OptionError as error:
             if _is_positional(type(options), error.name):
                 raise SubquadError(f"{error.name.upper()} {error.problem}") from None
+            if flag := flags.get((type(options), error.name)):
+                raise OptionError(flag, error.problem) from None
             raise
 
 

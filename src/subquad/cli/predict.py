@@ -1,23 +1,20 @@
 """`subquad predict`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
-from torch import nn
 
 from subquad.checking import Checked, Count, FilePath, Whole
 from subquad.cli.follow import follow
 from subquad.cli.lines import BadLines, LeftOut, Line, csv_text, open_lines
 from subquad.cli.parsing import parse
 from subquad.cli.streams import say
-from subquad.cli.train import load
 from subquad.errors import SubquadError
 from subquad.files import write_whole
-
-Reply = Callable[[nn.Module, list[str]], str]
+from subquad.runs import TrainedModel, load
 
 
 @dataclass(frozen=True)
@@ -61,21 +58,19 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError("--output is for the scores of --data: give both")
     if given.follow and (given.data or given.sequence or given.file):
         raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
-    task, model, _ = load(given.run)
+    trained = load(given.run, say=say)
     if given.data is not None:
-        _score(task, model, given.data, given.output)
+        _score(trained, given.data, given.output)
     elif given.sequence:
-        print(_replies(task)(model, list(given.sequence)))
+        print(trained.reply(given.sequence))
     else:
-        _answer_lines(task, model, given)
+        _answer_lines(trained, given)
     return 0
 
 
-def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> None:
+def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
     """A line for each client or sequence."""
-    if not hasattr(task, "predict"):
-        raise SubquadError(f"a model of {task.kind} answers sequences and gives no scores: give a sequence, not --data")
-    scored = task.predict(model, data)
+    scored = trained.predict(data)
     for complaint in scored.complaints:
         say(complaint)
     table = csv_text([scored.columns, *scored.lines])
@@ -85,32 +80,24 @@ def _score(task: Any, model: nn.Module, data: Path, output: Path | None) -> None
         write_whole(output, table)
 
 
-def _replies(task: Any) -> Reply:
-    """What answers the words of a sequence."""
-    if not hasattr(task, "reply"):
-        raise SubquadError(f"a model of {task.kind} {task.takes}")
-    reply: Reply = task.reply
-    return reply
-
-
-def _answer_lines(task: Any, model: nn.Module, given: Predict) -> None:
+def _answer_lines(trained: TrainedModel, given: Predict) -> None:
     """Answers what comes in lines, and says at the end, however it comes, how many could not be used."""
-    reply = None if given.follow else _replies(task)
+    if not given.follow:
+        trained.task.require_reply()
     left_out = LeftOut(given.bad_lines)
     try:
         with open_lines(given.file) as lines:
-            if reply is None:
-                follow(task, model, lines, left_out, every=given.every, remember=given.remember)
+            if given.follow:
+                follow(trained.follow(given.remember), lines, left_out, every=given.every, remember=given.remember)
             else:
-                is_text = hasattr(task, "takes_text")  # a comma is then a part of it
                 for line in left_out.usable(lines):
-                    _answer(reply, model, (line.text if is_text else line.text.replace(",", " ")).split(), line, left_out)
+                    _answer(trained, line, left_out)
     finally:
         left_out.farewell()
 
 
-def _answer(reply: Reply, model: nn.Module, words: list[str], line: Line, left_out: LeftOut) -> None:
+def _answer(trained: TrainedModel, line: Line, left_out: LeftOut) -> None:
     try:
-        print(reply(model, words), flush=True)
+        print(trained.reply(line.text), flush=True)
     except SubquadError as error:
         left_out.add(line, str(error))

@@ -103,9 +103,9 @@ def _look(trained: Path, own: Path) -> None:
     given, console = spectrum.Spectrum(model=str(trained), sequences=SEQUENCES), Output()
     looked = spectrum.look(given, console)
     rows = spectrum.measured(looked, console, random=True)
-    command = ["subquad", "spectrum", str(trained), "--sequences", str(SEQUENCES)]
+    command = ["spectrum", str(trained), "--sequences", str(SEQUENCES)]
     if run is None:
-        Run.create(own, "spectrum", spectrum.describe_run(given, looked, command), rows)
+        Run.create(own, "spectrum", spectrum.about_run(given, looked, command), rows)
     else:  # left by an older version, which was killed while it wrote
         run.keep_first_rows(0)
         run.append(rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 from subquad.checking import Checked, read
 from subquad.errors import SubquadError
 from subquad.experiments.trials import Trial, finished
-from subquad.measure.machine import describe, versions
+from subquad.machine import describe, versions
 from subquad.results import Run
 
 
@@ -67,7 +67,7 @@ def _check_data(folder: Path, trials: Sequence[Trial]) -> None:
     """Reads the data of all trainings that are not finished, once for each source: nothing runs if some cannot be read."""
     from subquad.cli import convert, train
 
-    checks = {"train": train.describe_run, "convert": convert.describe_run}
+    checks = {"train": train.plan_run, "convert": convert.plan_run}
     known: set[tuple[str, ...]] = set()
     for trial in trials:
         values = [value for name, value in pairwise(trial.arguments) if name in ("--data", "--text", "--label")]

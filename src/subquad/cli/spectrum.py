@@ -1,10 +1,7 @@
 """`subquad spectrum`."""
 
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -21,15 +18,15 @@ from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed
 from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import Output, show
-from subquad.cli.train import build, load
+from subquad.cli.streams import say
+from subquad.data.texts import load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.files import require_folder
-from subquad.measure.machine import describe, versions
 from subquad.measure.spectrum import singular_values, spectrum_rows
 from subquad.models import MultiheadAttention
 from subquad.report.spectrum import layer_table, rank_table, write_spectrum_figures, write_spectrum_page
-from subquad.results import Row, Run, refuse_taken
-from subquad.tasks.texts import load_texts, python_topics
+from subquad.results import Row, Run, describe_run, holds_run, new_folder, refuse_taken
+from subquad.runs import load, rebuild
 
 Matrices = list[Tensor]
 """Of one sequence, layer by layer, each 1 h n s."""
@@ -77,13 +74,13 @@ def main(arguments: Sequence[str]) -> int:
     """Measures, prints the answer and leaves a page."""
     given = parse(Spectrum, arguments, prog="subquad spectrum")
     console = Output()
-    folder = given.out or Path("runs") / f"spectrum-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = given.out or new_folder("spectrum")
     refuse_taken(folder)
     if given.figures is not None:
         require_folder(given.figures)
     looked = look(given, console)
     rows = measured(looked, console, random=given.random)
-    run = Run.create(folder, "spectrum", describe_run(given, looked, ["subquad", "spectrum", *arguments]), rows)
+    run = Run.create(folder, "spectrum", about_run(given, looked, ["spectrum", *arguments]), rows)
     page = run.folder / "report.html"
     write_spectrum_page([run], page)
     for table in (layer_table(rows), rank_table(rows)):
@@ -97,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def look(given: Spectrum, console: Console) -> Looked:
     """The model that is meant, and what it is looked at with."""
-    return _run(given, console) if (Path(given.model) / "run.json").exists() else _hub(given, console)
+    return _run(given, console) if holds_run(Path(given.model)) else _hub(given, console)
 
 
 def measured(looked: Looked, console: Console, *, random: bool) -> list[Row]:
@@ -110,16 +107,10 @@ def measured(looked: Looked, console: Console, *, random: bool) -> list[Row]:
     return rows
 
 
-def describe_run(given: Spectrum, looked: Looked, command: Sequence[str]) -> dict[str, Any]:
-    """What run.json keeps."""
-    return {
-        "options": {"model": given.model, "sequences": looked.sequences, **looked.about},
-        "seed": given.seed,
-        "versions": versions(),
-        "machine": describe(),
-        "command": shlex.join(command),
-        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
-    }
+def about_run(given: Spectrum, looked: Looked, command: Sequence[str]) -> dict[str, Any]:
+    """The contents of run.json."""
+    options = {"model": given.model, "sequences": looked.sequences, **looked.about}
+    return describe_run(options, command, seed=given.seed)
 
 
 def _values(sequences: Iterable[Matrices]) -> list[list[Tensor]]:
@@ -135,25 +126,22 @@ def _values(sequences: Iterable[Matrices]) -> list[list[Tensor]]:
 
 def _run(given: Spectrum, console: Console) -> Looked:
     """A model of subquad's own."""
-    task, model, run = load(Path(given.model))
-    if hasattr(task, "stretches"):
-        inputs: list[Any] = _text_inputs(task, given, console)
-    elif given.text is not None or given.length is not None:
-        raise SubquadError(f"a model of {task.kind} is looked at with sequences of its task: leave --text and --length out")
-    else:
-        require_memory("so many sequences", given.sequences * SEQUENCE_BYTES, "give fewer --sequences")
-        drawing = torch.Generator().manual_seed(given.seed)
-        inputs = [task.batch(1, drawing) for _ in range(given.sequences)]
-
-    def ask(model: nn.Module, one: Any) -> None:
-        model(one) if hasattr(task, "stretches") else task.loss(model, one)
+    trained = load(given.model, say=say)
+    task, model, run = trained.task, trained.model, trained.run
+    if given.text is not None or given.length is not None:
+        task.require_texts()
+    require_memory("so many sequences", given.sequences * SEQUENCE_BYTES, "give fewer --sequences")
+    texts = None if given.text is None else _texts(given.text)
+    drawing = torch.Generator().manual_seed(given.seed)
+    examples = task.examples(given.sequences, drawing, texts=texts, length=given.length)
+    _check_number(len(examples), given, examples[0][0].shape[1], console)
 
     def matrices(model: nn.Module) -> Iterator[Matrices]:
         model.eval()
         mechanisms = [module.attend for module in model.modules() if isinstance(module, MultiheadAttention)]
-        for one in inputs:
+        for example in examples:
             with torch.no_grad(), watched(mechanisms) as calls:
-                ask(model, one)
+                task.loss(model, example)
             yield [call.matrix() for call in calls if min(call.q.shape[2], call.k.shape[2])]
 
     own = run.about["options"]["mechanism"]["kind"]
@@ -162,14 +150,7 @@ def _run(given: Spectrum, console: Console) -> Looked:
     if (bound := attend.options.rank_bound(attend.head_dim)) is not None:
         bounds = {f"{own}, its own: {bound.words}": bound.rank} | bounds
     about = {"attention": own, "task": task.kind, "head_dim": attend.head_dim}
-    return Looked(lambda: matrices(model), lambda: matrices(build(run.about).model), len(inputs), about, bounds)
-
-
-def _text_inputs(task: Any, given: Spectrum, console: Console) -> list[Tensor]:
-    texts = [*task.splits.development, *task.splits.test] if given.text is None else _texts(given.text)
-    length = given.length or task.options.length
-    found = task.stretches(texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
-    return list(_enough(found, given, length, console)[:, None])
+    return Looked(lambda: matrices(model), lambda: matrices(rebuild(run.about)[1].model), len(examples), about, bounds)
 
 
 def _hub(given: Spectrum, console: Console) -> Looked:
@@ -190,8 +171,8 @@ def _hub(given: Spectrum, console: Console) -> Looked:
     length = given.length or min(USUAL, longest)
     if length > longest:
         raise SubquadError(f"--length is {length}, but the model has {longest} positions: give a smaller one")
-    found = stretches(tokenizer, texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
-    tokens = _enough(found, given, length, console)
+    tokens = stretches(tokenizer, texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
+    _check_number(len(tokens), given, length, console)
 
     def matrices(model: Any) -> Iterator[Matrices]:
         for one in tokens:
@@ -207,17 +188,17 @@ def _texts(path: Path) -> list[str]:
     """What can be read, after a word on what cannot."""
     found = load_texts(path)
     for complaint in found.complaints:
-        print(f"subquad: {complaint}", file=sys.stderr)
+        say(complaint)
     return found.texts
 
 
-def _enough(found: Tensor, given: Spectrum, length: int, console: Console) -> Tensor:
-    if not len(found):
+def _check_number(number: int, given: Spectrum, length: int, console: Console) -> None:
+    """Refuses a text without a stretch of the length, and says if there are fewer than were asked for."""
+    if not number:
         where = "the text" if given.text is None else given.text
         raise SubquadError(f"{where} has no stretch of {length} tokens: give more text or a smaller --length")
-    if len(found) < given.sequences:
-        console.print(f"There are {len(found)} stretches of {length} tokens, so not {given.sequences}.")
-    return found
+    if number < given.sequences:
+        console.print(f"There are {number} stretches of {length} tokens, so not {given.sequences}.")
 
 
 def _bounds(head_dim: int, skip: str = "") -> dict[str, int]:

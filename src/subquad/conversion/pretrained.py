@@ -18,6 +18,7 @@ from subquad.attention import Softmax
 from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
 from subquad.conversion.costs import costs
 from subquad.conversion.stretches import draw_stretches
+from subquad.data.texts import Documents
 from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.hub.attach import attached, attention_modules, getattr_int, hang, write_down
@@ -27,7 +28,6 @@ from subquad.hub.swapping import swap
 from subquad.results import Row
 from subquad.tasks.mlm.corpus import split_texts
 from subquad.tasks.mlm.masking import MaskedBatch, choose
-from subquad.tasks.texts import Documents
 from subquad.types import AttentionOptions
 
 USUAL = 512  # tokens that a model is taken to read, where it does not say how many it can

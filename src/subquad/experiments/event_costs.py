@@ -11,7 +11,7 @@ from subquad.experiments.events import BASELINE, BATCH, LONG
 from subquad.measure.memory import give_back_at_once, in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave, median, ratio
 from subquad.results import Row
-from subquad.tasks.kept import read_kept
+from subquad.runs import read_options
 
 SECONDS = 20.0
 PEAKS = 9
@@ -51,8 +51,8 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 
 def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
     """A training step on a batch of simulated sequences of so many events each."""
-    kept = read_kept(options)
-    task = replace(kept.task, data="", sequences=2).prepare()
+    kept = read_options(options)
+    task = replace(kept.task, data="", sequences=2).prepare()  # type: ignore[call-arg]
     model = task.build(kept.attention, kept.model, torch.Generator().manual_seed(0))
     batch = sequences(task, length)
 

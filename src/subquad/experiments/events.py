@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from subquad.experiments.trials import Trial, Verdict, at_most, at_test, between, finished, mean_interval
-from subquad.measure.machine import describe, versions
+from subquad.machine import describe, versions
 from subquad.measure.timing import Interval
 from subquad.results import Row, Run
 

@@ -102,7 +102,7 @@ class Grid:
 
     def _classifiers(self, seed: int) -> Iterator[Trial]:
         """From the language models, and softmax from nothing. Each seed has other texts for its test."""
-        from subquad.tasks.texts import has_labels
+        from subquad.data.texts import has_labels
 
         text = ("--text", self.data) if self.data and has_labels(Path(self.data)) else ()
         length = self.shared.length

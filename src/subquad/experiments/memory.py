@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subquad.experiments.trials import Trial, Verdict, last, load, mean_interval
-from subquad.measure.machine import describe, versions
+from subquad.machine import describe, versions
 from subquad.measure.timing import Interval, interleave, median, ratio
 from subquad.results import Row, Run
 

@@ -12,7 +12,7 @@ from subquad.experiments.transactions import BASELINE, BEST_POSSIBLE, BOOSTING, 
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave, median, ratio
 from subquad.results import Row, Run
-from subquad.tasks.kept import read_kept
+from subquad.runs import read_options
 from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.boosting import boosted_scores
 from subquad.training.loop import load_model
@@ -50,12 +50,12 @@ def _fold(run: Run) -> tuple[str, int]:
 
 def _task(run: Run) -> Any:
     """The clients of a run, in its fold."""
-    return read_kept(run.about["options"]).task.prepare(run.about["learned"])
+    return read_options(run.about["options"]).task.prepare(run.about["learned"])
 
 
 def _scores(task: Any, run: Run) -> ndarray:
     """What a trained model says of the test clients."""
-    kept = read_kept(run.about["options"])
+    kept = read_options(run.about["options"])
     model = task.build(kept.attention, kept.model)
     load_model(run.folder, model, lambda words: None)
     found: ndarray = task.scores(model, "test")
@@ -81,9 +81,10 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 
 def _work(options: Mapping[str, Any], length: int, batch: int, work: str) -> Callable[[], object]:
     """A training step or the scoring of some clients with as many events each."""
-    kept = read_kept(options)
+    kept = read_options(options)
+    own: Any = kept.task
     simulated = {"data": "", "label": "", "clients": max(64, 2 * batch)}
-    task = replace(kept.task, **simulated, shortest_history=length, longest_history=length).prepare()
+    task = replace(own, **simulated, shortest_history=length, longest_history=length).prepare()
     model = task.build(kept.attention, kept.model, torch.Generator().manual_seed(0))
     drawn = task.batch(batch, torch.Generator().manual_seed(0))
     return (lambda: _step(task, model, drawn)) if work == "training" else (lambda: _score(model, drawn))

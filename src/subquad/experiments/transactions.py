@@ -14,7 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from subquad.experiments.trials import Trial, Verdict, at_most, finished
-from subquad.measure.machine import describe, versions
+from subquad.machine import describe, versions
 from subquad.measure.timing import Interval
 from subquad.results import Row, Run
 

@@ -1,10 +1,6 @@
-"""Tasks to judge mechanisms by: each a frozen dataclass of options that makes batches, a model, a loss and metrics.
+"""Tasks to judge mechanisms by. `subquad.tasks.base` has the contract; a new task is one file and one line in `TASKS`."""
 
-One that has data to read has `prepare`, which gives the task itself.
-"""
-
-from typing import Any
-
+from subquad.tasks.base import Task, TaskOptions
 from subquad.tasks.classify import Classify
 from subquad.tasks.copy import Copy
 from subquad.tasks.events import Events
@@ -12,7 +8,7 @@ from subquad.tasks.mlm import Mlm
 from subquad.tasks.sorting import Sorting
 from subquad.tasks.transactions import Transactions
 
-TASKS: dict[str, type[Any]] = {
+TASKS: dict[str, type[TaskOptions]] = {
     "copy": Copy,
     "sorting": Sorting,
     "transactions": Transactions,
@@ -21,4 +17,4 @@ TASKS: dict[str, type[Any]] = {
     "classify": Classify,
 }
 
-__all__ = ["TASKS", "Classify", "Copy", "Events", "Mlm", "Sorting", "Transactions"]
+__all__ = ["TASKS", "Classify", "Copy", "Events", "Mlm", "Sorting", "Task", "TaskOptions", "Transactions"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +14,15 @@ from numpy import ndarray
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from subquad.checking import STRICT, Checked, Count, FileName, Seed, Whole, excerpt, read_as
+from subquad.checking import STRICT, Count, FileName, Seed, Whole, excerpt, read_as
+from subquad.data.buckets import Buckets, bounded
+from subquad.data.ragged import keep_of, pad
+from subquad.data.splits import shuffled
+from subquad.data.texts import Documents, load_texts, python_docstrings
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
-from subquad.tasks.buckets import Buckets, bounded
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.model import MaskedModel, text_encoder
 from subquad.tasks.mlm.task import check_length, length_bytes, needed
@@ -30,15 +34,16 @@ from subquad.tasks.mlm.vocabulary import (
     learn_vocabulary,
     vocabulary_from,
 )
-from subquad.tasks.texts import Documents, load_texts, python_docstrings
-from subquad.types import AttentionOptions, Counted
+from subquad.types import AttentionOptions
 
+BATCH = 32
+"""Texts in a step, unless another number is given."""
 SHOWN = 200  # characters of a sample
 LEAST = 10  # labelled texts that can be split
 
 
 @dataclass(frozen=True)
-class Classify(Checked):
+class Classify(TaskOptions):
     """A text's class, from nothing or from a run of the task mlm: which package a docstring is of, or your labels."""
 
     text: FileName = ""  # *.jsonl(.gz) or a folder: lines with "text" and "label"; docstrings of this Python unless told
@@ -55,6 +60,10 @@ class Classify(Checked):
     evaluation_tokens: Count = 16_384  # at a time
     kind: str = field(default="classify", init=False)
 
+    default_notes: ClassVar[str] = (
+        "The default of --steps is for up to 1,600 training texts. With more, it is two rounds over them, at most 5000."
+    )
+
     def check(self) -> None:
         if self.frozen and not self.start:
             raise SubquadError("--frozen is for an encoder that has learned something: give --start RUN too")
@@ -63,6 +72,21 @@ class Classify(Checked):
     def source(self) -> str:
         """Where the texts are, in words."""
         return self.text or "this Python"
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of the classifiers of `subquad reproduce linformer`, with more steps for more texts."""
+        two_rounds = 0 if data is None else 2 * data.sequences // BATCH
+        training = {
+            "batch": BATCH,
+            "steps": min(5000, max(100, two_rounds)),
+            "learning_rate": 2e-3,
+            "optimizer": "adamw",
+            "schedule": "cosine",
+            "warm_up": 20,
+            "evaluate_every": 25,
+        }
+        slots = {"k": max(1, self.length // 2), "max_length": self.length} if attention == "linformer" else {}
+        return Defaults({"layers": 2, "heads": 4, "head_dim": 16, "positions": "rotary"}, training, slots)
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0, classes: int = 2) -> Size:
         """What its model needs, at least. The number of symbols and of classes is known once the texts are read."""
@@ -126,12 +150,12 @@ class _Split(NamedTuple):
     labels: Int[ndarray, "texts"]
 
 
-class ClassifyTask:
+class ClassifyTask(Task[TextBatch]):
     """Batches, model, loss and metrics over labelled texts."""
 
     kind = "classify"
-    best: tuple[str, Literal["low", "high"]] = ("accuracy", "high")
-    takes_text = True  # lines are given to `reply` as they are
+    best: ClassVar[Best | None] = Best("accuracy", "high")
+    line_form: ClassVar[LineForm] = "text"
 
     def __init__(self, options: Classify, learned: Mapping[str, Any] | None = None) -> None:
         self.options = options
@@ -215,6 +239,11 @@ class ClassifyTask:
         return {"vocabulary": self.vocabulary.as_json(), "labels": self.labels, "texts": len(self.documents.texts)}
 
     @property
+    def data_size(self) -> DataSize:
+        """The training texts and their tokens."""
+        return DataSize(len(self.train.tokens), sum(map(len, self.train.tokens)))
+
+    @property
     def complaints(self) -> tuple[str, ...]:
         """What was left out."""
         return (*self.documents.complaints, *(() if self.tested is None else self.tested.complaints))
@@ -294,7 +323,7 @@ class ClassifyTask:
         number = len(documents.texts)
         if number < LEAST:
             raise SubquadError(f"{options.source} has {number} labelled texts, too few to be split: give at least {LEAST}")
-        order = np.random.default_rng(options.split_seed).permutation(np.argsort(np.array(documents.names)))
+        order = shuffled(documents.names, options.split_seed)
         tenth = number // 10
         test = 0 if options.test_text else tenth
         train = order[test + tenth :]
@@ -332,9 +361,5 @@ def started(folder: str) -> Mapping[str, Any]:
 
 
 def _pad(split: _Split, places: Int[ndarray, "b"]) -> TextBatch:
-    own = [split.tokens[at] for at in places]
-    tokens = np.full((len(own), max(map(len, own))), PAD, dtype=np.int64)
-    keep = np.zeros(tokens.shape, bool)
-    for row, one in enumerate(own):
-        tokens[row, : len(one)], keep[row, : len(one)] = one, True
-    return TextBatch(torch.from_numpy(tokens), torch.from_numpy(keep), torch.from_numpy(split.labels[places]))
+    texts = [torch.from_numpy(split.tokens[at]) for at in places]
+    return TextBatch(pad(texts, PAD), keep_of([len(text) for text in texts]), torch.from_numpy(split.labels[places]))

@@ -1,18 +1,19 @@
 """The copy task (Katharopoulos et al. 2020, section 4.1): say again what was said."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from subquad.checking import Checked, Count
+from subquad.checking import Count
 from subquad.errors import OptionError, SubquadError
 from subquad.models import Decoder, EncoderDecoder, ModelOptions, Size, decoder_size, generate, with_stack
-from subquad.types import AttentionOptions, Counted
+from subquad.tasks.base import Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.types import AttentionOptions
 
 BLANK, SEPARATOR, FIRST = 0, 1, 2  # what stands for nothing, what stands between, and the first symbol
 
@@ -25,7 +26,7 @@ class CopyBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Copy(Checked):
+class Copy(TaskOptions, Task[CopyBatch]):
     """Sequences of symbols, a separator, the copy."""
 
     length: Count = 32  # of all that a decoder reads and writes, as in the paper; of the source for an encoder-decoder
@@ -34,6 +35,8 @@ class Copy(Checked):
     moving: bool = False  # whether the copy starts right after the symbols, as in the paper, or always at the same place
     held_out: Count = 256  # fresh sequences in an evaluation
     kind: str = field(default="copy", init=False)
+
+    line_form: ClassVar[LineForm] = "words"
 
     @property
     def capacity(self) -> int:
@@ -44,6 +47,15 @@ class Copy(Checked):
         if self.capacity < 1:
             raise OptionError("length", f"must be at least 4, for a symbol, its copy and a separator, but is {self.length}")
 
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce copy`. Longer sequences take more steps, and more random features."""
+        rounds = -(-self.length // 32)
+        return Defaults(
+            model={"layers": 2, "heads": 4, "head_dim": 32},
+            training={"batch": 32, "steps": 900 * (1 + rounds)},
+            attention={"features": min(256, 64 * rounds)} if attention == "favor" else {},
+        )
+
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
         """What its model and a training step need, at least."""
         vocabulary, evaluated = self.symbols + FIRST, 8 * self.held_out * self.capacity
@@ -53,6 +65,10 @@ class Copy(Checked):
         encoder = with_stack(vocabulary * model.model_dim, attention, model)
         numbers, trained = decoder.numbers + encoder.numbers, decoder.trained + encoder.trained
         return Size(numbers, trained, 2 * self.length, data_bytes=evaluated)
+
+    def prepare(self, learned: Mapping[str, Any] | None = None) -> "Copy":
+        """The task itself, as it has no data."""
+        return self
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None

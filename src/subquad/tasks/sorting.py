@@ -5,19 +5,20 @@ cannot answer. The answer is given at once, as a score for each symbol at the en
 is that of naming the symbols one after the other, each among those not yet named (Plackett and Luce).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from subquad.checking import AtLeastTwo, Checked, Count, Moderate
+from subquad.checking import AtLeastTwo, Count, Moderate
 from subquad.errors import SubquadError
 from subquad.models import Decoder, ModelOptions, Size, decoder_size
-from subquad.types import AttentionOptions, Counted
+from subquad.tasks.base import Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.types import AttentionOptions
 
 
 class SortingBatch(NamedTuple):
@@ -28,7 +29,7 @@ class SortingBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sorting(Checked):
+class Sorting(TaskOptions, Task[SortingBatch]):
     """A long sequence of symbols, and the symbols by their frequency in it."""
 
     length: AtLeastTwo = 4096  # of the sequence and the token at its end that asks
@@ -38,10 +39,32 @@ class Sorting(Checked):
     evaluation_batch: Count = 8  # of them at a time
     kind: str = field(default="sorting", init=False)
 
+    line_form: ClassVar[LineForm] = "words"
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce infinity`, by the length of the sequences."""
+        memory = {"segment": max(128, self.length // 16), "basis": 64, "points": 64, "widths": (0.05,)}
+        return Defaults(
+            model={"layers": 1, "heads": 2, "head_dim": 32, "positions": "rotary", "tied": False},
+            training={
+                "batch": 8 if self.length <= 4096 else 4,
+                "steps": 200 if self.length <= 1024 else 300,
+                "learning_rate": 2e-2,
+                "schedule": "cosine",
+                "evaluate_every": 50,
+                "checkpoint_every": 100,
+            },
+            attention=memory if attention == "infinity" else {},
+        )
+
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
         """What its model and a training step need, at least. Counting symbols takes a number for each at each position."""
         size = decoder_size(self.symbols + 1, attention, model, positions=self.length)
         return size._replace(sequence_bytes=8 * (self.length - 1) * self.symbols)
+
+    def prepare(self, learned: Mapping[str, Any] | None = None) -> "Sorting":
+        """The task itself, as it has no data."""
+        return self
 
     def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> Decoder:
         return Decoder(self.symbols + 1, attention, model, generator=generator)

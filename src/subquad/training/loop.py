@@ -7,6 +7,7 @@ the model's and the optimizer's. On many processes each makes the same batch and
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +19,10 @@ from subquad.attention import LossTerm, Mechanism
 from subquad.errors import NotFiniteError, SubquadError
 from subquad.models.stacks import Stack
 from subquad.results import Row, Run
+from subquad.tasks.base import Best, Task
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
 from subquad.training.resuming import BEST, FOLDER, Start, find_start, go_back, refusal, start_over
-from subquad.types import Chunked, Counted, Judged, Measured, Ranked, Task
 
 FLUSH_SECONDS = 2.0
 BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # streams of random numbers
@@ -42,7 +43,7 @@ def generator(seed: int, stream: int, step: int = 0) -> torch.Generator:
 
 
 def train(
-    task: Task,
+    task: Task[Any],
     model: nn.Module,
     options: TrainOptions,
     run: Run,
@@ -74,14 +75,14 @@ def train(
     if restart and accelerator.is_main_process:
         start_over(run)
     accelerator.wait_for_everyone()
-    ranked = _ranked(task, options)
     start = find_start(
         run,
         lambda checkpoint: checkpoints.check_fit(checkpoint, model, optimizer),
         counter="step",
         first=options.checkpoint_every,
     )
-    _check_best(run, start, model, ranked)
+    best = task.best if options.keep_best else None
+    _check_best(run, start, model, best)
     accelerator.wait_for_everyone()  # until all have read what the next lines may delete
     if accelerator.is_main_process:
         for complaint in start.complaints:
@@ -105,7 +106,7 @@ class _Loop:
 
     def __init__(
         self,
-        task: Task,
+        task: Task[Any],
         model: nn.Module,
         options: TrainOptions,
         run: Run,
@@ -120,7 +121,7 @@ class _Loop:
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
-        self.ranked = _ranked(task, options)
+        self.best = task.best if options.keep_best else None
         self.terms: list[Tensor] = []  # what modules add to the loss while the model runs
         self.mechanisms = [module for module in model.modules() if isinstance(module, Mechanism)]
         for mechanism in self.mechanisms:
@@ -182,11 +183,10 @@ class _Loop:
 
     def _backward(self, part: Any, count: int, *, parts: int, last: bool) -> Tensor:
         """The gradient of a part, piece by piece where the task has pieces; gives the sum of its losses."""
-        pieces = self.task.pieces(part) if isinstance(self.task, Chunked) else 1
-        each = self._losses(part)
+        pieces, each = self.task.pieces(part), self.task.losses(self.model, part)
         total = torch.zeros((), device=self.accelerator.device)
         for piece in range(pieces):
-            with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else _nothing():
+            with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else nullcontext():
                 with torch.autocast(
                     self.accelerator.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"
                 ):
@@ -199,12 +199,6 @@ class _Loop:
                 self.accelerator.backward(scaled)
             total += losses.detach()
         return total
-
-    def _losses(self, part: Any) -> Iterator[Counted]:
-        if isinstance(self.task, Chunked):
-            yield from self.task.losses(self.model, part)
-        else:
-            yield self.task.loss(self.model, part)
 
     def _parts(self, batch: Any) -> Iterator[Any]:
         """This process' share, in parts. Strided, so that long and short sequences are spread alike."""
@@ -232,9 +226,8 @@ class _Loop:
         except NotFiniteError:  # of a mechanism, to which weights have become too large
             raise _NotFiniteLossError(step, math.nan) from None
         self._keep_best(step)
-        units = self.task.units if isinstance(self.task, Measured) else {}
         for name, value in self.metrics.items():
-            about = {"unit": units.get(name, "share"), "step": step, "split": "held out"}
+            about = {"unit": self.task.units.get(name, "share"), "step": step, "split": "held out"}
             self._keep({"metric": name, "value": value if np.isfinite(value) else None, **about})
         self._keep({"metric": "tokens_per_second", "value": speed, "unit": "1/s", "step": step, "split": "train"})
         if step == self.options.steps:
@@ -247,26 +240,23 @@ class _Loop:
             self._keep({"metric": "best_step", "value": best, "unit": "steps", "step": step})
         for sample in self.task.samples(self.plain, generator(self.seed, SAMPLES), 8):
             self._keep({"metric": "sample", "value": None, "unit": "", "step": step, **sample})
-        for row in self.task.final(self.plain) if isinstance(self.task, Judged) else []:
+        for row in self.task.final(self.plain):
             self._keep({"unit": "share", "step": step, **row})
         self.plain.load_state_dict(last, strict=False)
 
     def _keep_best(self, step: int) -> None:
         """Keeps the weights beside the checkpoints if none were better. What was best so far, the run's rows say."""
-        if self.ranked is None:
+        if self.best is None:
             return
-        metric = self.ranked.best[0]
+        metric = self.best.metric
         evaluated = {"metric": metric, "value": self.metrics[metric], "step": step, "split": "held out"}
-        if (
-            np.isfinite(self.metrics[metric])
-            and best_step([*self.run.rows(), *self.waiting, evaluated], self.ranked) == step
-        ):
+        if np.isfinite(self.metrics[metric]) and best_step([*self.run.rows(), *self.waiting, evaluated], self.best) == step:
             about = {"seed": self.seed, metric: self.metrics[metric]}
             checkpoints.save(self.run.folder / BEST, step, self.plain, None, about, keep=None)
 
     def restore_best(self) -> int | None:
         """Puts back the weights that were best, and gives their step, where they are kept."""
-        if self.ranked is None or not checkpoints.found(self.run.folder / BEST):
+        if self.best is None or not checkpoints.found(self.run.folder / BEST):
             return None
         best = checkpoints.read(checkpoints.found(self.run.folder / BEST)[-1])
         checkpoints.restore(best, self.plain)
@@ -299,32 +289,20 @@ class _NotFiniteLossError(Exception):
         self.step, self.loss = step, loss
 
 
-def _nothing() -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext()
-
-
-def _ranked(task: Task, options: TrainOptions) -> Ranked | None:
-    """The task, where its best weights are to be kept."""
-    return task if options.keep_best and isinstance(task, Ranked) else None
-
-
-def best_step(rows: Iterable[Row], ranked: Ranked) -> int | None:
+def best_step(rows: Iterable[Row], best: Best) -> int | None:
     """The step at which a run was evaluated best, the first one of several. None if it was not evaluated."""
-    metric, good = ranked.best
-    sign = 1.0 if good == "low" else -1.0
-    evaluated = [row for row in rows if row["metric"] == metric and row.get("split") == "held out"]
+    sign = 1.0 if best.good == "low" else -1.0
+    evaluated = [row for row in rows if row["metric"] == best.metric and row.get("split") == "held out"]
     evaluated = [row for row in evaluated if row["value"] is not None]  # as it was not finite
     return min(evaluated, key=lambda row: sign * row["value"])["step"] if evaluated else None
 
 
-def _check_best(run: Run, start: Start, model: nn.Module, ranked: Ranked | None) -> None:
+def _check_best(run: Run, start: Start, model: nn.Module, best: Best | None) -> None:
     """Refuses to go on without the weights that the rows say were best."""
-    best = None if ranked is None else best_step(start.rows, ranked)
-    if best is None or start.checkpoint is None or "rows" not in start.checkpoint.about:  # older versions kept too few
+    step = None if best is None else best_step(start.rows, best)
+    if step is None or start.checkpoint is None or "rows" not in start.checkpoint.about:  # older versions kept too few
         return
-    path = run.folder / BEST / f"step-{best:09d}"
+    path = run.folder / BEST / f"step-{step:09d}"
     try:
         checkpoints.check_fit(checkpoints.read(path), model)
     except SubquadError as error:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from subquad import SubquadError
+from subquad.data import tables
+from subquad.data.tables import Names
 from subquad.tasks.events import Columns, EventSequences, Repairs, load_sequences, load_splits
-from subquad.tasks.transactions import tables
-from subquad.tasks.transactions.histories import Names
 
 
 def write(tmp_path: Path, text: str, name: str = "t.csv") -> Path:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from subquad.data.texts import Documents
 from subquad.errors import SubquadError
 from subquad.tasks.mlm.corpus import Tokens, split_texts
 from subquad.tasks.mlm.vocabulary import FIRST, Bytes
-from subquad.tasks.texts import Documents
 
 
 def documents(texts: list[str]) -> Documents:

@@ -18,7 +18,8 @@ def windows(rows: int = 200, length: int = 40, word: int = 4) -> Windows:
     rng = np.random.default_rng(0)
     keep = np.arange(length) < rng.integers(length // 2, length + 1, size=(rows, 1))
     tokens = np.where(keep, rng.integers(FIRST, SIZE, size=(rows, length)), 0)
-    return Windows(tokens, np.tile(np.arange(length) % word == 0, (rows, 1)) | ~keep, keep)
+    starts = np.tile(np.arange(length) % word == 0, (rows, 1)) | ~keep
+    return Windows(*(torch.from_numpy(part) for part in (tokens, starts, keep)))
 
 
 def masked(masking: Masking, seed: int = 0) -> MaskedBatch:
@@ -50,7 +51,7 @@ def test_the_same_generator_takes_out_the_same() -> None:
 def test_whole_words_go_together() -> None:
     given = windows()
     batch = masked(Masking(0.15, 1.0, 0.0, whole_words=True))
-    words = torch.from_numpy(given.starts).cumsum(1)
+    words = given.starts.cumsum(1)
     for row in range(len(words)):
         for word in words[row][batch.chosen[row]].unique():
             assert batch.chosen[row][(words[row] == word) & batch.keep[row]].all()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from subquad.tasks.transactions.histories import Names
+from subquad.data.tables import Names
 from subquad.tasks.transactions.simulator import Simulator
 
 

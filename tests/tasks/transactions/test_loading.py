@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from subquad import SubquadError
-from subquad.tasks.transactions import Columns, Histories, load_histories, tables
+from subquad.data import tables
+from subquad.tasks.transactions import Columns, Histories, load_histories
 from tests.tasks.events.test_loading import operations
 
 

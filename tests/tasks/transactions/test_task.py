@@ -134,7 +134,7 @@ def test_what_was_learned_works_without_the_data(tmp_path: Path) -> None:
     copy = later.build(Linear(), SMALL)
     copy.load_state_dict(model.state_dict())
     predicted = later.predict(copy, new)
-    by_client = dict(zip(predicted.clients, predicted.scores, strict=True))
+    by_client = {client: float(score) for client, score in predicted.lines}
     assert [by_client[client] for client in clients] == pytest.approx(scores.tolist(), abs=1e-6)
     with pytest.raises(SubquadError, match="there is no file or folder"):
         drawn(later)

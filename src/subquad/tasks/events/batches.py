@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor
 
+from subquad.data import ragged
+
 
 class EventBatch(NamedTuple):
     """Events with padding behind them, in the model's unit of time. Nothing looks at padding: what is behind is not seen."""
@@ -29,15 +31,11 @@ class Encoded(NamedTuple):
 
     def pad(self, which: Int[ndarray, "b"]) -> EventBatch:
         """Some sequences as a batch."""
-        lengths = np.diff(self.offsets)[which]
-        places = np.arange(int(lengths.max(initial=1)))
-        keep = places < lengths[:, None]
-        at = np.where(keep, self.offsets[:-1][which][:, None] + places, 0)
         times, gaps, types = (
-            np.where(keep, values[at] if len(values) else 0, 0) for values in (self.times, self.gaps, self.types)
+            ragged.pad(ragged.slices(torch.from_numpy(values), self.offsets, which))
+            for values in (self.times, self.gaps, self.types)
         )
-        made = (torch.from_numpy(times), torch.from_numpy(gaps).float(), torch.from_numpy(types))
-        return EventBatch(*made, torch.from_numpy(keep))
+        return EventBatch(times, gaps.float(), types, ragged.keep_of(np.diff(self.offsets)[which]))
 
 
 class Piece(NamedTuple):

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.ragged import offsets_of
+from subquad.data.tables import PARQUET, Names, Tally, find_column, read_table
+from subquad.data.times import attempt, detect, iso, numbers
 from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.tasks.events.repairs import Rows
-from subquad.tasks.transactions.histories import Names, offsets_of
-from subquad.tasks.transactions.tables import PARQUET, Tally, listed, read_table
-from subquad.tasks.transactions.times import attempt, detect, iso, numbers
 
 KNOWN = {"sequence": ("sequence", "id"), "time": ("time",), "type": ("type",)}  # names of columns unless told
 
@@ -31,17 +31,10 @@ class Columns:
 
     def choose(self, path: Path, names: list[str]) -> dict[str, str]:
         """Each column's name by what it is for."""
-        chosen = {}
-        for role, known in KNOWN.items():
-            told = getattr(self, role)
-            found = next((name for name in ((told,) if told else known) if name in names), None)
-            if found is None:
-                raise SubquadError(
-                    f"{path} has no column {told or known[0]!r} but {listed(names)}: "
-                    f"name the one with the {role} by --{role}-column"
-                )
-            chosen[role] = found
-        return chosen
+        return {
+            role: find_column(path, names, getattr(self, role), known, f"--{role}-column", role)
+            for role, known in KNOWN.items()
+        }
 
 
 def read_rows(path: Path, columns: Columns) -> Rows:

@@ -4,36 +4,28 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from subquad.checking import excerpt
+from subquad.data.tables import LARGEST_NUMBER, listed
+from subquad.data.times import attempt, iso
 from subquad.errors import SubquadError
 from subquad.models import DecoderState
+from subquad.tasks.base import Predictions
 from subquad.tasks.events.batches import EventBatch
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.scales import Scales
 from subquad.tasks.events.scoring import encode, foresee, states
 from subquad.tasks.events.sequences import EventSequences
-from subquad.tasks.transactions.tables import LARGEST_NUMBER, listed
-from subquad.tasks.transactions.times import attempt, iso
 
 TOGETHER = 256
 """Events that wait at most to be read together."""
 
 ONLY = "stream"
 """The name of a sequence that has none."""
-
-
-class Forecasts(NamedTuple):
-    """A table with a line for each sequence."""
-
-    columns: list[str]
-    lines: list[list[str]]
-    complaints: tuple[str, ...]
 
 
 @dataclass
@@ -62,7 +54,7 @@ def line(name: str, events: int, last: float, forecast: Forecast, at: int, scale
 
 
 @torch.no_grad()
-def read_on(model: EventModel, sequences: EventSequences, tokens: int) -> Forecasts:
+def read_on(model: EventModel, sequences: EventSequences, tokens: int) -> Predictions:
     """The next event of each sequence that has one, in their order."""
     scales, found = model.scales, {}
     for at, last, hidden in states(model, encode(scales, sequences), tokens):
@@ -75,7 +67,7 @@ def read_on(model: EventModel, sequences: EventSequences, tokens: int) -> Foreca
         if length:
             forecast, number = found[int(end) - 1]
             lines.append(line(name, int(length), float(sequences.times[end - 1]), forecast, number, scales))
-    return Forecasts(columns(scales), lines, sequences.complaints)
+    return Predictions(columns(scales), lines, sequences.complaints)
 
 
 class Follower:

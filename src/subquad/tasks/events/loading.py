@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
-from numpy import ndarray
 
+from subquad.data.splits import shuffled
+from subquad.data.tables import PARQUET, listed
 from subquad.errors import SubquadError
 from subquad.files import kind_of
 from subquad.tasks.events.files import (
@@ -21,7 +21,6 @@ from subquad.tasks.events.files import (
 )
 from subquad.tasks.events.repairs import Repairs, Rows, assemble
 from subquad.tasks.events.sequences import EventSequences
-from subquad.tasks.transactions.tables import PARQUET, listed
 
 JSON = (".json", ".jsonl")
 FILES = (*JSON, ".csv", ".tsv", *PARQUET)
@@ -175,7 +174,6 @@ def _type_names(source: str, read: list[_Read]) -> list[str]:
 
 def _cut(source: str, found: dict[str, EventSequences], seed: int) -> EventSplits:
     """What splits the data do not have."""
-    rng = np.random.default_rng(seed)
     if "all" in found:
         count = len(found["all"].names)
         if count < 3:
@@ -183,7 +181,7 @@ def _cut(source: str, found: dict[str, EventSequences], seed: int) -> EventSplit
                 f"{source} has {count} sequences, but at least 3 are needed: to train on, to watch, and to test on"
             )
         fifth = max(1, round(0.2 * count))
-        parts = np.split(_shuffled(found["all"], rng), [fifth, 2 * fifth])
+        parts = np.split(shuffled(found["all"].names, seed), [fifth, 2 * fifth])
         test, development, train = (found["all"].select(np.sort(part)) for part in parts)
         return EventSplits(train, development, test)
     if "development" in found:
@@ -191,11 +189,6 @@ def _cut(source: str, found: dict[str, EventSequences], seed: int) -> EventSplit
     count = len(found["train"].names)
     if count < 2:
         raise SubquadError(f"{source} has one training sequence and no development split: at least 2 sequences are needed")
-    order, tenth = _shuffled(found["train"], rng), max(1, count // 10)
+    order, tenth = shuffled(found["train"].names, seed), max(1, count // 10)
     development, train = (found["train"].select(np.sort(part)) for part in (order[:tenth], order[tenth:]))
     return EventSplits(train, development, found["test"])
-
-
-def _shuffled(sequences: EventSequences, rng: np.random.Generator) -> Int[ndarray, "sequences"]:
-    """An order that depends on the names and the seed, not on the order in the file."""
-    return rng.permutation(np.argsort(np.array(sequences.names), kind="stable"))

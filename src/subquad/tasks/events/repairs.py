@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.ragged import offsets_of
+from subquad.data.tables import LARGEST_NUMBER, listed
 from subquad.errors import SubquadError
 from subquad.tasks.events.sequences import EventSequences
-from subquad.tasks.transactions.histories import offsets_of
-from subquad.tasks.transactions.tables import LARGEST_NUMBER, listed
 
 Ties = Literal["keep", "refuse", "spread", "drop"]
 Backwards = Literal["refuse", "sort"]

@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import Checked, Positive, Whole, excerpt, read
+from subquad.data.tables import listed
 from subquad.errors import SubquadError
 from subquad.results import place_of
 from subquad.tasks.events.sequences import EventSequences
-from subquad.tasks.transactions.tables import listed
 
 FARTHEST = 2.0
 """The horizon of forecasts, in longest gaps of the training sequences."""

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor
 
-from subquad.tasks.buckets import bounded
+from subquad.data.buckets import bounded
 from subquad.tasks.events.batches import Encoded, EventBatch
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.heads import HawkesHead

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
+from subquad.data.ragged import first_places, offsets_of, places_of
+
 
 class EventSequences(NamedTuple):
     """Events of sequence s are those from offsets[s] up to offsets[s + 1]. Types are numbers of names."""
@@ -27,9 +29,7 @@ class EventSequences(NamedTuple):
     @property
     def first(self) -> Bool[ndarray, "events"]:
         """Which events are the first of their sequence."""
-        found = np.zeros(len(self.times), bool)
-        found[self.offsets[:-1][self.lengths > 0]] = True
-        return found
+        return first_places(self.offsets)
 
     @property
     def gaps(self) -> Float[ndarray, "events"]:
@@ -43,11 +43,10 @@ class EventSequences(NamedTuple):
     def select(self, which: Int[ndarray, "some"]) -> "EventSequences":
         """These sequences, in this order."""
         lengths = self.lengths[which]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        events = np.repeat(self.offsets[:-1][which] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        events = places_of(self.offsets[:-1][which], lengths)
         return self._replace(
             names=[self.names[at] for at in which],
-            offsets=offsets,
+            offsets=offsets_of(lengths),
             times=self.times[events],
             types=self.types[events],
             starts=self.starts[which],

@@ -5,21 +5,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
 from subquad.attention import require_causal
-from subquad.checking import AtLeastTwo, Checked, Count, FileName, NonNegative, Seed, Whole, Words
+from subquad.checking import AtLeastTwo, Count, FileName, NonNegative, Seed, Whole, Words
+from subquad.data.buckets import Buckets
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, detached, with_stack
 from subquad.results import Row
-from subquad.tasks.buckets import Buckets
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, Predictions, Task, TaskOptions
 from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
 from subquad.tasks.events.files import Columns
-from subquad.tasks.events.follow import Follower, Forecasts, read_on
+from subquad.tasks.events.follow import Follower, read_on
 from subquad.tasks.events.heads import HeadName
 from subquad.tasks.events.judging import UNITS, metric_rows, residual_rows, truth_rows
 from subquad.tasks.events.likelihood import Integral
@@ -31,7 +32,15 @@ from subquad.tasks.events.scales import Scales, learn
 from subquad.tasks.events.scoring import Scored, encode, score
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Process
-from subquad.types import AttentionOptions, Counted
+from subquad.types import AttentionOptions
+
+ATTENTION_DEFAULTS: dict[str, dict[str, Any]] = {"favor": {"features": 64}, "infinity": {"segment": 128, "basis": 64}}
+EVENTS_A_STEP = 16_384
+"""Events of a batch at most, by which batches of long sequences are smaller unless another size is given."""
+EVENTS_OF_ALL_STEPS = 2_000_000
+"""Events that a training reads, unless a number of steps is given, if that is 100 to 500 steps or three rounds."""
+LONG = 1024
+"""Mean number of events of a sequence from which on sequences count as long."""
 
 SHARE = 5
 """Of simulated sequences there are so many times fewer for development, and as many for the test."""
@@ -41,7 +50,7 @@ SEQUENCE_BYTES = 500
 
 
 @dataclass(frozen=True)
-class Events(Checked):
+class Events(TaskOptions):
     """When the next event comes and of which type: on simulated sequences, or on your own."""
 
     data: FileName = ""  # a folder, a file, or a name such as easytpp/taxi; simulated sequences unless told
@@ -64,9 +73,15 @@ class Events(Checked):
     types_see_gap: bool = True  # of the mixture: whether the type depends on the gap, too
     type_weight: NonNegative = 0.0  # in the loss, of a head that is trained to predict the type; 0 for none
     time_weight: NonNegative = 0.0  # in the loss, of a head that is trained to predict the gap; 0 for none
-    chunk: Whole = 0  # events after which training goes on from a state without a gradient, to save memory; 0 for never
+    chunk: Whole = 512  # events after which training goes on from a state without a gradient, to save memory; 0 for never
     evaluation_tokens: Count = 16_384  # events at a time, with padding, outside of training
     kind: str = field(default="events", init=False)
+
+    default_notes: ClassVar[str] = (
+        "The defaults of --batch, --steps, --learning-rate and --dropout depend on the data. With --data, those shown are "
+        "for sequences of about 60 events. With longer ones, a batch has at most 16,384 events but at least 4 sequences, "
+        "and all steps together read 2 million events, in at least 100 steps and three rounds over the data."
+    )
 
     @property
     def columns(self) -> Columns:
@@ -84,6 +99,27 @@ class Events(Checked):
         given = (self.head, self.inner, self.integral, self.integral_points, self.components, self.types_see_gap)
         return HeadOptions(*given, self.type_weight, self.time_weight)
 
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce events`: for simulated sequences, for real ones, and for long ones."""
+        training: dict[str, Any] = {"batch": 32, "steps": 600, "learning_rate": 3e-3}
+        dropout = 0.0
+        if self.data:
+            mean_length = 1.0 if data is None else data.positions / data.sequences
+            batch = int(min(64, max(4, EVENTS_A_STEP // mean_length)))
+            steps = min(500, max(100, EVENTS_OF_ALL_STEPS // (batch * mean_length)))
+            rounds = 0 if data is None else 3 * data.sequences // batch
+            is_long = mean_length > LONG
+            dropout = 0.0 if is_long else 0.1
+            training = {
+                "batch": batch,
+                "steps": int(max(steps, min(10_000, rounds))),
+                "learning_rate": 3e-3 if is_long else 4e-3,
+            }
+        training |= {"optimizer": "adamw", "schedule": "cosine", "warm_up": 50}
+        training |= {"evaluate_every": 100, "checkpoint_every": 100}
+        model = {"layers": 2, "heads": 4, "head_dim": 16, "dropout": dropout}
+        return Defaults(model, training, ATTENTION_DEFAULTS.get(attention, {}))
+
     def size(self, attention: AttentionOptions, model: ModelOptions, types: int = 1) -> Size:
         """What its model and simulated sequences need, at least. The number of types is known once the data are."""
         size = with_stack(event_numbers(types, model.model_dim, self.heads), attention, model)
@@ -94,13 +130,13 @@ class Events(Checked):
         return EventsTask(self, None if learned is None else Scales.from_json(learned))
 
 
-class EventsTask:
+class EventsTask(Task[EventBatch]):
     """Batches, model, loss and metrics over loaded sequences."""
 
     kind = "events"
-    best: tuple[str, Literal["low", "high"]] = ("nll", "low")
-    units = UNITS
-    takes = "forecasts events: give sequences by --data, or events line by line with --follow"
+    best: ClassVar[Best | None] = Best("nll", "low")
+    units: ClassVar[Mapping[str, str]] = UNITS
+    takes: ClassVar[str] = "forecasts events: give sequences by --data, or events line by line with --follow"
 
     def __init__(self, options: Events, scales: Scales | None = None) -> None:
         self.options, self.kept = options, scales
@@ -151,6 +187,12 @@ class EventsTask:
     def learned(self) -> dict[str, Any]:
         """What a run must keep for its model to read new sequences."""
         return self.scales.as_json()
+
+    @property
+    def data_size(self) -> DataSize | None:
+        """The training sequences and their events. Simulated ones have the same size whatever they are."""
+        train = self.data.train
+        return DataSize(len(train.names), len(train.times)) if self.options.data else None
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -225,7 +267,7 @@ class EventsTask:
         assert isinstance(model, EventModel)
         return score(model, sequences, tokens=self.options.evaluation_tokens, residuals=residuals)
 
-    def predict(self, model: nn.Module, path: Path) -> Forecasts:
+    def predict(self, model: nn.Module, path: Path) -> Predictions:
         """The next event of each sequence of a file."""
         assert isinstance(model, EventModel)
         sequences = load_sequences(path, self.scales.type_names, self.options.columns, self.options.repairs)

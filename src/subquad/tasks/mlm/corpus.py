@@ -1,18 +1,20 @@
 """Texts in three splits that share nothing, and stretches of their tokens."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from numpy import ndarray
+from torch import Tensor
 
+from subquad.data.ragged import keep_of, offsets_of, pad
+from subquad.data.splits import shuffled
+from subquad.data.texts import Documents
 from subquad.errors import SubquadError
 from subquad.tasks.mlm.vocabulary import PAD, Vocabulary
-from subquad.tasks.texts import Documents
 
-SplitName = Literal["train", "development", "test"]
 FEW = 10
 """With fewer documents each of them is cut into splits; with so many or more a document is in one split as a whole."""
 HELD_OUT = 0.1  # of all characters are for development, and as many for the test
@@ -31,8 +33,7 @@ def split_texts(documents: Documents, seed: int) -> TextSplits:
     if len(documents.texts) < FEW:
         cut = [_cut(name, text) for name, text in zip(documents.names, documents.texts, strict=True)]
         return TextSplits(*(list(part) for part in zip(*cut, strict=True)))
-    by_name = np.argsort(np.array(documents.names))
-    order = np.random.default_rng(seed).permutation(by_name)
+    order = shuffled(documents.names, seed)
     sizes = np.array([len(text) for text in documents.texts])
     test, rest = _take(order, sizes)
     development, train = _take(rest, sizes)
@@ -69,19 +70,19 @@ def _between_words(text: str, at: int) -> int:
 class Windows(NamedTuple):
     """Stretches of tokens beside each other, padded at their ends."""
 
-    tokens: Int[ndarray, "b n"]
-    starts: Bool[ndarray, "b n"]
-    keep: Bool[ndarray, "b n"]
+    tokens: Int[Tensor, "b n"]
+    starts: Bool[Tensor, "b n"]
+    keep: Bool[Tensor, "b n"]
 
 
 class Tokens:
     """The tokens of a split, document after document."""
 
     def __init__(self, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
-        encoded = [one for one in vocabulary.encode(texts) if len(one)]
+        encoded = [tokens for tokens in vocabulary.encode(texts) if len(tokens)]
         self.vocabulary = vocabulary
         self.all = np.concatenate(encoded).astype(np.int32) if encoded else np.zeros(0, np.int32)
-        self.offsets = np.concatenate([[0], np.cumsum([len(one) for one in encoded])]).astype(np.int64)
+        self.offsets = offsets_of([len(tokens) for tokens in encoded])
 
     def draw(self, size: int, length: int, generator: torch.Generator) -> Windows:
         """Stretches from anywhere: a document as often as it has tokens, and any place in it alike."""
@@ -102,10 +103,9 @@ class Tokens:
 
     def windows(self, begin: Int[ndarray, "b"], end: Int[ndarray, "b"]) -> Windows:
         """The tokens from each beginning to its end."""
-        shape = (len(begin), int((end - begin).max(initial=1)))
-        tokens, starts, keep = np.full(shape, PAD, np.int64), np.ones(shape, bool), np.zeros(shape, bool)
-        for row, (first, last) in enumerate(zip(begin, end, strict=True)):
-            own = self.all[first:last].astype(np.int64)
-            tokens[row, : len(own)], starts[row, : len(own)] = own, self.vocabulary.starts(own)
-            keep[row, : len(own)] = True
-        return Windows(tokens, starts, keep)
+        if not len(begin):
+            return Windows(*(torch.zeros(0, 1, dtype=kind) for kind in (torch.long, torch.bool, torch.bool)))
+        stretches = [self.all[first:last].astype(np.int64) for first, last in zip(begin, end, strict=True)]
+        tokens = pad([torch.from_numpy(stretch) for stretch in stretches], PAD)
+        starts = pad([torch.from_numpy(self.vocabulary.starts(stretch)) for stretch in stretches], value=True)
+        return Windows(tokens, starts, keep_of(end - begin))

@@ -32,7 +32,7 @@ class Masking(Checked):
 
     def mask(self, windows: Windows, size: int, generator: torch.Generator) -> MaskedBatch:
         """Draws what is to be found. `size` is that of the vocabulary."""
-        right, starts, keep = (torch.from_numpy(part) for part in windows)
+        right, starts, keep = windows
         words = starts.cumsum(1) if self.whole_words else torch.arange(right.shape[1]).expand(right.shape)
         chosen = choose(words, keep, self.share, generator)
         fate = torch.rand(right.shape, generator=generator)

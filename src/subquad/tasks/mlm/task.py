@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,16 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from subquad.attention import require_length
-from subquad.checking import STRICT, AtLeastTwo, Checked, Count, FileName, InnerShare, Seed, Share, Whole, read_as
+from subquad.checking import STRICT, AtLeastTwo, Count, FileName, InnerShare, Seed, Share, Whole, read_as
+from subquad.data.buckets import bounded
+from subquad.data.splits import SplitName
+from subquad.data.texts import Documents, load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, place_of
-from subquad.tasks.buckets import bounded
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.events.metrics import mean_interval
-from subquad.tasks.mlm.corpus import FEW, SplitName, TextSplits, Tokens, split_texts
+from subquad.tasks.mlm.corpus import FEW, TextSplits, Tokens, split_texts
 from subquad.tasks.mlm.masking import MaskedBatch, Masking
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
@@ -35,15 +38,18 @@ from subquad.tasks.mlm.vocabulary import (
     learn_vocabulary,
     vocabulary_from,
 )
-from subquad.tasks.texts import Documents, load_texts, python_topics
-from subquad.types import AttentionOptions, Counted
+from subquad.types import AttentionOptions
 
+TOKENS_A_STEP = 2048
+"""Tokens of a batch, unless a number of sequences is given."""
+LARGE = 5_000_000
+"""Characters of text from which on a larger model is trained for longer, unless other options are given."""
 SHOWN = 48  # tokens of a sample
 GUESSES = 3  # that an answer names for each [MASK]
 
 
 @dataclass(frozen=True)
-class Mlm(Checked):
+class Mlm(TaskOptions):
     """Words that were taken out of a text, from those around them: Python's own help, or your texts."""
 
     text: FileName = ""  # a folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; Python's help topics unless told
@@ -61,6 +67,11 @@ class Mlm(Checked):
     evaluation_tokens: Count = 16_384  # at a time
     kind: str = field(default="mlm", init=False)
 
+    default_notes: ClassVar[str] = (
+        "The defaults of the model and of the training are for texts of up to 5 million characters. With more text, there "
+        "are 6 layers, heads of 32 and 1500 steps."
+    )
+
     @property
     def masking(self) -> Masking:
         """How tokens are taken out."""
@@ -72,6 +83,23 @@ class Mlm(Checked):
                 f"--blank-share and --random-share must add up to at most 1, but are {self.blank_share} and "
                 f"{self.random_share}"
             )
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce linformer`, and for much text those of the converted model in docs/results.md."""
+        small: dict[str, Any] = {"steps": 320, "learning_rate": 4e-3, "warm_up": 20, "evaluate_every": 40}
+        large: dict[str, Any] = {
+            "steps": 1500,
+            "learning_rate": 3e-3,
+            "warm_up": 100,
+            "weight_decay": 0.01,
+            "evaluate_every": 250,
+        }
+        is_large = data is not None and data.positions > LARGE
+        shape = {"layers": 6, "head_dim": 32} if is_large else {"layers": 2, "head_dim": 16}
+        training = large if is_large else small
+        training |= {"batch": max(1, TOKENS_A_STEP // self.length), "optimizer": "adamw", "schedule": "cosine"}
+        slots = {"k": max(1, self.length // 2), "max_length": self.length} if attention == "linformer" else {}
+        return Defaults({**shape, "heads": 4, "positions": "rotary"}, training, slots)
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
         """What its model needs, at least, with a vocabulary of so many symbols: none where the texts are not read yet."""
@@ -111,13 +139,14 @@ class Found(NamedTuple):
     right: Int[ndarray, "tokens"]
 
 
-class MlmTask:
+class MlmTask(Task[MaskedBatch]):
     """Batches, model, loss and metrics over texts."""
 
     kind = "mlm"
-    best: tuple[str, Literal["low", "high"]] = ("perplexity", "low")
-    units: Mapping[str, str] = {"perplexity": "tokens"}
-    takes_text = True  # lines are given to `reply` as they are
+    best: ClassVar[Best | None] = Best("perplexity", "low")
+    units: ClassVar[Mapping[str, str]] = {"perplexity": "tokens"}
+    line_form: ClassVar[LineForm] = "text"
+    reads_texts: ClassVar[bool] = True
 
     def __init__(self, options: Mlm, learned: Mapping[str, Any] | None = None) -> None:
         self.options = options
@@ -176,6 +205,11 @@ class MlmTask:
             "documents": len(documents.texts),
             "characters": documents.characters,
         }
+
+    @property
+    def data_size(self) -> DataSize:
+        """The documents to learn from and their characters."""
+        return DataSize(len(self.splits.train), sum(map(len, self.splits.train)))
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -284,13 +318,30 @@ class MlmTask:
             likeliest[at] = logits[:, FIRST:].argmax(1).cpu().numpy() + FIRST
         return Found(nats, likeliest, batch.right[batch.chosen].numpy())
 
+    def examples(
+        self,
+        count: int,
+        generator: torch.Generator,
+        *,
+        texts: Sequence[str] | None = None,
+        length: int | None = None,
+    ) -> list[MaskedBatch]:
+        """Stretches of held-out texts, or of others, that have the whole length. No token is taken out of them."""
+        texts = [*self.splits.development, *self.splits.test] if texts is None else texts
+        length = length or self.options.length
+        windows = self.stretches(texts, count, length, generator)[:, None]
+        if not len(windows):
+            raise SubquadError(f"the text has no stretch of {length} tokens: give more text or a smaller --length")
+        keep = torch.ones(1, length, dtype=torch.bool)
+        return [MaskedBatch(tokens, tokens, ~keep, keep) for tokens in windows]
+
     def stretches(self, texts: Sequence[str], count: int, length: int, generator: torch.Generator) -> Int[Tensor, "b n"]:
-        """Stretches of new texts that have the whole length, at most so many: to look at a model with."""
+        """Stretches of texts that have the whole length, at most so many."""
         tokens = Tokens(self.vocabulary, texts)
         begin, end, _ = tokens.tiles(length)
         whole = np.flatnonzero(end - begin == length)
         some = whole[torch.randperm(len(whole), generator=generator)[:count].numpy()]
-        return torch.from_numpy(tokens.windows(begin[some], end[some]).tokens)
+        return tokens.windows(begin[some], end[some]).tokens
 
     @torch.no_grad()
     def _probabilities(self, model: nn.Module, tokens: Tensor, chosen: Tensor) -> Float[Tensor, "places v"]:

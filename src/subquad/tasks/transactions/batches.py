@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor
 
+from subquad.data import ragged
+
 
 class EventBatch(NamedTuple):
     """Events with padding behind them, which events are real, and the class of each client."""
@@ -24,9 +26,5 @@ def pad(
     which: Int[ndarray, "b"],
 ) -> EventBatch:
     """Some clients' histories side by side."""
-    lengths = np.diff(offsets)[which]
-    events = np.zeros((len(which), lengths.max(), encoded.shape[1]), np.float32)
-    for row, client in enumerate(which):
-        events[row, : lengths[row]] = encoded[offsets[client] : offsets[client + 1]]
-    keep = torch.arange(int(lengths.max())) < torch.from_numpy(lengths)[:, None]
-    return EventBatch(torch.from_numpy(events), keep, torch.from_numpy(labels[which]).float())
+    events = ragged.pad(ragged.slices(torch.from_numpy(encoded), offsets, which))
+    return EventBatch(events, ragged.keep_of(np.diff(offsets)[which]), torch.from_numpy(labels[which]).float())

@@ -4,11 +4,11 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from subquad.data.times import DAY
 from subquad.errors import SubquadError
 from subquad.tasks.transactions.features import FIELDS, log_gaps, signed_log
 from subquad.tasks.transactions.histories import Histories
 from subquad.tasks.transactions.task import TransactionsTask
-from subquad.tasks.transactions.times import DAY
 
 MOST = 50  # codes and types, the most frequent of the training clients
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)

@@ -9,10 +9,11 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import Checked, Count, Positive, read
+from subquad.data.ragged import first_places
+from subquad.data.times import DAY
 from subquad.errors import SubquadError
 from subquad.results import place_of
-from subquad.tasks.transactions.histories import Histories, first_events
-from subquad.tasks.transactions.times import DAY
+from subquad.tasks.transactions.histories import Histories
 
 Amounts = Literal["quantile", "log"]
 UNKNOWN = 0
@@ -114,7 +115,7 @@ def signed_log(amounts: Float[ndarray, "events"]) -> Float[ndarray, "events"]:
 def log_gaps(histories: Histories) -> Float[ndarray, "events"]:
     """log(1 + seconds since the client's last event); 0 for the first."""
     gaps = np.diff(histories.times, prepend=histories.times[:1])
-    gaps[first_events(histories.offsets)] = 0.0
+    gaps[first_places(histories.offsets)] = 0.0
     return np.log1p(gaps)
 
 

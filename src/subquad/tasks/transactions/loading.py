@@ -10,11 +10,12 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.ragged import offsets_of
+from subquad.data.tables import LARGEST_NUMBER, PARQUET, Chunk, Names, Tally, find_column, listed, read_table
+from subquad.data.times import ReadTime, detect, numbers, short_date
 from subquad.errors import SubquadError
 from subquad.files import kind_of
-from subquad.tasks.transactions.histories import OPTIONAL, UNLABELLED, Histories, Names, offsets_of
-from subquad.tasks.transactions.tables import LARGEST_NUMBER, PARQUET, Chunk, Tally, listed, read_table
-from subquad.tasks.transactions.times import ReadTime, detect, numbers, short_date
+from subquad.tasks.transactions.histories import OPTIONAL, UNLABELLED, Histories
 
 TABLES = (".csv", ".tsv", ".txt", *PARQUET)
 KNOWN = {  # names that columns go by unless told, the second being Sberbank's
@@ -46,15 +47,9 @@ class Columns:
             told = getattr(self, role)
             if role == "label" and not labelled:
                 continue
-            found = next((name for name in ((told,) if told else known) if name in names), None)
-            if found is not None:
-                chosen[role] = found
-            elif told or role in needed:
+            if told or role in needed or any(name in names for name in known):
                 option = "--label" if role == "label" else f"--{role}-column"
-                raise SubquadError(
-                    f"{path} has no column {told or known[0]!r} but {listed(names)}: "
-                    f"name the one with the {role} by {option}"
-                )
+                chosen[role] = find_column(path, names, told, known, option, role)
         return chosen
 
 

@@ -17,10 +17,11 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, Seed
+from subquad.data.ragged import first_places, offsets_of
+from subquad.data.times import DAY
 from subquad.errors import OptionError, SubquadError
-from subquad.tasks.transactions.histories import Histories, first_events, offsets_of
+from subquad.tasks.transactions.histories import Histories
 from subquad.tasks.transactions.metrics import auroc
-from subquad.tasks.transactions.times import DAY
 
 DAYS = 456.0
 MANY = 10_000
@@ -111,5 +112,5 @@ def _times(offsets: Int[ndarray, "clients+1"], rng: np.random.Generator) -> Floa
     """Any day, mostly in the afternoon, in order."""
     clock = rng.normal(14.0, 3.5, offsets[-1]).clip(0.0, 23.99) * 3600.0
     times = np.floor(rng.uniform(0.0, DAYS, offsets[-1])) * DAY + np.floor(clock)
-    client = np.cumsum(first_events(offsets))
+    client = np.cumsum(first_places(offsets))
     return times[np.lexsort((times, client))]

@@ -1,16 +1,15 @@
 """Who is trained on, who is watched while training, and who is kept for the end. Split by client, never by row."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
+from subquad.data.splits import shuffled
 from subquad.errors import SubquadError
 from subquad.tasks.transactions.histories import UNLABELLED
-
-SplitName = Literal["train", "development", "test"]
 
 
 class Splits(NamedTuple):
@@ -29,8 +28,7 @@ def split(clients: Sequence[str], labels: Int[ndarray, "clients"], *, folds: int
     if folds < 2 or not 0 <= fold < folds:
         raise SubquadError(f"--folds must be at least 2 and --fold from 0 to folds - 1, but they are {folds} and {fold}")
     labelled = np.flatnonzero(labels != UNLABELLED)
-    by_name = labelled[np.argsort(np.array([clients[int(at)] for at in labelled]))]
-    parts = np.array_split(np.random.default_rng(seed).permutation(by_name), folds)
+    parts = np.array_split(labelled[shuffled([clients[int(at)] for at in labelled], seed)], folds)
     test = parts.pop(fold)
     rest = np.concatenate(parts)
     tenth = max(1, len(rest) // 10)

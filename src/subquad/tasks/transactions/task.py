@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -13,11 +13,13 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, FileName, Seed, Whole, Words, check
+from subquad.checking import AtLeastTwo, BelowOne, Count, FileName, Seed, Whole, Words, check
+from subquad.data.buckets import Buckets, bounded
+from subquad.data.splits import SplitName
 from subquad.errors import OptionError, SubquadError
 from subquad.models import ModelOptions, Size, with_stack
 from subquad.results import Row
-from subquad.tasks.buckets import Buckets, bounded
+from subquad.tasks.base import Counted, DataSize, Defaults, Predictions, Task, TaskOptions
 from subquad.tasks.transactions.batches import EventBatch, pad
 from subquad.tasks.transactions.features import Amounts, Features, learn
 from subquad.tasks.transactions.histories import Histories
@@ -25,15 +27,22 @@ from subquad.tasks.transactions.loading import Columns, load_histories
 from subquad.tasks.transactions.metrics import accuracy, accuracy_interval, auroc, auroc_interval
 from subquad.tasks.transactions.model import Classifier, Pooling, classifier_numbers
 from subquad.tasks.transactions.simulator import Simulator
-from subquad.tasks.transactions.splits import SplitName, Splits, split
-from subquad.types import AttentionOptions, Counted
+from subquad.tasks.transactions.splits import Splits, split
+from subquad.types import AttentionOptions
 
+ATTENTION_DEFAULTS: dict[str, dict[str, Any]] = {
+    "favor": {"features": 64},
+    "infinity": {"segment": 128, "basis": 64},
+    "linformer": {"k": 64},
+}
+BATCH = 32
+"""Clients in a step, unless another number is given."""
 CLIENT_BYTES, EVENT_BYTES = 64, 60
 """Memory of a simulated client's name, and of an event with its features, at least."""
 
 
 @dataclass(frozen=True)
-class Transactions(Checked):
+class Transactions(TaskOptions):
     """A client's class from the history of card transactions: simulated ones, or your own."""
 
     data: FileName = ""  # Sberbank's or Berka's folder, or a table in CSV or Parquet; simulated clients unless told
@@ -58,6 +67,10 @@ class Transactions(Checked):
     evaluation_tokens: Count = 32_768  # events at a time, with padding, when scores are computed
     kind: str = field(default="transactions", init=False)
 
+    default_notes: ClassVar[str] = (
+        "The default of --steps is for up to 4,800 training clients. With more, it is two rounds over them, at most 5000."
+    )
+
     @property
     def columns(self) -> Columns:
         """What a table's columns are called."""
@@ -74,6 +87,23 @@ class Transactions(Checked):
             raise OptionError("fold", f"must be below the number of folds, {self.folds}, but is {self.fold}")
         if not self.data:
             check(self.simulator)
+
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Those of `subquad reproduce transactions`, with more steps for more clients."""
+        two_rounds = 0 if data is None else 2 * data.sequences // BATCH
+        return Defaults(
+            model={"layers": 1, "heads": 4, "head_dim": 16},
+            training={
+                "batch": BATCH,
+                "steps": min(5000, max(300, two_rounds)),
+                "learning_rate": 1e-2,
+                "schedule": "cosine",
+                "warm_up": 20,
+                "evaluate_every": 100,
+                "checkpoint_every": 100,
+            },
+            attention=ATTENTION_DEFAULTS.get(attention, {}),
+        )
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
         """What its model, a training step and simulated clients need, at least. Symbols are known once the data are."""
@@ -94,29 +124,11 @@ class _Data(NamedTuple):
     splits: Splits
 
 
-class Scored(NamedTuple):
-    """New clients, and how likely each is of class 1."""
-
-    clients: list[str]
-    scores: Float[ndarray, "clients"]
-    complaints: tuple[str, ...]
-
-    @property
-    def columns(self) -> list[str]:
-        """What `lines` have."""
-        return ["client", "score"]
-
-    @property
-    def lines(self) -> list[list[str]]:
-        """One for each client."""
-        return [[client, f"{score:.6g}"] for client, score in zip(self.clients, self.scores, strict=True)]
-
-
-class TransactionsTask:
+class TransactionsTask(Task[EventBatch]):
     """Batches, model, loss and metrics over loaded histories."""
 
     kind = "transactions"
-    takes = "scores clients: give their transactions by --data"
+    takes: ClassVar[str] = "scores clients: give their transactions by --data"
 
     def __init__(self, options: Transactions, features: Features | None = None) -> None:
         self.options, self.kept = options, features
@@ -159,6 +171,12 @@ class TransactionsTask:
     def learned(self) -> dict[str, Any]:
         """What a run must keep for its model to read new clients."""
         return self.features.as_json()
+
+    @property
+    def data_size(self) -> DataSize:
+        """The training clients and their events."""
+        histories, splits = self.data
+        return DataSize(len(splits.train), int(histories.lengths[splits.train].sum()))
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -231,10 +249,12 @@ class TransactionsTask:
         histories, splits = self.data
         return self._scores(model, histories, self.encoded, getattr(splits, which))
 
-    def predict(self, model: nn.Module, path: Path) -> Scored:
-        """The clients of a file or folder, labelled or not."""
+    def predict(self, model: nn.Module, path: Path) -> Predictions:
+        """The probability of class 1 for each client of a file or folder, labelled or not."""
         histories = load_histories(path, self.options.columns, labelled=False)
-        return Scored(histories.clients, self.scores(model, histories), histories.complaints)
+        scored = zip(histories.clients, self.scores(model, histories), strict=True)
+        lines = [[client, f"{score:.6g}"] for client, score in scored]
+        return Predictions(["client", "score"], lines, histories.complaints)
 
     @torch.no_grad()
     def _scores(self, model: nn.Module, histories: Histories, encoded: ndarray, clients: ndarray) -> ndarray:

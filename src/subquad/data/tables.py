@@ -67,10 +67,38 @@ class Tally:
         return said
 
 
+class Names:
+    """Numbers for names, in the order in which they first come. Spaces around a name do not count."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.written: dict[str, int] = {}  # the same with the spaces
+
+    def number(self, column: Sequence[str]) -> Int[ndarray, "rows"]:
+        """The number of each name; new names get new ones."""
+        for text in set(column).difference(self.written) and dict.fromkeys(column):
+            self.written[text] = self.numbers.setdefault(text.strip(), len(self.numbers))
+        return np.fromiter(map(self.written.__getitem__, column), np.int32, len(column))
+
+    def ordered(self) -> list[str]:
+        """Names by their numbers."""
+        return list(self.numbers)
+
+
 def listed(names: Iterable[str], most: int = 4) -> str:
     """The first of some names, for a message. Long ones are cut."""
     some = list(islice(names, most + 1))
     return ", ".join([*map(excerpt, some[:most]), *(["..."] if len(some) > most else [])])
+
+
+def find_column(path: Path, names: Sequence[str], told: str, known: Sequence[str], option: str, role: str) -> str:
+    """The name of a column: the one that was told, or the first known name that the table has."""
+    for name in (told,) if told else known:
+        if name in names:
+            return name
+    raise SubquadError(
+        f"{path} has no column {told or known[0]!r} but {listed(names)}: name the one with the {role} by {option}"
+    )
 
 
 def read_table(path: Path, choose: Choose, tally: Tally, *, encoding: str = "utf-8-sig") -> Iterator[Chunk]:

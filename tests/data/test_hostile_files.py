@@ -21,10 +21,10 @@ import pytest
 from subquad import files
 from subquad.cli.lines import LeftOut, open_lines
 from subquad.conversion.pretrained import read_pairs
+from subquad.data.texts import has_labels, load_texts
 from subquad.errors import SubquadError
 from subquad.tasks.events import load_sequences, load_splits
 from subquad.tasks.events.scales import learn as learn_scales
-from subquad.tasks.texts import has_labels, load_texts
 from subquad.tasks.transactions import load_histories
 from subquad.tasks.transactions.features import learn as learn_features
 from tests.test_files import another_user

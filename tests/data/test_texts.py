@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from subquad.data.texts import PACKAGES, has_labels, load_texts, python_docstrings, python_topics
 from subquad.errors import SubquadError
-from subquad.tasks.texts import PACKAGES, has_labels, load_texts, python_docstrings, python_topics
 
 
 def test_a_folder_gives_a_document_for_each_file_and_line(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from subquad.tasks.buckets import Buckets, bounded, bucket_edges
+from subquad.data.buckets import Buckets, bounded, bucket_edges
 
 
 def test_less_than_a_tenth_is_padding() -> None:

@@ -1,4 +1,4 @@
-"""On what was it measured?"""
+"""The machine and the versions of packages that figures were measured with."""
 
 import os
 import platform
@@ -13,14 +13,14 @@ PACKAGES = ("subquad", "torch", "numpy", "scipy")
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of what figures depend on."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of the packages that figures depend on."""
+    known = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            known[package] = "not installed"
+    return known
 
 
 def describe() -> dict[str, Any]:
@@ -34,12 +34,12 @@ def describe() -> dict[str, Any]:
 
 
 def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether figures of one tell about the other. Memory is not asked: virtual machines change it between boots."""
+    """Whether two descriptions are of one machine. Memory does not count: virtual machines change it between boots."""
     return all(one.get(name) == other.get(name) for name in ("processor", "cores", "system"))
 
 
 def processor() -> str:
-    """Its name as the system gives it."""
+    """The name of the processor as the system gives it."""
     if sys.platform == "linux":
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

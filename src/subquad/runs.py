@@ -1,0 +1,147 @@
+"""Trained runs: from the options in a run.json to the task, the model and its trained weights.
+
+`load` is what `subquad.load` is in Python, and what the commands use: `subquad.load("runs/copy-linear-...")`.
+"""
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from subquad.attention import options_from
+from subquad.capacity import require_memory
+from subquad.checking import read, read_as, read_kind
+from subquad.errors import SubquadError
+from subquad.models import ModelOptions
+from subquad.results import Run, holds_run, place_of
+from subquad.tasks import TASKS, Task, TaskOptions
+from subquad.tasks.base import Predictions, Stream
+from subquad.training import TrainOptions
+from subquad.training.loop import generator, load_model
+from subquad.types import AttentionOptions
+
+MECHANISM = "mechanism"
+"""The field of a run.json that holds the options of the attention."""
+INITIAL_STREAM = 100
+"""The stream of random numbers that a model's first weights are drawn from."""
+
+
+class RunOptions(NamedTuple):
+    """The options of a training."""
+
+    task: TaskOptions
+    attention: AttentionOptions
+    model: ModelOptions
+    training: TrainOptions
+
+    def as_json(self) -> dict[str, Any]:
+        """The field ``options`` of a run.json."""
+        parts: Mapping[str, Any] = self._asdict()
+        return {MECHANISM if name == "attention" else name: dataclasses.asdict(part) for name, part in parts.items()}
+
+
+class Built(NamedTuple):
+    """A task with its data, and a model for it with fresh weights."""
+
+    task: Task[Any]
+    model: nn.Module
+
+
+class TrainedModel(nn.Module):
+    """The model of a trained run, in eval mode. It is called as the module that it holds.
+
+    Attributes:
+        model: the trained module, such as a `Decoder`.
+        task: the task that it was trained on. Its data are read only when they are needed.
+        options: the options of the task, the attention, the model and the training.
+        run: the folder with its rows.
+    """
+
+    def __init__(self, model: nn.Module, task: Task[Any], options: RunOptions, run: Run) -> None:
+        super().__init__()
+        self.model, self.task, self.options, self.run = model, task, options, run
+        self.eval()
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the module gives for the same inputs."""
+        return self.model(*inputs, **named)
+
+    def reply(self, sequence: str | Sequence[str]) -> str:
+        """The answer to a sequence, which is a text or a list of words, as `subquad predict` gives it."""
+        return self.task.reply(self.model, self.task.words(sequence) if isinstance(sequence, str) else sequence)
+
+    def predict(self, path: str | Path) -> Predictions:
+        """The answers for all sequences in a file or folder, as a table."""
+        return self.task.predict(self.model, Path(path))
+
+    def follow(self, sequences: int = 1000) -> Stream:
+        """A reader of events as they come, which remembers up to so many sequences."""
+        return self.task.follow(self.model, sequences)
+
+
+def read_options(values: Mapping[str, Any]) -> RunOptions:
+    """The options in the field ``options`` of a run.json of `subquad train`, checked."""
+    place = f"{place_of(values)}: options"
+    read_as(dict[str, Any], values, place)
+    return RunOptions(
+        read_kind(TASKS, values["task"], f"{place}: task"),
+        options_from(values[MECHANISM], f"{place}: {MECHANISM}"),
+        read(ModelOptions, values["model"], f"{place}: model"),
+        read(TrainOptions, values["training"], f"{place}: training"),
+    )
+
+
+def check_memory(options: RunOptions) -> None:
+    """Refuses a training that is too large for this machine, before anything is read or built."""
+    size = options.task.size(options.attention, options.model)
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    needed = options.training.memory_bytes(size, options.attention, options.model, processes)
+    require_memory("this training", needed, "make the model, the batch, the sequences or the data smaller")
+
+
+def build(options: RunOptions, *, seed: int, learned: Mapping[str, Any] | None = None) -> Built:
+    """The task and a fresh model. With what a run learned before, the data are read only when they are needed."""
+    check_memory(options)
+    return build_model(options, options.task.prepare(learned), seed=seed)
+
+
+def build_model(options: RunOptions, task: Task[Any], *, seed: int) -> Built:
+    """A fresh model for a task that is prepared already."""
+    return Built(task, task.build(options.attention, options.model, generator(seed, INITIAL_STREAM)))
+
+
+def rebuild(about: Mapping[str, Any]) -> tuple[RunOptions, Built]:
+    """What a run.json describes: its options, its task, and its model with the weights that it began with."""
+    options = read_options(about["options"])
+    return options, build(options, seed=about["seed"], learned=about.get("learned"))
+
+
+def load(folder: str | Path, *, say: Callable[[str], None] = warnings.warn) -> TrainedModel:
+    """The model of a run of `subquad train`, with its best weights, or the newest where no best ones were kept.
+
+    The folder of a run of `subquad convert` gives the converted model, if the original was such a run, too.
+
+    Args:
+        folder: the folder of the run.
+        say: told in a sentence of checkpoints that cannot be read and are passed over.
+    """
+    run = _trained_run(Path(folder))
+    options, built = rebuild(run.about)
+    load_model(run.folder, built.model, say)
+    return TrainedModel(built.model, built.task, options, run)
+
+
+def _trained_run(folder: Path) -> Run:
+    run = Run.open(folder)
+    if run.about.get("kind") != "convert":
+        return Run.open(folder, "train")
+    converted = folder / "model"
+    if holds_run(converted):
+        return Run.open(converted, "train")
+    if not converted.exists():
+        raise SubquadError(f"{folder} has no model yet: finish it with subquad convert --resume {folder}")
+    raise SubquadError(f"{folder} holds a model of Hugging Face: load it with subquad.hub.load({str(converted)!r})")
