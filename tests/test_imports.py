@@ -11,6 +11,8 @@ ROOMS = [
     "errors",
     "checking",
     "files",
+    "statistics",
+    "words",
     "capacity",
     "types",
     "results",
@@ -24,7 +26,7 @@ ROOMS = [
     "measure",
 ]
 ROOMS += ["conversion", "experiments", "report", "cli"]
-WITHOUT_TORCH = {"errors", "checking", "files", "capacity", "results", "report"}
+WITHOUT_TORCH = {"errors", "checking", "files", "statistics", "words", "capacity", "results", "report"}
 CALLABLES_ONLY = {"measure"}  # takes callables, so it knows no mechanism, model or task
 
 

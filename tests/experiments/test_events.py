@@ -33,8 +33,8 @@ def test_means_are_over_the_seeds_of_the_test_figures(tmp_path: Path) -> None:
     runs = [run(tmp_path, TAXI, "favor", seed, nll=value) for seed, value in enumerate((1.0, 2.0, 3.0))]
     found = over_seeds(runs, "nll")
     assert found is not None
-    assert found.middle == 2.0
-    assert found.high - found.middle == pytest.approx(4.302653 / 3**0.5)  # Student, two degrees of freedom
+    assert found.value == 2.0
+    assert found.high - found.value == pytest.approx(4.302653 / 3**0.5)  # Student, two degrees of freedom
     assert over_seeds(runs, "accuracy") is None
 
 
@@ -44,7 +44,7 @@ def test_differences_are_between_equal_seeds(tmp_path: Path) -> None:
     runs += [run(tmp_path, TAXI, "favor", seed, nll=10.0 * seed + 0.1 + 0.001 * seed) for seed in (2, 1)]
     found = difference(runs, TAXI, "favor", "softmax")
     assert found is not None
-    assert found.middle == pytest.approx(0.1015)
+    assert found.value == pytest.approx(0.1015)
     assert found.low > 0.09
     assert difference(runs, Setting("taxi", "rotary"), "favor", "softmax") is None
 

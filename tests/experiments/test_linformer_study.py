@@ -1,6 +1,5 @@
 """Linformer's study: verdicts on rows that are known, and a tiny run for real."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +19,11 @@ from subquad.experiments.linformer_claims import (
     pretrained,
     shared,
     spectra,
-    times,
 )
 from subquad.experiments.linformer_study import SCALES, SHARINGS, Grid, Variant
-from subquad.experiments.trials import Trial, Verdict, at_least
-from subquad.measure.timing import Interval
+from subquad.experiments.trials import Trial
 from subquad.results import Row, Run
+from subquad.statistics import Verdict
 from tests.experiments.runs import finished_training
 
 QUICK = SCALES["quick"]
@@ -47,22 +45,6 @@ def runs(folder: Path, perplexities: Mapping[Variant, float], seeds: int = 3, un
 
 def held(verdicts: list[Verdict]) -> dict[str, bool | None]:
     return {verdict.claim: verdict.held for verdict in verdicts}
-
-
-def test_ratios_are_between_equal_seeds(tmp_path: Path) -> None:
-    found = times({0: math.log(20.0), 1: math.log(40.0), 2: 7.0}, {0: math.log(10.0), 1: math.log(20.0)})
-    assert found is not None
-    assert (found.middle, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
-    alone = times({0: math.log(20.0)})
-    assert alone is not None
-    assert (alone.middle, alone.low, alone.high) == pytest.approx((20.0, 0.0, math.inf))
-    assert times({}) is None
-
-
-def test_a_limit_within_the_range_is_not_decided() -> None:
-    assert at_least(Interval(2.0, 1.0, 3.0), 1.0) is True
-    assert at_least(Interval(2.0, 1.0, 3.0), 2.5) is None
-    assert at_least(Interval(2.0, 1.0, 3.0), 3.1) is False
 
 
 def test_slots_are_judged_beside_softmax_at_the_same_length(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from subquad import Infinity
 from subquad.experiments.memory import EVEN, SCALES, STICKY, WINDOW, constant, context_rows, helps
-from subquad.experiments.trials import Trial, mean_interval
+from subquad.experiments.trials import Trial
 from subquad.results import Row
+from subquad.statistics import mean_over_seeds
 
 TRIALS = [Trial(f"{variant}-{seed}", variant, 4096, seed, ()) for seed in range(3) for variant in (EVEN, STICKY, WINDOW)]
 
@@ -32,9 +33,9 @@ def test_help_is_judged_by_intervals_over_seeds(even: Sequence[float], held: boo
 
 
 def test_intervals_are_students() -> None:
-    found = mean_interval([1.0, 2.0, 3.0])
+    found = mean_over_seeds([1.0, 2.0, 3.0])
     assert (found.low, found.high) == pytest.approx((2 - 2.484, 2 + 2.484), abs=1e-3)  # t of 2 degrees, 4.303 / sqrt 3
-    assert mean_interval([1.0]).high == float("inf")
+    assert mean_over_seeds([1.0]).high == float("inf")
 
 
 def test_the_cost_of_a_segment_is_measured_and_judged() -> None:

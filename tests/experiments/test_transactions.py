@@ -23,8 +23,8 @@ def scores(strength: float, folds: int = 2, clients: int = 400) -> dict[int, Sco
 
 def test_quality_is_the_mean_auroc() -> None:
     found = quality(scores(1.0))
-    assert found.middle == pytest.approx(0.76, abs=0.03)  # Phi(1 / sqrt 2)
-    assert found.low < found.middle < found.high
+    assert found.value == pytest.approx(0.76, abs=0.03)  # Phi(1 / sqrt 2)
+    assert found.low < found.value < found.high
     assert found.high - found.low < 0.1
 
 
@@ -34,12 +34,12 @@ def test_differences_are_paired() -> None:
     assert quality(better).low < quality(worse).high
     assert difference(better, worse).low > 0
     same = difference(better, better)
-    assert (same.low, same.middle, same.high) == (0, 0, 0)
+    assert (same.low, same.value, same.high) == (0, 0, 0)
 
 
 def test_verdicts_say_what_is_real() -> None:
     by_name = {"softmax": scores(1.0), "linear": scores(1.3), "boosting": scores(3.0)}
-    found = {verdict.claim: verdict.held for verdict in compared("", by_name, best=quality(scores(1.0)).middle + 0.01)}
+    found = {verdict.claim: verdict.held for verdict in compared("", by_name, best=quality(scores(1.0)).value + 0.01)}
     assert found["softmax comes within 0.02 of the best possible AUROC"] is True
     assert found["linear has a higher AUROC than softmax"] is True
     assert found["linear has a higher AUROC than boosting"] is False

@@ -14,10 +14,10 @@ from subquad.cli.values import parse_bytes
 from subquad.errors import SubquadError
 from subquad.experiments.compare.advice import Advice, Wish, advise, has_view
 from subquad.experiments.compare.views import Comparison, What
-from subquad.experiments.compare.words import amount, duration
 from subquad.measure.machine import describe, same_machine
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Run
+from subquad.words import amount, duration
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 

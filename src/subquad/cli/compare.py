@@ -37,6 +37,7 @@ from subquad.report import tables
 from subquad.report.compare import Measured, answers, load, write_page
 from subquad.results import Row, Run, place_of
 from subquad.types import AttentionOptions
+from subquad.words import capitalized
 
 # The options of every mechanism but softmax, whose two forms are both measured anyway.
 Tuning: Any = make_dataclass(
@@ -278,7 +279,7 @@ def _answer(measured: Measured, console: Console) -> None:
     if grids:
         return
     for view, sentences in answers(measured):
-        console.print(f"{view[0].upper()}{view[1:]}", style="bold")
+        console.print(capitalized(view), style="bold")
         for sentence in sentences:
             console.print(f"  {sentence}")
 

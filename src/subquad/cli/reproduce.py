@@ -30,7 +30,7 @@ from subquad.experiments import (
     memory,
     transactions,
 )
-from subquad.experiments.trials import Trial, Verdict
+from subquad.experiments.trials import Trial
 from subquad.report.copying import write_replication_page
 from subquad.report.events import write_events_page
 from subquad.report.linformer import write_linformer_page
@@ -39,6 +39,7 @@ from subquad.report.recipes import write_recipes_page
 from subquad.report.tables import verdicts
 from subquad.report.transactions import write_transactions_page
 from subquad.results import Row, Run
+from subquad.statistics import Verdict
 
 
 class Scale(Protocol):

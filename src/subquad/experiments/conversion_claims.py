@@ -23,9 +23,11 @@ from subquad.experiments.conversion_study import (
     Way,
     pretrained_name,
 )
-from subquad.experiments.linformer_claims import NEAR, times
-from subquad.experiments.trials import Verdict, at_least, at_most, at_test, between, finished
+from subquad.experiments.linformer_claims import NEAR
+from subquad.experiments.trials import at_test, finished
 from subquad.results import Row, Run
+from subquad.statistics import Verdict, at_least, at_most, geometric_mean, geometric_ratio
+from subquad.words import between
 
 FAR = 2.0
 """How many times another's perplexity counts as a failure."""
@@ -98,10 +100,10 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 def learned(folder: Path, grid: Grid) -> Iterator[Verdict]:
     """Whether there is something to lose."""
     ours, theirs = unigram(folder, grid)
-    found, low, high = times(ours, theirs), times(ours), times(theirs)
+    found, low, high = geometric_ratio(ours, theirs), geometric_mean(ours), geometric_mean(theirs)
     if found is not None and low is not None and high is not None:
         claim = "the model that is converted has at most half of the unigram's perplexity"
-        yield Verdict(claim, at_most(found, 0.5), f"{between(found)} times: {low.middle:.1f} against {high.middle:.1f}")
+        yield Verdict(claim, at_most(found, 0.5), f"{between(found, '.3f')} times: {low.value:.1f} against {high.value:.1f}")
 
 
 def fails(runs: Sequence[Converted]) -> Iterator[Verdict]:
@@ -112,51 +114,52 @@ def fails(runs: Sequence[Converted]) -> Iterator[Verdict]:
         ("tuned", nats(runs, CONTROL), "fine-tuned: perplexity is still at least {:g} times that of softmax fine-tuned"),
     ):
         own = nats(runs, Way(FAVOR), stage)
-        found, ours, theirs = times(own, beside), times(own), times(beside)
+        found, ours, theirs = geometric_ratio(own, beside), geometric_mean(own), geometric_mean(beside)
         if found is not None and ours is not None and theirs is not None:
-            figures = f"{between(found)} times: {ours.middle:.1f} against {theirs.middle:.1f}"
+            figures = f"{between(found, '.3f')} times: {ours.value:.1f} against {theirs.value:.1f}"
             yield Verdict(f"{WORDS[FAVOR]} in softmax's place, {what.format(FAR)}", at_least(found, FAR), figures)
 
 
 def recovers(runs: Sequence[Converted], grid: Grid) -> Iterator[Verdict]:
     """Whether a way comes back to softmax, which was fine-tuned for as many steps on the same batches."""
     for way in WAYS[1:]:
-        found, swapped = times(nats(runs, way), nats(runs, CONTROL)), times(nats(runs, way, "swapped"))
-        ours, theirs = times(nats(runs, way)), times(nats(runs, CONTROL))
+        found = geometric_ratio(nats(runs, way), nats(runs, CONTROL))
+        swapped = geometric_mean(nats(runs, way, "swapped"))
+        ours, theirs = geometric_mean(nats(runs, way)), geometric_mean(nats(runs, CONTROL))
         if found is not None and ours is not None and theirs is not None:
             does = "matching and fine-tuning bring" if way.is_matched else "fine-tuning alone brings"
             claim = f"{WORDS[way.attention]}: {does} perplexity within {NEAR:g} times that of softmax fine-tuned as long"
-            since = f", from {swapped.middle:.1f}" if swapped is not None else ""
-            figures = f"{between(found)} times: {ours.middle:.1f} against {theirs.middle:.1f}{since}"
+            since = f", from {swapped.value:.1f}" if swapped is not None else ""
+            figures = f"{between(found, '.3f')} times: {ours.value:.1f} against {theirs.value:.1f}{since}"
             yield Verdict(claim, at_most(found, NEAR), f"{figures}, in {grid.total_steps} steps")
 
 
 def matching_helps(runs: Sequence[Converted]) -> Iterator[Verdict]:
     """Whether some of the steps are better spent on the layers by themselves."""
     for way in WAYS:
-        found = times(nats(runs, way), nats(runs, Way(way.attention))) if way.is_matched else None
+        found = geometric_ratio(nats(runs, way), nats(runs, Way(way.attention))) if way.is_matched else None
         if found is not None:
             claim = f"{WORDS[way.attention]}: matched layer by layer first, perplexity ends lower than by fine-tuning alone"
-            yield Verdict(claim, at_most(found, 1.0), f"{between(found)} times, in as many steps")
+            yield Verdict(claim, at_most(found, 1.0), f"{between(found, '.3f')} times, in as many steps")
 
 
 def calibrating_helps(runs: Sequence[Converted]) -> Iterator[Verdict]:
     """Whether FAVOR+ is better with projections that know the data, before anything is trained and after."""
-    before = times(nats(runs, Way(CALIBRATED), "calibrated"), nats(runs, Way(CALIBRATED), "swapped"))
+    before = geometric_ratio(nats(runs, Way(CALIBRATED), "calibrated"), nats(runs, Way(CALIBRATED), "swapped"))
     if before is not None:
         claim = "calibrated to the data, FAVOR+ put in softmax's place has a lower perplexity, nothing trained"
-        yield Verdict(claim, at_most(before, 1.0), f"{between(before)} times")
+        yield Verdict(claim, at_most(before, 1.0), f"{between(before, '.3f')} times")
     for way in (Way(CALIBRATED), Way(ADAPTED), Way(ADAPTED, is_matched=True)):
-        found = times(nats(runs, way), nats(runs, Way(FAVOR)))
+        found = geometric_ratio(nats(runs, way), nats(runs, Way(FAVOR)))
         if found is not None:
             claim = f"{way.words}: perplexity ends lower than with fixed projections"
-            yield Verdict(claim, at_most(found, 1.0), f"{between(found)} times")
+            yield Verdict(claim, at_most(found, 1.0), f"{between(found, '.3f')} times")
 
 
 def rest_helps(runs: Sequence[Converted]) -> Iterator[Verdict]:
     """Whether what is beyond the window is worth anything."""
     for way in (Way(HYBRID), Way(HYBRID, is_matched=True)):
-        found = times(nats(runs, way), nats(runs, Way(WINDOW)))
+        found = geometric_ratio(nats(runs, way), nats(runs, Way(WINDOW)))
         if found is not None:
             claim = f"{way.words}: perplexity ends lower than with its window alone"
-            yield Verdict(claim, at_most(found, 1.0), f"{between(found)} times")
+            yield Verdict(claim, at_most(found, 1.0), f"{between(found, '.3f')} times")

@@ -11,9 +11,11 @@ from pathlib import Path
 from statistics import mean
 
 from subquad.experiments.compare.views import BASELINE, Comparison, View
-from subquad.experiments.compare.words import between, sentence
-from subquad.experiments.trials import Trial, Verdict, last, load
+from subquad.experiments.compare.words import sentence
+from subquad.experiments.trials import Trial, last, load
 from subquad.results import Row, Run
+from subquad.statistics import Verdict
+from subquad.words import between
 
 CLAIM = "linear attention converges like softmax on the copy task, in linear time, and faster (Katharopoulos et al. 2020)"
 ENOUGH = 0.999

@@ -9,8 +9,9 @@ import torch
 
 from subquad.experiments.events import BASELINE, BATCH, LONG
 from subquad.measure.memory import give_back_at_once, in_fresh_process, peak_extra_bytes
-from subquad.measure.timing import interleave, median, ratio
+from subquad.measure.timing import interleave
 from subquad.results import Row
+from subquad.statistics import median_interval, ratio_interval
 from subquad.tasks.kept import read_kept
 
 SECONDS = 20.0
@@ -39,14 +40,13 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
             peaks[name].append(in_fresh_process(_peak, given, LONG))
     for name in options:
         found = {
-            "seconds": median(taken[name]),
-            "times_as_fast": ratio(taken[BASELINE], taken[name]),
-            "peak_bytes": median(peaks[name]),
-            "times_the_peak": ratio(peaks[name], peaks[BASELINE]),
+            "seconds": median_interval(taken[name]),
+            "times_as_fast": ratio_interval(taken[BASELINE], taken[name]),
+            "peak_bytes": median_interval(peaks[name]),
+            "times_the_peak": ratio_interval(peaks[name], peaks[BASELINE]),
         }
-        for metric, one in found.items():
-            about = {"mechanism": name, "length": LONG, "metric": metric}
-            yield {**about, "value": one.middle, "low": one.low, "high": one.high}
+        for metric, interval in found.items():
+            yield {"mechanism": name, "length": LONG, "metric": metric, **interval._asdict()}
 
 
 def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:

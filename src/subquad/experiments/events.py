@@ -12,10 +12,11 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from subquad.experiments.trials import Trial, Verdict, at_most, at_test, between, finished, mean_interval
+from subquad.experiments.trials import Trial, at_test, finished
 from subquad.measure.machine import describe, versions
-from subquad.measure.timing import Interval
 from subquad.results import Row, Run
+from subquad.statistics import Interval, Verdict, at_most, mean_over_seeds, paired_difference
+from subquad.words import between
 
 CLAIM = "FAVOR+ predicts the next event's time and type at least as well as softmax (after Zuo et al. 2020), for less"
 ATTENTIONS = ("softmax", "favor", "linear", "infinity")
@@ -163,7 +164,7 @@ def trained(folder: Path) -> list[Trained]:
 def over_seeds(runs: Sequence[Trained], metric: str) -> Interval | None:
     """The mean over seeds, with Student's interval."""
     values = [value for one in runs if (value := at_test(one.rows, metric)) is not None]
-    return mean_interval(values) if values else None
+    return mean_over_seeds(values) if values else None
 
 
 def pick(runs: Sequence[Trained], setting: Setting, attention: str) -> list[Trained]:
@@ -173,9 +174,12 @@ def pick(runs: Sequence[Trained], setting: Setting, attention: str) -> list[Trai
 
 def difference(runs: Sequence[Trained], setting: Setting, attention: str, other: str) -> Interval | None:
     """How much more -log-likelihood an attention has than another, seed by seed: the mean, with Student's interval."""
-    ours, theirs = ({one.seed: at_test(one.rows, "nll") for one in pick(runs, setting, name)} for name in (attention, other))
-    gaps = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]  # type: ignore[operator]
-    return mean_interval(gaps) if gaps else None
+    return paired_difference(*(_likelihoods(pick(runs, setting, name)) for name in (attention, other)))
+
+
+def _likelihoods(runs: Sequence[Trained]) -> dict[int, float]:
+    """The negative log-likelihood per event on the test sequences, by seed."""
+    return {run.seed: value for run in runs if (value := at_test(run.rows, "nll")) is not None}
 
 
 def measure(folder: Path, scale: str) -> None:
@@ -214,7 +218,7 @@ def against_truth(runs: Sequence[Trained], setting: Setting, attention: str) -> 
     short = over_seeds(pick(runs, setting, attention), "nll_above_truth")
     if short is not None:
         claim = f"{setting}: {attention} comes within {NEAR_TRUTH} nats per event of the true process"
-        yield Verdict(claim, at_most(short, NEAR_TRUTH), f"{between(short)} nats short of it, mean over seeds")
+        yield Verdict(claim, at_most(short, NEAR_TRUTH), f"{between(short, '.3f')} nats short of it, mean over seeds")
 
 
 def against_published(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
@@ -223,7 +227,7 @@ def against_published(runs: Sequence[Trained], setting: Setting, attention: str)
         found = over_seeds(pick(runs, setting, attention), "nll")
         if found is not None:
             claim = f"{setting}: {attention} has a negative log-likelihood no higher than {model}'s as published"
-            yield Verdict(claim, at_most(found, theirs), f"{between(found)}, published {theirs:g} nats per event")
+            yield Verdict(claim, at_most(found, theirs), f"{between(found, '.3f')}, published {theirs:g} nats per event")
 
 
 def against_frequent(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
@@ -232,10 +236,8 @@ def against_frequent(runs: Sequence[Trained], setting: Setting, attention: str) 
     found, always = over_seeds(own, "accuracy"), over_seeds(own, "accuracy_of_most_frequent")
     if found is not None and always is not None:
         claim = f"{setting}: {attention} tells the next type better than always the most frequent one"
-        held = True if found.low > always.middle else False if found.middle <= always.middle else None
-        yield Verdict(
-            claim, held, f"accuracy {found.middle:.3f} ({found.low:.3f} to {found.high:.3f}), it {always.middle:.3f}"
-        )
+        held = True if found.low > always.value else False if found.value <= always.value else None
+        yield Verdict(claim, held, f"accuracy {between(found, '.3f')}, it {always.value:.3f}")
 
 
 def against_softmax(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
@@ -243,18 +245,18 @@ def against_softmax(runs: Sequence[Trained], setting: Setting, attention: str) -
     gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
     if gap is not None:
         claim = f"{setting}: {attention} is at least as good as softmax, within {AS_GOOD} nats per event"
-        yield Verdict(claim, at_most(gap, AS_GOOD), f"negative log-likelihood {between(gap, sign='+')} against softmax's")
+        yield Verdict(claim, at_most(gap, AS_GOOD), f"negative log-likelihood {between(gap, '+.3f')} against softmax's")
 
 
 def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
     """On a long sequence, whether a training step takes half of softmax's time, in no more memory."""
-    found = {(row["mechanism"], row["metric"]): Interval(row["value"], row["low"], row["high"]) for row in rows}
+    found = {(row["mechanism"], row["metric"]): Interval.of_row(row) for row in rows}
     for name in (name for name in ("favor", "linear") if (name, "times_as_fast") in found):
         step = f"with {name} a training step on {BATCH} sequences of {LONG} events"
         times, more = found[name, "times_as_fast"], found[name, "times_the_peak"]
-        slower = Interval(1 / times.middle, 1 / times.high, 1 / times.low)
-        spread = f"{times.middle:.2f} ({times.low:.2f} to {times.high:.2f}) times as fast"
+        slower = Interval(1 / times.value, 1 / times.high, 1 / times.low)
+        spread = f"{between(times, '.2f')} times as fast"
         yield Verdict(f"{step} is {TWICE:g} times as fast as with softmax", at_most(slower, 1 / TWICE), spread)
-        ours, theirs = (found[one, "peak_bytes"].middle / 1e6 for one in (name, BASELINE))
-        figures = f"peak {ours:.1f} MB, softmax {theirs:.1f} MB: {between(more)} times"
+        ours, theirs = (found[one, "peak_bytes"].value / 1e6 for one in (name, BASELINE))
+        figures = f"peak {ours:.1f} MB, softmax {theirs:.1f} MB: {between(more, '.3f')} times"
         yield Verdict(f"{step} takes no more memory than with softmax", at_most(more, 1.0), figures)

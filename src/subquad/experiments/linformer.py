@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from subquad.experiments.compare.views import BASELINE, MATERIALISED, Comparison, View
-from subquad.experiments.compare.words import between, figure
-from subquad.experiments.trials import Verdict, at_least
-from subquad.measure.timing import Interval
+from subquad.statistics import Interval, Verdict, all_held, at_least
+from subquad.words import between, digits
 
 SLOTS = (128, 256, 512, 1024, 2048)
 LENGTHS = "512..16384"
@@ -51,8 +50,8 @@ def entry(comparison: Comparison, view: View, length: int, k: int) -> Entry:
     over = [comparison.speedup(view, name_of(k), length, baseline) for baseline in (BASELINE, MATERIALISED)]
     mine, matrix = (comparison.peak(view, name, length) for name in (name_of(k), MATERIALISED))
     return Entry(
-        over_fused=over[0].middle if over[0] else None,
-        over_materialised=over[1].middle if over[1] else None,
+        over_fused=over[0].value if over[0] else None,
+        over_materialised=over[1].value if over[1] else None,
         memory_saved=matrix / mine if mine and matrix else None,
         published=PUBLISHED.get(length, {}).get(k),
     )
@@ -90,12 +89,12 @@ def _speedups(
         return
     each = [at_least(interval, wanted[k]) for k, interval in measured.items()]
     said = [f"k={k}: {between(interval)}{f', {beside}{wanted[k]:g}' if beside else ''}" for k, interval in measured.items()]
-    yield Verdict(claim, False if False in each else None if None in each else True, "; ".join(said))
+    yield Verdict(claim, all_held(each), "; ".join(said))
 
 
 def _savings(length: int, found: Mapping[int, float | None], wanted: Mapping[int, float]) -> Iterator[Verdict]:
     measured = {k: times for k, times in found.items() if times is not None}
     if measured:
         claim = f"n={length}: a layer takes as many times less memory than the materialised matrix as was published"
-        said = [f"k={k}: {figure(times)}, published {wanted[k]:g}" for k, times in measured.items()]
+        said = [f"k={k}: {digits(times)}, published {wanted[k]:g}" for k, times in measured.items()]
         yield Verdict(claim, all(times >= wanted[k] for k, times in measured.items()), "; ".join(said))

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subquad.experiments.trials import Trial, Verdict, last, load, mean_interval
+from subquad.experiments.trials import Trial, last, load
 from subquad.measure.machine import describe, versions
-from subquad.measure.timing import Interval, interleave, median, ratio
+from subquad.measure.timing import interleave
 from subquad.results import Row, Run
+from subquad.statistics import Interval, Verdict, is_above, mean_over_seeds, median_interval, ratio_interval
+from subquad.words import between
 
 if TYPE_CHECKING:
     from subquad.attention import Infinity, InfinityAttention, InfinityState
@@ -108,10 +110,10 @@ def context_rows(
         taken = interleave(candidates, seconds=seconds, at_least=10, at_most=200)
     rows: list[Row] = []
     for context, state in states.items():
-        times = ratio(taken[str(context)], taken[str(contexts[0])])
-        for name, found, unit in (("seconds", median(taken[str(context)]), "s"), ("times_first", times, "times")):
-            spread = {"value": found.middle, "low": found.low, "high": found.high}
-            rows.append({"metric": name, **spread, "unit": unit, "context": context})
+        taken_here = median_interval(taken[str(context)])
+        times = ratio_interval(taken[str(context)], taken[str(contexts[0])])
+        for name, interval, unit in (("seconds", taken_here, "s"), ("times_first", times, "times")):
+            rows.append({"metric": name, **interval._asdict(), "unit": unit, "context": context})
         rows.append({"metric": "state_bytes", "value": sum(part.nbytes for part in state), "unit": "B", "context": context})
     return rows
 
@@ -150,16 +152,18 @@ def helps(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], better:
             counts = ", ".join(f"{len(done[variant])} of {len(own)} with {variant}" for variant, own in of.items())
             yield Verdict(claim, None, f"runs done: {counts}")
             continue
-        high, low = (mean_interval([last(trained[trial.name], "token_accuracy") for trial in own]) for own in done.values())
+        high, low = (
+            mean_over_seeds([last(trained[trial.name], "token_accuracy") for trial in own]) for own in done.values()
+        )
         figures = (
-            f"accuracy {_share(high)} against {_share(low)}, a difference of {100 * (high.middle - low.middle):.1f} points; "
+            f"accuracy {_share(high)} against {_share(low)}, a difference of {100 * (high.value - low.value):.1f} points; "
             f"95% intervals over {len(done[better])} seeds"
         )
-        yield Verdict(claim, True if high.low > low.high else False if high.high < low.low else None, figures)
+        yield Verdict(claim, is_above(high, low), figures)
 
 
 def _share(found: Interval) -> str:
-    return f"{found.middle:.1%} ({max(0.0, found.low):.1%} to {min(1.0, found.high):.1%})"
+    return between(Interval(found.value, max(0.0, found.low), min(1.0, found.high)), ".1%")
 
 
 def constant(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -175,6 +179,6 @@ def constant(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield Verdict(
         f"the next segment costs after {longest} tokens what it costs after {first}",
         found["value"] <= SAME and len(sizes) == 1,
-        f"{found['value']:.3f} times the time ({found['low']:.3f} to {found['high']:.3f}); "
+        f"{between(Interval.of_row(found), '.3f')} times the time; "
         f"the state has {', '.join(f'{size:,}' for size in sorted(sizes))} bytes at every context",
     )

@@ -10,8 +10,9 @@ from numpy import ndarray
 
 from subquad.experiments.transactions import BASELINE, BEST_POSSIBLE, BOOSTING, LONG, SCORE, about_run
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
-from subquad.measure.timing import interleave, median, ratio
+from subquad.measure.timing import interleave
 from subquad.results import Row, Run
+from subquad.statistics import median_interval, ratio_interval
 from subquad.tasks.kept import read_kept
 from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.boosting import boosted_scores
@@ -70,9 +71,9 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
             taken = interleave(candidates, seconds=SECONDS, at_least=3, at_most=30)
             for name, times in taken.items():
                 about = {"mechanism": name, "length": length, "batch": batch, "work": work}
-                relative = ratio(times, taken[BASELINE])
-                for metric, found in (("seconds", median(times)), ("times_softmax", relative)):
-                    yield {**about, "metric": metric, "value": found.middle, "low": found.low, "high": found.high}
+                relative = ratio_interval(times, taken[BASELINE])
+                for metric, interval in (("seconds", median_interval(times)), ("times_softmax", relative)):
+                    yield {**about, "metric": metric, **interval._asdict()}
         for name, given in options.items():
             peak = in_fresh_process(_peak, given, length, batch)
             about = {"mechanism": name, "length": length, "batch": batch, "work": "training"}

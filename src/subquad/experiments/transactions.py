@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from subquad.experiments.trials import Trial, Verdict, at_most, finished
+from subquad.experiments.trials import Trial, finished
 from subquad.measure.machine import describe, versions
-from subquad.measure.timing import Interval
 from subquad.results import Row, Run
+from subquad.statistics import Interval, Verdict, at_most, is_positive, percentile_interval
+from subquad.words import between
 
 CLAIM = "efficient attentions tell clients apart by their transactions as well as softmax, for less (after Baikalov et al.)"
 ATTENTIONS = ("softmax", "linear", "favor", "infinity", "linformer")
@@ -170,8 +171,7 @@ def _draws(folds: Mapping[int, Scores]) -> ndarray:
 
 
 def _interval(draws: ndarray) -> Interval:
-    low, high = np.nanquantile(draws[1:], [0.025, 0.975])
-    return Interval(float(draws[0]), float(low), float(high))
+    return percentile_interval(float(draws[0]), draws[1:])
 
 
 def best_possible(rows: Sequence[Row]) -> float | None:
@@ -198,21 +198,16 @@ def compared(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: floa
         own = quality(by_name[name])
         if best is not None:
             claim = f"{name} comes within {NEAR} of the best possible AUROC"
-            yield Verdict(claim, best - own.middle <= NEAR, f"{_words(own)}, best possible {best:.3f}")
+            yield Verdict(claim, best - own.value <= NEAR, f"{between(own, '.3f')}, best possible {best:.3f}")
         for other in (BASELINE, BOOSTING):
             if other in by_name and other != name:
                 gap = difference(by_name[name], by_name[other])
-                held = True if gap.low > 0 else False if gap.high < 0 else None
-                theirs = _words(quality(by_name[other]))
+                theirs = between(quality(by_name[other]), ".3f")
                 yield Verdict(
                     f"{name} has a higher AUROC than {other}{about}",
-                    held,
-                    f"{_words(own)} against {theirs}; difference {gap.middle:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})",
+                    is_positive(gap),
+                    f"{between(own, '.3f')} against {theirs}; difference {between(gap, '+.3f')}",
                 )
-
-
-def _words(found: Interval) -> str:
-    return f"{found.middle:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -221,9 +216,8 @@ def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
         long = row["metric"] == "times_softmax" and row["work"] == "training" and row["length"] == LONG
         if long and row["mechanism"] in ("linear", "favor"):
             claim = f"with {row['mechanism']} a training step on {LONG} events takes at most a quarter of softmax's time"
-            spread = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-            found = Interval(row["value"], row["low"], row["high"])
-            yield Verdict(claim, at_most(found, QUARTER), f"{spread} times softmax's")
+            share = Interval.of_row(row)
+            yield Verdict(claim, at_most(share, QUARTER), f"{between(share, '.3f')} times softmax's")
 
 
 def about_run(options: Mapping[str, Any]) -> dict[str, Any]:

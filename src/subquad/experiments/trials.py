@@ -5,11 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from scipy import stats
-
 from subquad.files import read_text
-from subquad.measure.timing import Interval
 from subquad.results import Row, Run
 
 
@@ -23,14 +19,6 @@ class Trial(NamedTuple):
     arguments: tuple[str, ...]
     start: str = ""  # the name of the trial whose model it starts from, which has to be finished before
     command: str = "train"  # or "convert"
-
-
-class Verdict(NamedTuple):
-    """A claim, whether it held, and the figures that say so."""
-
-    claim: str
-    held: bool | None  # None: not enough was measured
-    figures: str
 
 
 def finished(folder: Path) -> bool:
@@ -79,29 +67,3 @@ def at_test(rows: Sequence[Row], metric: str) -> float | None:
     """What a metric came to on what was kept for the end."""
     values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
     return values[-1] if values else None
-
-
-def at_most(found: Interval, limit: float) -> bool | None:
-    """Whether a measurement stays within a limit; not decided where its range holds the limit."""
-    return None if found.low <= limit < found.high else found.high <= limit
-
-
-def at_least(found: Interval, limit: float) -> bool | None:
-    """Whether a measurement comes up to a limit; not decided where its range holds the limit."""
-    return None if found.low < limit <= found.high else found.low >= limit
-
-
-def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean over seeds and Student's 95% interval of it. One seed alone says nothing of the spread."""
-    middle = float(np.mean(values))
-    if len(values) < 2:
-        return Interval(middle, -np.inf, np.inf)
-    half = float(stats.sem(values) * stats.t.ppf(0.975, len(values) - 1))
-    return Interval(middle, middle - half, middle + half)
-
-
-def between(found: Interval, sign: str = "") -> str:
-    """A mean and its interval."""
-    if not np.isfinite(found.high):
-        return f"{found.middle:{sign}.3f} (one seed)"
-    return f"{found.middle:{sign}.3f} ({found.low:{sign}.3f} to {found.high:{sign}.3f})"

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from subquad.experiments.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
-from subquad.experiments.compare.words import amount, sentence
+from subquad.experiments.compare.words import sentence
 from subquad.experiments.replication import LENGTHS, PUBLISHED, extrapolations
 from subquad.files import write_whole
 from subquad.report import charts, tables
 from subquad.report.page import bullets, chooser, code, figure, folded, heading, page, paragraph, section, table
 from subquad.results import Row, Run
+from subquad.words import amount, capitalized
 
 METHOD = (
     "Each cell ran in a process of its own; the processes of a comparison took turns, so that drift of the machine hit all "
@@ -94,7 +95,7 @@ def _parts(title: str, runs: Sequence[Measured], rows: Sequence[Row], drawn: Seq
     yield heading(title, "; ".join(_machine(measured, named=len(runs) > 1) for measured in runs))
     for measured in runs:
         for view, sentences in answers(measured):
-            yield section(f"{view[0].upper()}{view[1:]}" + (f" ({measured.name})" if len(runs) > 1 else ""))
+            yield section(capitalized(view) + (f" ({measured.name})" if len(runs) > 1 else ""))
             yield bullets(sentences)
     if drawn:
         yield section("Charts")
@@ -103,7 +104,7 @@ def _parts(title: str, runs: Sequence[Measured], rows: Sequence[Row], drawn: Seq
             "A click on the legend hides or shows an attention; a diamond or a dotted line marks where it starts to pay."
         )
         for metric in drawn:
-            yield figure(metric, charts.METRICS[metric][0].upper() + charts.METRICS[metric][1:])
+            yield figure(metric, capitalized(charts.METRICS[metric]))
     for measured in runs:
         yield from _tables(measured, named=len(runs) > 1)
     yield from _tale()

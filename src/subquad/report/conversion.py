@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subquad.experiments.compare.words import amount, duration
-from subquad.experiments.compare.words import figure as digits
 from subquad.files import write_whole
 from subquad.report.charts import save
 from subquad.report.conversion_charts import (
@@ -22,6 +20,8 @@ from subquad.report.conversion_charts import (
 from subquad.report.page import bullets, code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
+from subquad.statistics import Interval
+from subquad.words import amount, between, digits, duration, short
 
 TITLE = "A trained model with another attention"
 CAPTIONS = {
@@ -240,7 +240,7 @@ def _decision(rows: Sequence[Row], metric: str, recipe: str, stage: str) -> list
     if not looks:
         return [Cell("kept" if ended else ""), NOTHING]
     value = (min(looks) if metric == "perplexity" else max(looks)) if helped else looks[-1]
-    return [Cell(kept), Cell(_short(value), value)]
+    return [Cell(kept), Cell(short(value), value)]
 
 
 def length_tables(rows: Sequence[Row]) -> list[Table]:
@@ -284,7 +284,7 @@ def _ratio(own: Mapping[tuple[str, str], Row], metric: str) -> list[Cell]:
         return [NOTHING]
     middle = before["value"] / after["value"]
     low, high = (end_of(before, one) / end_of(after, other) for one, other in (("low", "high"), ("high", "low")))
-    text = digits(middle) if metric == "bytes" or low == high else f"{digits(middle)} ({digits(low)} to {digits(high)})"
+    text = digits(middle) if metric == "bytes" or low == high else between(Interval(middle, low, high))
     return [Cell(text, middle)]
 
 
@@ -292,12 +292,8 @@ def _spread(row: Row) -> str:
     ends = (row.get("low"), row.get("high"))
     if None in ends or ends[0] == ends[1]:
         return _number(row)
-    return f"{_number(row)} ({_short(row['low'])} to {_short(row['high'])})"
+    return f"{_number(row)} ({short(row['low'])} to {short(row['high'])})"
 
 
 def _number(row: Row) -> str:
-    return _short(row["value"])
-
-
-def _short(value: float) -> str:
-    return f"{value:.3f}" if abs(value) <= 1 else digits(value)
+    return short(row["value"])

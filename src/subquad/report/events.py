@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from subquad.experiments import events
-from subquad.experiments.compare.words import amount, duration
 from subquad.experiments.events import ATTENTIONS, BASELINE, Setting, Trained, difference, over_seeds, pick
-from subquad.experiments.trials import between
 from subquad.files import write_whole
 from subquad.report import tables, training
 from subquad.report.curves import curves
@@ -14,6 +12,8 @@ from subquad.report.page import code, figure, heading, page, paragraph, section,
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
+from subquad.statistics import Interval
+from subquad.words import amount, between, duration
 
 METRICS = {
     **{"nll": "-log-likelihood", "nll_time": "of the time", "nll_type": "of the type"},
@@ -78,7 +78,7 @@ def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
         if own:
             cells = [_cell(own, metric) for metric in METRICS]
             gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
-            gaps = NOTHING if gap is None else Cell(between(gap, sign="+"), gap.middle)
+            gaps = NOTHING if gap is None else Cell(between(gap, "+.3f"), gap.value)
             rows.append([Cell(attention), Cell(str(len(own)), len(own)), *cells, gaps])
     every = [one for one in runs if one.setting == setting]
     without = [_cell(every, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
@@ -91,7 +91,7 @@ def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
 
 def _cell(runs: Sequence[Trained], metric: str, *, spread: bool = True) -> Cell:
     found = over_seeds(runs, metric)
-    return NOTHING if found is None else Cell(between(found) if spread else f"{found.middle:.3f}", found.middle)
+    return NOTHING if found is None else Cell(between(found, ".3f") if spread else f"{found.value:.3f}", found.value)
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
@@ -106,9 +106,9 @@ def cost_table(rows: Sequence[Row]) -> Table:
             [
                 Cell(name),
                 Cell(duration(seconds["value"]), seconds["value"]),
-                Cell(f"{times['value']:.2f} ({times['low']:.2f} to {times['high']:.2f})", times["value"]),
+                Cell(between(Interval.of_row(times), ".2f"), times["value"]),
                 Cell(amount(peak["value"]), peak["value"]),
-                Cell(f"{more['value']:.3f} ({more['low']:.3f} to {more['high']:.3f})", more["value"]),
+                Cell(between(Interval.of_row(more), ".3f"), more["value"]),
             ]
         )
     columns = ["attention", "training step", "times as fast as softmax", "peak of a step", "times softmax's peak"]

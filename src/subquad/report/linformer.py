@@ -7,17 +7,18 @@ import altair as alt
 
 from subquad.experiments import linformer_claims as claims
 from subquad.experiments.compare.views import Comparison
-from subquad.experiments.linformer_claims import WORDS, Pretrained, above_unigram, nats, times
+from subquad.experiments.linformer_claims import WORDS, Pretrained, above_unigram, nats
 from subquad.experiments.linformer_study import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, Grid, Variant
-from subquad.experiments.trials import at_test, between, mean_interval
+from subquad.experiments.trials import at_test
 from subquad.files import write_whole
-from subquad.measure.timing import Interval
 from subquad.report import tables, training
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.spectrum import spectrum_charts
 from subquad.report.tables import Cell, Table
 from subquad.results import Row, Run
+from subquad.statistics import Interval, geometric_mean, geometric_ratio, mean_over_seeds
+from subquad.words import between
 
 TITLE = "Linformer: slots, sharing and length"
 MISSING = tables.NOTHING
@@ -117,8 +118,8 @@ def quality_table(caption: str, runs: Sequence[Pretrained], variants: Sequence[V
         own = [one for one in runs if one.variant == variant]
         if not own:
             continue
-        beside = times(nats(runs, variant), nats(runs, variant.baseline)) if variant.k else None
-        accuracy = mean_interval([at_test(one.rows, "accuracy") or 0.0 for one in own])
+        beside = geometric_ratio(nats(runs, variant), nats(runs, variant.baseline)) if variant.k else None
+        accuracy = mean_over_seeds([at_test(one.rows, "accuracy") or 0.0 for one in own])
         model = own[0].run.about["options"]["model"]
         learned = variant.projections(model["layers"], model["heads"]) if variant.k else 0
         rows.append(
@@ -126,9 +127,9 @@ def quality_table(caption: str, runs: Sequence[Pretrained], variants: Sequence[V
                 Cell(name_of(variant, variants)),
                 Cell(str(len(own)), len(own)),
                 Cell(str(learned), learned) if learned else MISSING,
-                _cell(times(nats(runs, variant)), digits=1),
+                _cell(geometric_mean(nats(runs, variant)), ".1f"),
                 _cell(beside),
-                _cell(times(above_unigram(runs, variant))),
+                _cell(geometric_mean(above_unigram(runs, variant))),
                 _cell(accuracy),
             ]
         )
@@ -136,13 +137,8 @@ def quality_table(caption: str, runs: Sequence[Pretrained], variants: Sequence[V
     return Table(caption, columns, rows)
 
 
-def _cell(found: Interval | None, digits: int = 3) -> Cell:
-    if found is None:
-        return MISSING
-    if digits == 1:
-        spread = f" ({found.low:.1f} to {found.high:.1f})" if found.high < float("inf") else " (one seed)"
-        return Cell(f"{found.middle:.1f}{spread}", found.middle)
-    return Cell(between(found), found.middle)
+def _cell(found: Interval | None, form: str = ".3f") -> Cell:
+    return MISSING if found is None else Cell(between(found, form), found.value)
 
 
 def downstream_table(accuracies: Mapping[str, Mapping[int, float]]) -> Table:
@@ -151,7 +147,7 @@ def downstream_table(accuracies: Mapping[str, Mapping[int, float]]) -> Table:
     rows = []
     for start, name in names.items():
         if found := accuracies.get(start):
-            rows.append([Cell(name), Cell(str(len(found)), len(found)), _cell(mean_interval(list(found.values())))])
+            rows.append([Cell(name), Cell(str(len(found)), len(found)), _cell(mean_over_seeds(list(found.values())))])
     return Table("Accuracy on the test, which is another for each seed", ["model", "seeds", "accuracy"], rows)
 
 
@@ -160,7 +156,7 @@ def spectrum_table(spectra: Mapping[int, Sequence[Row]]) -> Table:
     rows = []
     found = {model: [claims.layer_shares(one, model) for one in spectra.values()] for model in ("trained", "random")}
     for layer in found["trained"][0]:
-        cells = [_cell(mean_interval([one[layer] for one in each])) for each in found.values()]
+        cells = [_cell(mean_over_seeds([one[layer] for one in each])) for each in found.values()]
         rows.append([Cell(str(layer), layer), *cells])
     place = next(row for one in spectra.values() for row in one if row["metric"] == "share_at_index")
     caption = f"The share of the first {place['index']:.0f} of {place['length']:.0f} singular values"

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from subquad.experiments import memory
-from subquad.experiments.compare.words import amount, duration
-from subquad.experiments.trials import Trial, finished, last, load, mean_interval
+from subquad.experiments.trials import Trial, finished, last, load
 from subquad.files import write_whole
 from subquad.report import tables
 from subquad.report.curves import curves
@@ -13,6 +12,8 @@ from subquad.report.page import code, figure, heading, page, paragraph, section,
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, points
 from subquad.results import Row, Run
+from subquad.statistics import Interval, mean_over_seeds
+from subquad.words import amount, between, duration
 
 
 def write_memory_page(folder: Path, scale: str, path: Path) -> None:
@@ -59,16 +60,15 @@ def accuracies(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) ->
         for variant in variants:
             own = [trained[trial.name] for trial in trials if (trial.length, trial.variant) == (length, variant)]
             if own:
-                found = mean_interval([last(rows, "token_accuracy") for rows in own])
-                off = mean_interval([last(rows, "places_off") for rows in own])
-                spread = "" if len(own) < 2 else f" ({found.low:.1%} to {found.high:.1%})"
+                found = mean_over_seeds([last(rows, "token_accuracy") for rows in own])
+                off = mean_over_seeds([last(rows, "places_off") for rows in own])
                 rows.append(
                     [
                         Cell(str(length), length),
                         Cell(variant),
                         Cell(str(len(own)), len(own)),
-                        Cell(f"{found.middle:.1%}{spread}", found.middle),
-                        Cell(f"{off.middle:.2f}", off.middle),
+                        Cell(between(found, ".1%"), found.value),
+                        Cell(f"{off.value:.2f}", off.value),
                     ]
                 )
     columns = ["length", "variant", "seeds", "accuracy (95% interval)", "places off"]
@@ -87,7 +87,7 @@ def costs(measured: Sequence[Row]) -> Table:
             [
                 Cell(str(context), context),
                 Cell(duration(found["seconds"]["value"]), found["seconds"]["value"]),
-                Cell(f"{times['value']:.3f} ({times['low']:.3f} to {times['high']:.3f})", times["value"]),
+                Cell(between(Interval.of_row(times), ".3f"), times["value"]),
                 Cell(amount(size), size) if size else NOTHING,
             ]
         )

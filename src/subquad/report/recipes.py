@@ -6,18 +6,16 @@ from pathlib import Path
 import altair as alt
 
 from subquad.experiments import conversion_claims as claims
-from subquad.experiments.compare.words import duration
 from subquad.experiments.conversion_claims import CONTROL, Converted, nats
 from subquad.experiments.conversion_study import SCALES, WAYS, WINDOW, Grid, Way
-from subquad.experiments.linformer_claims import times
-from subquad.experiments.trials import between
 from subquad.files import write_whole
-from subquad.measure.timing import Interval
 from subquad.report import tables
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row
+from subquad.statistics import Interval, geometric_mean, geometric_ratio
+from subquad.words import between, duration
 
 TITLE = "Another attention in a trained masked language model"
 STAGES = {"swapped": "at first", "calibrated": "calibrated", "distilled": "matched", "tuned": "fine-tuned"}
@@ -70,11 +68,11 @@ def recipe_table(runs: Sequence[Converted]) -> Table:
     rows = []
     original = nats(runs, CONTROL, "original")
     if original:
-        rows.append([Cell("the original"), _count(original), _cell(times(original), 1), *[NOTHING] * 5])
+        rows.append([Cell("the original"), _count(original), _cell(geometric_mean(original), ".1f"), *[NOTHING] * 5])
     for way in WAYS:
         if last := nats(runs, way):
-            stages = [_cell(times(nats(runs, way, stage)), 1) for stage in STAGES]
-            beside = NOTHING if way == CONTROL else _cell(times(last, nats(runs, CONTROL)), 3)
+            stages = [_cell(geometric_mean(nats(runs, way, stage)), ".1f") for stage in STAGES]
+            beside = NOTHING if way == CONTROL else _cell(geometric_ratio(last, nats(runs, CONTROL)), ".3f")
             rows.append([Cell(way.words), _count(last), *stages, beside, _seconds(runs, way)])
     columns = ["recipe", "seeds", *STAGES.values(), "times softmax fine-tuned", "training"]
     return Table("Perplexity after each stage", columns, rows)
@@ -84,13 +82,8 @@ def _count(seeds: Mapping[int, float]) -> Cell:
     return Cell(str(len(seeds)), len(seeds))
 
 
-def _cell(found: Interval | None, digits: int) -> Cell:
-    if found is None:
-        return NOTHING
-    if digits == 3:
-        return Cell(between(found), found.middle)
-    spread = f" ({found.low:.{digits}f} to {found.high:.{digits}f})" if found.high < float("inf") else " (one seed)"
-    return Cell(f"{found.middle:.{digits}f}{spread}", found.middle)
+def _cell(found: Interval | None, form: str) -> Cell:
+    return NOTHING if found is None else Cell(between(found, form), found.value)
 
 
 def _seconds(runs: Sequence[Converted], way: Way) -> Cell:

@@ -8,12 +8,12 @@ from typing import Any
 
 import altair as alt
 
-from subquad.experiments.compare.words import figure as digits
 from subquad.files import write_whole
 from subquad.report.charts import HEIGHT, PALETTE, save
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
+from subquad.words import short
 
 TITLE = "How low the rank of attention is"
 MODELS = {"trained": "trained", "random": "fresh weights"}
@@ -159,11 +159,7 @@ def _range(values: Sequence[float]) -> Cell:
     if not values:
         return NOTHING
     middle = mean(values)
-    return Cell(f"{_short(middle)} ({_short(min(values))} to {_short(max(values))})", middle)
-
-
-def _short(value: float) -> str:
-    return f"{value:.3f}" if value <= 1 else digits(value)
+    return Cell(f"{short(middle)} ({short(min(values))} to {short(max(values))})", middle)
 
 
 def write_spectrum_page(runs: Sequence[Run], path: Path) -> None:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from subquad.experiments import linformer
 from subquad.experiments.compare.views import BASELINE, FORMS, WHATS, Comparison, View, name_setting, name_view
-from subquad.experiments.compare.words import amount, between, duration, figure, pays_from
-from subquad.experiments.trials import Verdict
+from subquad.experiments.compare.words import pays_from
+from subquad.statistics import Verdict
+from subquad.words import amount, between, digits, duration
 
 
 class Cell(NamedTuple):
@@ -82,7 +83,7 @@ def longest(comparison: Comparison) -> Table:
             assert speedup is not None  # both were measured there
             peaks = [_peak(comparison, view, mechanism, length) for mechanism in (name, BASELINE)]
             work = Cell(name_view(view, comparison.views))
-            rows.append([work, Cell(name), Cell(str(length), length), Cell(between(speedup), speedup.middle), *peaks])
+            rows.append([work, Cell(name), Cell(str(length), length), Cell(between(speedup), speedup.value), *peaks])
     return Table(
         "At the longest length measured",
         ["work", "attention", "tokens", "times as fast as softmax", "memory", "softmax's"],
@@ -107,7 +108,7 @@ def view_table(comparison: Comparison, view: View) -> Table:
                     Cell(name),
                     Cell(str(length), length),
                     Cell(duration(middle), middle),
-                    NOTHING if costs is None or name == BASELINE else Cell(between(costs), costs.middle),
+                    NOTHING if costs is None or name == BASELINE else Cell(between(costs), costs.value),
                     _peak(comparison, view, name, length),
                     Cell(str(len(seconds)), len(seconds)),
                 ]
@@ -138,7 +139,7 @@ def growths(comparison: Comparison, traits: Mapping[str, Mapping[str, Any]]) -> 
                     Cell(name),
                     Cell(formula),
                     Cell(about.get("space", "-")),
-                    Cell(between(found.exponent), found.exponent.middle),
+                    Cell(between(found.exponent), found.exponent.value),
                     Cell(_polynomial(found.constant, found.linear, found.quadratic)),
                 ]
             )
@@ -187,7 +188,7 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
 
     def cell(name: str, at: float) -> Cell:
         known = (name, at) in both
-        return Cell(f"{figure(found[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) if known else NOTHING
+        return Cell(f"{digits(found[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) if known else NOTHING
 
     body = [[Cell(name), *(cell(name, at) for at in lengths)] for name in names]
     return Table(
@@ -215,13 +216,13 @@ def linformer_grids(comparison: Comparison) -> Iterator[Table]:
 
 
 def _over_fused(found: linformer.Entry) -> Cell:
-    return NOTHING if found.over_fused is None else Cell(figure(found.over_fused), found.over_fused)
+    return NOTHING if found.over_fused is None else Cell(digits(found.over_fused), found.over_fused)
 
 
 def _over_materialised(found: linformer.Entry) -> Cell:
     if found.over_materialised is None or found.memory_saved is None:
         return NOTHING
-    return Cell(f"{figure(found.over_materialised)} | {figure(found.memory_saved)}", found.over_materialised)
+    return Cell(f"{digits(found.over_materialised)} | {digits(found.memory_saved)}", found.over_materialised)
 
 
 def _published(found: linformer.Entry) -> Cell:

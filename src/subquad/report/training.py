@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from subquad.experiments.compare.words import amount, figure
 from subquad.files import write_whole
 from subquad.report.charts import save
 from subquad.report.curves import curves, thin
@@ -17,6 +16,7 @@ from subquad.report.page import figure as chart_place
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
+from subquad.words import amount, compact
 
 
 class Trained(NamedTuple):
@@ -146,8 +146,8 @@ def test_table(trained: Sequence[Trained]) -> Table:
     rows = []
     for one in trained:
         for row in (row for row in one.rows if row.get("split") == "test"):
-            between = f"{_short(row['low'])} to {_short(row['high'])}" if "low" in row else ""
-            name, value = row["metric"].replace("_", " "), Cell(_short(row["value"]), row["value"])
+            between = f"{compact(row['low'])} to {compact(row['high'])}" if "low" in row else ""
+            name, value = row["metric"].replace("_", " "), Cell(compact(row["value"]), row["value"])
             rows.append([Cell(one.label), Cell(one.run.folder.name), Cell(name), value, Cell(between)])
     return Table("On the test", ["attention", "run", "metric", "value", "95% interval"], rows)
 
@@ -157,12 +157,8 @@ def _spread(values: Sequence[float | None]) -> Cell:
     if not known:
         return NOTHING
     middle = mean(known)
-    text = _short(middle) if len(known) == 1 else f"{_short(middle)} ({_short(min(known))} to {_short(max(known))})"
+    text = compact(middle) if len(known) == 1 else f"{compact(middle)} ({compact(min(known))} to {compact(max(known))})"
     return Cell(text, middle)
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1 else figure(value)
 
 
 def sample_table(trained: Sequence[Trained]) -> Table:

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from subquad.experiments import transactions
-from subquad.experiments.compare.words import amount, duration
 from subquad.experiments.transactions import BASELINE, BOOSTING, Scores, difference, gather, quality
 from subquad.experiments.trials import finished
 from subquad.files import write_whole
-from subquad.measure.timing import Interval
 from subquad.report import tables
 from subquad.report.curves import curves
 from subquad.report.page import code, figure, heading, page, paragraph, section, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, points
 from subquad.results import Row, Run
+from subquad.statistics import Interval, is_positive
+from subquad.words import amount, between, duration
 
 
 def write_transactions_page(folder: Path, scale: str, path: Path) -> None:
@@ -67,8 +67,7 @@ def qualities(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: flo
             for other in (BASELINE, BOOSTING)
         ]
         found = quality(folds)
-        shown = f"{found.middle:.3f} ({found.low:.3f} to {found.high:.3f})"
-        rows.append([Cell(name), Cell(str(len(folds)), len(folds)), Cell(shown, found.middle), *gaps])
+        rows.append([Cell(name), Cell(str(len(folds)), len(folds)), Cell(between(found, ".3f"), found.value), *gaps])
     if best is not None and not label:
         rows.append([Cell("best possible"), NOTHING, Cell(f"{best:.3f}", best), NOTHING, NOTHING])
     columns = ["model", "folds", "AUROC", f"minus {BASELINE}", f"minus {BOOSTING}"]
@@ -76,8 +75,8 @@ def qualities(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: flo
 
 
 def _signed(found: Interval) -> Cell:
-    real = "" if found.low <= 0 <= found.high else ", real"
-    return Cell(f"{found.middle:+.3f} ({found.low:+.3f} to {found.high:+.3f}{real})", found.middle)
+    real = "" if is_positive(found) is None else ", real"
+    return Cell(f"{between(found, '+.3f')}{real}", found.value)
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
@@ -89,7 +88,7 @@ def cost_table(rows: Sequence[Row]) -> Table:
         for work in ("training", "scoring"):
             seconds, times = known["seconds", name, length, work], known["times_softmax", name, length, work]
             cells.append(Cell(duration(seconds["value"]), seconds["value"]))
-            cells.append(Cell(f"{times['value']:.2f} ({times['low']:.2f} to {times['high']:.2f})", times["value"]))
+            cells.append(Cell(between(Interval.of_row(times), ".2f"), times["value"]))
         peak = known.get(("peak_bytes", name, length, "training"))
         cells.append(NOTHING if peak is None else Cell(amount(peak["value"]), peak["value"]))
         found.append(cells)

@@ -18,8 +18,8 @@ from subquad.checking import STRICT, Checked, Count, FileName, Seed, Whole, exce
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
+from subquad.statistics import grouped_mean
 from subquad.tasks.buckets import Buckets, bounded
-from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.model import MaskedModel, text_encoder
 from subquad.tasks.mlm.task import check_length, length_bytes, needed
 from subquad.tasks.mlm.vocabulary import (
@@ -254,7 +254,7 @@ class ClassifyTask:
         right = self._right(model, self.test)
         usual = float((self.test.labels == np.bincount(self.train.labels).argmax()).mean())
         return [
-            {"metric": "accuracy", "split": "test", **mean_interval(right, np.ones(len(right), np.int64))._asdict()},
+            {"metric": "accuracy", "split": "test", **grouped_mean(right, np.ones(len(right), np.int64))._asdict()},
             {"metric": "accuracy_of_most_frequent", "split": "test", "value": usual},
         ]
 

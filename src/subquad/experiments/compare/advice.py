@@ -5,8 +5,8 @@ from typing import Any, Literal, NamedTuple
 
 from subquad.errors import SubquadError
 from subquad.experiments.compare.views import AXES, BASELINE, CAUSAL_WORK, Comparison, View, name_view
-from subquad.experiments.compare.words import amount, duration, figure
 from subquad.measure.fits import interpolate
+from subquad.words import amount, duration, times_as_fast
 
 Wish = Literal["either", "exact", "approximate"]
 WORTH = 1.2
@@ -129,11 +129,11 @@ def _reasons(
     baseline = next((option for option in options if option.mechanism == BASELINE), None)
     if baseline is not None and chosen is not baseline:
         ratio = baseline.seconds / chosen.seconds
-        yield f"That is {figure(ratio)} times as fast as PyTorch's fused softmax, which takes {duration(baseline.seconds)}."
+        yield f"That is {times_as_fast(ratio)} as PyTorch's fused softmax, which takes {duration(baseline.seconds)}."
     faster = [option for option in options if option.seconds < chosen.seconds and not option.obstacle]
     if chosen.exact and faster and wish == "either":
         gain = chosen.seconds / faster[0].seconds
-        yield f"{faster[0].mechanism} would be {figure(gain)} times as fast, which is not worth an approximation."
+        yield f"{faster[0].mechanism} would be {times_as_fast(gain)}, which is not worth an approximation."
     elif chosen.exact and not faster:
         yield "Nothing that was measured is faster at this length."
     yield f"What is given up: {traits.get(chosen.mechanism, {}).get('gives_up', 'not known')}."

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from subquad.experiments.compare.cells import Cell, Setting, block_size, has_causal
 from subquad.experiments.compare.views import BASELINE, CAUSAL_WORK, FORMS, Comparison, Form, View, What, view_of
-from subquad.measure.timing import median as median_interval
 from subquad.measure.workers import TIMEOUT, Limits, Outcome, context, fewest_turns, visit
 from subquad.results import Row, Run
+from subquad.statistics import median_interval
 from subquad.types import AttentionOptions
 
 VISITS = 3
@@ -244,6 +244,5 @@ def _rows(cell: Cell, outcome: Outcome) -> Iterator[Row]:
         return
     if outcome.peak_bytes is not None:
         yield {"metric": "peak_memory", "value": outcome.peak_bytes, "unit": "bytes"} | about
-    value = median_interval(outcome.seconds)
-    spread = {"low": value.low, "high": value.high, "rounds": len(outcome.seconds)}
-    yield {"metric": "seconds", "value": value.middle, "unit": "s"} | spread | about  # the last: it tells that all are there
+    seconds = {**median_interval(outcome.seconds)._asdict(), "unit": "s", "rounds": len(outcome.seconds)}
+    yield {"metric": "seconds"} | seconds | about  # the last: it tells that all are there

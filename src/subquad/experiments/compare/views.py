@@ -24,8 +24,8 @@ from subquad.measure.fits import (
     middle,
     pooled_scatter,
 )
-from subquad.measure.timing import Interval
 from subquad.results import Row
+from subquad.statistics import Interval, percentile_interval
 
 BASELINE = "softmax"
 MATERIALISED = "materialised"
@@ -149,8 +149,7 @@ class Comparison:
         if ratios is None or length not in ratios.lengths:
             return None
         at = int(np.searchsorted(ratios.lengths, length))
-        low, high = np.quantile(ratios.draws[:, at], [0.025, 0.975])
-        return Interval(float(ratios.middle[at]), float(low), float(high))
+        return percentile_interval(float(ratios.middle[at]), ratios.draws[:, at])
 
     def crossover(self, view: View, mechanism: str, baseline: str = BASELINE) -> Crossover | None:
         """From which length on it is faster than the baseline. None for fewer than two lengths in common."""

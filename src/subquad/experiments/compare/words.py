@@ -2,35 +2,7 @@
 
 from subquad.experiments.compare.views import BASELINE, MATERIALISED, Comparison, View
 from subquad.measure.fits import Crossover
-from subquad.measure.timing import Interval
-
-
-def figure(value: float) -> str:
-    """Two to three digits, which is what measurements here are good for."""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def between(interval: Interval) -> str:
-    """A middle and its range."""
-    return f"{figure(interval.middle)} ({figure(interval.low)} to {figure(interval.high)})"
-
-
-def amount(value: float) -> str:
-    """Bytes."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{figure(value / size)} {unit}"
-    return f"{value:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    """Seconds, in the unit that fits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{figure(seconds / size)} {unit}"
-    return f"{figure(seconds / 1e-6)} µs"
+from subquad.words import amount, share_of_memory, times_as_fast
 
 
 def pays_from(found: Crossover | None) -> str:
@@ -61,7 +33,7 @@ def sentence(comparison: Comparison, view: View, mechanism: str) -> str:
         text = f"{name} does not pay within the measured range, up to {found.last_length:.0f} tokens"
         if beyond is not None:
             high = "beyond any bound" if beyond.high == float("inf") else f"{beyond.high:.0f}"
-            text += f" (by extrapolation, which is less than measured: from {beyond.middle:.0f}, {beyond.low:.0f} to {high})"
+            text += f" (by extrapolation, which is less than measured: from {beyond.value:.0f}, {beyond.low:.0f} to {high})"
     elif found.high == found.first_length:
         text = f"{name} pays at every measured length, {found.first_length:.0f} tokens and more"
     elif found.middle <= found.first_length:
@@ -81,33 +53,11 @@ def _at_the_end(comparison: Comparison, view: View, mechanism: str) -> str:
     length = max(set(comparison.lengths(view, mechanism)) & set(comparison.lengths(view, BASELINE)))
     speedup = comparison.speedup(view, mechanism, length)
     assert speedup is not None  # both were measured there
-    faster = f"at {length} it is {figure(speedup.middle)} times as fast"
+    faster = f"at {length} it is {times_as_fast(speedup.value)}"
     mine, theirs = comparison.peak(view, mechanism, length), comparison.peak(view, BASELINE, length)
     if mine is None or theirs is None:
         return faster
-    return f"{faster} and needs {_share(mine, theirs)} ({amount(mine)} against {amount(theirs)})"
-
-
-def _share(mine: float, theirs: float) -> str:
-    ratio = max(mine, 1.0) / max(theirs, 1.0)
-    if 0.8 <= ratio <= 1.25:
-        return "about the same memory"
-    return f"{figure(ratio)} times the memory" if ratio > 1 else f"{_fraction(ratio)} of the memory"
-
-
-def _fraction(ratio: float) -> str:
-    names = {
-        2: "half",
-        3: "a third",
-        4: "a quarter",
-        5: "a fifth",
-        6: "a sixth",
-        7: "a seventh",
-        8: "an eighth",
-        9: "a ninth",
-    }
-    parts = round(1 / ratio)
-    return f"{ratio:.0%}" if parts < 2 else names.get(parts, f"1/{parts}")
+    return f"{faster} and needs {share_of_memory(mine, theirs)} ({amount(mine)} against {amount(theirs)})"
 
 
 def _stopped(comparison: Comparison, view: View, mechanism: str) -> str:
