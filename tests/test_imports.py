@@ -25,7 +25,7 @@ ROOMS = [
     "training",
     "measure",
 ]
-ROOMS += ["conversion", "experiments", "report", "cli"]
+ROOMS += ["conversion", "compare", "report", "experiments", "cli"]
 WITHOUT_TORCH = {"errors", "checking", "files", "statistics", "words", "capacity", "results", "report"}
 CALLABLES_ONLY = {"measure"}  # takes callables, so it knows no mechanism, model or task
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from subquad.cli import main
-from subquad.experiments import events
-from subquad.experiments.events import SCALES, Grid, Setting, Trained, cheaper, difference, judge, over_seeds, trained
+from subquad.experiments.events import grid as events
+from subquad.experiments.events.grid import SCALES, Grid, Setting, Trained, cheaper, difference, judge, over_seeds, trained
 from subquad.results import Row, Run
 from tests.experiments.runs import finished_training
 
@@ -94,7 +94,7 @@ def test_cost_is_time_and_memory() -> None:
 
 
 def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from subquad.experiments import event_costs
+    from subquad.experiments.events import costs as event_costs
 
     for times in ("rotary", "sinusoidal"):
         for attention in ("softmax", "favor"):
@@ -114,7 +114,7 @@ def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path,
 
 
 def test_costs_that_were_not_measured_to_the_end_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from subquad.experiments import event_costs
+    from subquad.experiments.events import costs as event_costs
 
     for name in ("softmax", "favor"):
         run(tmp_path, Setting("simulated"), name, 0, nll=1.0)
@@ -161,7 +161,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from subquad.experiments import event_costs
+    from subquad.experiments.events import costs as event_costs
 
     small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "3", "--sequences", "20")
     monkeypatch.setitem(

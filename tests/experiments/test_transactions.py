@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from subquad.cli import main
-from subquad.experiments.transactions import SCALES, Scores, cheaper, compared, difference, gather, quality
+from subquad.experiments.transactions.grid import SCALES, Scores, cheaper, compared, difference, gather, quality
 from subquad.results import Run
 
 
@@ -62,7 +62,8 @@ def test_real_data_are_for_experiments_that_take_them(tmp_path: Path, capsys: py
 @pytest.mark.slow
 def test_a_tiny_run_is_scored_timed_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="the boosting baseline is scikit-learn's")
-    from subquad.experiments import transaction_costs, transactions
+    from subquad.experiments.transactions import costs as transaction_costs
+    from subquad.experiments.transactions import grid as transactions
 
     small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "3", "--clients", "60")
     tiny = replace(SCALES["quick"], folds=2, arguments=(*small, "--longest-history", "70"), own={})

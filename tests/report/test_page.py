@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from subquad.experiments.compare.views import Comparison
+from subquad.compare.views import Comparison
 from subquad.report.compare import load, write_figures, write_page
 from subquad.report.page import page, paragraph, table
 from subquad.report.tables import Cell, Table, crossovers
-from tests.experiments.compare.rows import BYTES, rows
+from tests.compare.rows import BYTES, rows
 from tests.report.runs import make_run
 
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from subquad import cli
-from subquad.experiments import copying
+from subquad.experiments.copy import grid as copying
 from subquad.results import Run
 from subquad.training import loop
 from tests.runs.made import convert_words, events_words, write_pages_quickly

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from subquad.cli import main, trainings
-from subquad.experiments import copying
-from subquad.experiments.compare import plan
+from subquad.compare import plan
+from subquad.experiments.copy import grid as copying
 from subquad.measure import fits
 from subquad.measure.workers import OUT_OF_MEMORY, Outcome
 from subquad.training import checkpoints
 from tests.cli import test_events, test_mlm
-from tests.experiments.test_linformer_study import Done
+from tests.experiments.test_linformer import Done
 from tests.runs.words import COMPARE, CONVERSION_CHECKPOINT_SECONDS, COPY, EVERY, GRID, REPRODUCE, SIZE, TINY
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from subquad.experiments import copying
+from subquad.experiments.copy import grid as copying
 
 SIZE = ("--layers", "1", "--heads", "1", "--head-dim", "4", "--batch", "4", "--steps", "6")
 EVERY = ("--evaluate-every", "2", "--checkpoint-every", "2", "--no-page")

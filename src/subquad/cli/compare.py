@@ -25,11 +25,11 @@ from subquad.cli.options import registry
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.values import choose, parse_bytes, parse_lengths
+from subquad.compare import linformer_table as linformer
+from subquad.compare.cells import Dtype, Setting
+from subquad.compare.plan import Group, Plan, Progress, measure
+from subquad.compare.views import BASELINE, FORMS, MATERIALISED, Form, What
 from subquad.errors import SubquadError
-from subquad.experiments import linformer
-from subquad.experiments.compare.cells import Dtype, Setting
-from subquad.experiments.compare.plan import Group, Plan, Progress, measure
-from subquad.experiments.compare.views import BASELINE, FORMS, MATERIALISED, Form, What
 from subquad.measure.devices import require_device
 from subquad.measure.machine import describe, versions
 from subquad.measure.workers import Limits

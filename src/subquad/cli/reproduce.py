@@ -20,24 +20,22 @@ from subquad.cli.streams import say
 from subquad.cli.trainings import train_all
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
-from subquad.experiments import (
-    conversion_claims,
-    conversion_study,
-    copying,
-    events,
-    linformer_claims,
-    linformer_study,
-    memory,
-    transactions,
-)
-from subquad.experiments.trials import Trial
-from subquad.report.copying import write_replication_page
-from subquad.report.events import write_events_page
-from subquad.report.linformer import write_linformer_page
-from subquad.report.memory import write_memory_page
-from subquad.report.recipes import write_recipes_page
+from subquad.experiments.base import Trial
+from subquad.experiments.conversion import grid as conversion_study
+from subquad.experiments.conversion import verdicts as conversion_claims
+from subquad.experiments.conversion.page import write_recipes_page
+from subquad.experiments.copy import grid as copying
+from subquad.experiments.copy.page import write_replication_page
+from subquad.experiments.events import grid as events
+from subquad.experiments.events.page import write_events_page
+from subquad.experiments.infinity import grid as memory
+from subquad.experiments.infinity.page import write_memory_page
+from subquad.experiments.linformer import grid as linformer_study
+from subquad.experiments.linformer import verdicts as linformer_claims
+from subquad.experiments.linformer.page import write_linformer_page
+from subquad.experiments.transactions import grid as transactions
+from subquad.experiments.transactions.page import write_transactions_page
 from subquad.report.tables import verdicts
-from subquad.report.transactions import write_transactions_page
 from subquad.results import Row, Run
 from subquad.statistics import Verdict
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from subquad.checking import Checked, read
 from subquad.errors import SubquadError
-from subquad.experiments.trials import Trial, finished
+from subquad.experiments.base import Trial, finished
 from subquad.measure.machine import describe, versions
 from subquad.results import Run
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 
 from subquad.cli.show import PlainColumn
 from subquad.errors import SubquadError
-from subquad.experiments.trials import Trial, finished
+from subquad.experiments.base import Trial, finished
 
 
 def train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console) -> None:

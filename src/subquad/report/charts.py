@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from subquad.experiments.compare.views import AXES, BASELINE, Comparison, View, name_view
+from subquad.compare.views import AXES, BASELINE, Comparison, View, name_view
 from subquad.files import file_names, write_whole
 from subquad.results import Row
 from subquad.statistics import percentile_interval

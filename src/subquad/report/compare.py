@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from subquad.experiments.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
-from subquad.experiments.compare.words import sentence
-from subquad.experiments.replication import LENGTHS, PUBLISHED, extrapolations
+from subquad.compare.replication import LENGTHS, PUBLISHED, extrapolations
+from subquad.compare.sentences import sentence
+from subquad.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.files import write_whole
 from subquad.report import charts, tables
 from subquad.report.page import bullets, chooser, code, figure, folded, heading, page, paragraph, section, table

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from subquad.experiments import linformer
-from subquad.experiments.compare.views import BASELINE, FORMS, WHATS, Comparison, View, name_setting, name_view
-from subquad.experiments.compare.words import pays_from
+from subquad.compare import linformer_table as linformer
+from subquad.compare.sentences import pays_from
+from subquad.compare.views import BASELINE, FORMS, WHATS, Comparison, View, name_setting, name_view
 from subquad.statistics import Verdict
 from subquad.words import amount, between, digits, duration
 
