@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from subquad.attention import Linear
 from subquad.cli import main, trainings
-from subquad.experiments.base import Trial, finished
+from subquad.conversion import ConversionOptions
+from subquad.experiments.base import Conversion, Trial, is_finished
 from subquad.experiments.conversion.grid import (
     ADAPTED,
     CALIBRATED,
@@ -24,7 +26,7 @@ from subquad.experiments.conversion.grid import (
     Grid,
     Way,
 )
-from subquad.experiments.conversion.page import CHARTS, points, recipe_table
+from subquad.experiments.conversion.page import CHARTS, points, way_table
 from subquad.experiments.conversion.verdicts import (
     CONTROL,
     Converted,
@@ -38,8 +40,12 @@ from subquad.experiments.conversion.verdicts import (
     recovers,
     rest_helps,
 )
+from subquad.feature_maps import Elu
 from subquad.files import write_whole
+from subquad.models import ModelOptions
 from subquad.results import Row, Run
+from subquad.tasks import Mlm
+from subquad.training import TrainOptions
 from tests.experiments.runs import finished_training
 from tests.experiments.test_linformer import Done, held
 
@@ -123,11 +129,11 @@ def test_scales_hold_what_they_promise(scale: str) -> None:
     assert len(trials) == len(list(grid.trials())) == len(grid.seeds) * (1 + len(CONVERSIONS))
     order = list(trials)
     for trial in trials.values():
-        if trial.command == "convert":
+        if isinstance(trial.work, Conversion):
             assert order.index(trial.start) < order.index(trial.name)
             assert trials[trial.start].seed == trial.seed
-            numbers = [int(trial.arguments[trial.arguments.index(name) + 1]) for name in ("--steps", "--tune-steps")]
-            assert sum(numbers) == grid.total_steps
+            steps = (trial.work.options.steps, trial.work.options.tune_steps)
+            assert sum(each or 0 for each in steps) == grid.total_steps
     assert len(grid.seeds) >= 3
     assert {way for ways in CHARTS.values() for way in ways} == set(WAYS)
     assert len(WAYS) == len(CONVERSIONS) + 3  # controls
@@ -136,15 +142,11 @@ def test_scales_hold_what_they_promise(scale: str) -> None:
 def test_a_model_that_is_there_is_taken(tmp_path: Path) -> None:
     """With the texts that are given for it; a run has its own."""
     grid = replace(QUICK, original=str(tmp_path), data="texts")
-    trials = list(grid.trials())
-    assert {trial.command for trial in trials} == {"convert"}
-    assert {trial.start for trial in trials} == {""}
-    assert all(
-        trial.arguments[0] == str(tmp_path) and trial.arguments[-3:] == ("--text", "texts", "--cost-lengths")
-        for trial in trials
-    )
+    works = [trial.work for trial in grid.trials() if isinstance(trial.work, Conversion) and not trial.start]
+    assert len(works) == len(list(grid.trials()))
+    assert {(work.model, work.text, work.options.cost_lengths) for work in works} == {(str(tmp_path), "texts", ())}
     (tmp_path / "run.json").write_text("{}")
-    assert not any("--text" in trial.arguments for trial in grid.trials())
+    assert {trial.work.text for trial in grid.trials() if isinstance(trial.work, Conversion)} == {""}
 
 
 def test_a_model_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,17 +162,17 @@ def test_a_model_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize("controls", [False, True])
 def test_a_conversion_is_finished_with_its_last_control(tmp_path: Path, controls: bool) -> None:
     run = Run.create(tmp_path / "run", "convert", {"options": {"conversion": {"controls": controls}}})
-    assert not finished(run.folder)
+    assert not is_finished(run.folder)
     run.append([row("distilled", 1.0, recipe="conversion"), row("tuned", 1.0, recipe="conversion", split="watched")])
-    assert not finished(run.folder)
+    assert not is_finished(run.folder)
     run.append([row("tuned", 1.0, recipe="conversion")])
-    assert finished(run.folder) is not controls
+    assert is_finished(run.folder) is not controls
     run.append([row("tuned", 1.0, recipe="softmax fine-tuned")])
-    assert finished(run.folder)
+    assert is_finished(run.folder)
 
 
 @pytest.mark.parametrize(
-    ("about", "is_finished"),
+    ("about", "expected"),
     [
         ('{"phases": 9, "stand": {"phase": 9}}', True),
         ('{"phases": 9, "stand": {"phase": 8}}', False),  # the model is not saved yet
@@ -179,11 +181,11 @@ def test_a_conversion_is_finished_with_its_last_control(tmp_path: Path, controls
         ("", False),
     ],
 )
-def test_a_conversion_is_finished_with_its_last_phase(tmp_path: Path, about: str, is_finished: bool) -> None:
+def test_a_conversion_is_finished_with_its_last_phase(tmp_path: Path, about: str, expected: bool) -> None:
     run = Run.create(tmp_path / "run", "convert", {"options": {"conversion": {"controls": False}}})
     run.append([row("tuned", 1.0, recipe="conversion")])
     write_whole(run.folder / "checkpoint" / "step-000000009" / "about.json", about)
-    assert finished(run.folder) is is_finished
+    assert is_finished(run.folder) is expected
 
 
 TINY = Grid(
@@ -191,11 +193,12 @@ TINY = Grid(
     features=4,
     k=2,
     block=2,
-    model=("--layers", "2", "--heads", "1", "--head-dim", "4", "--vocabulary", "bytes"),
-    training=("--length", "16", "--batch", "2", "--steps", "2"),
-    steps=1,
+    model=ModelOptions(layers=2, heads=1, head_dim=4),
+    task=Mlm(length=16, vocabulary="bytes"),
+    training=TrainOptions(batch=2, steps=2),
+    match_steps=1,
     tune_steps=2,
-    conversion=("--batch-tokens", "32", "--texts", "20"),
+    conversion=ConversionOptions(batch_tokens=32, texts=20),
     minutes="",
 )
 
@@ -210,7 +213,7 @@ def write(folder: Path) -> Path:
 @pytest.mark.slow
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCALES, "quick", TINY)
-    monkeypatch.setattr(trainings, "_start", Done)
+    monkeypatch.setattr(trainings, "start_process", Done)
     monkeypatch.chdir(tmp_path)
     texts = write(tmp_path / "texts")
     assert main(["reproduce", "conversion", "--data", str(texts), "--out", "run"]) == 0
@@ -232,7 +235,7 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     developed = [row["value"] for row in originals if (row["metric"], row.get("split")) == ("perplexity", "development")]
     assert len(developed) == 2
     assert starts == pytest.approx(developed)  # softmax in softmax's place changes nothing
-    table = recipe_table(found)
+    table = way_table(found)
     assert [line[0].text for line in table.rows] == ["the original", *(way.words for way in WAYS)]
     assert {len(line) for line in table.rows} == {len(table.columns)}
     page = (folder / "report.html").read_text()
@@ -251,7 +254,7 @@ def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
 
     grid = replace(TINY, seeds=(0,))
     monkeypatch.setitem(SCALES, "quick", grid)
-    monkeypatch.setattr(trainings, "_start", Done)
+    monkeypatch.setattr(trainings, "start_process", Done)
     monkeypatch.chdir(tmp_path)
     models.save(tmp_path / "distilbert", "DistilBertForMaskedLM")
     models.write(tmp_path / "texts")
@@ -265,8 +268,9 @@ def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_stopped_is_gone_on_with(tmp_path: Path) -> None:
-    trial = Trial("b", "", 0, 0, ("--attention", "elu"), "a", "convert")
-    assert trainings.arguments(trial, Path("run")) == ["run/a", "--attention", "elu", "--no-page", "--out", "run/b"]
+    trial = Trial("b", "", 0, 3, Conversion(Linear(Elu()), ConversionOptions()), "a")
+    new = ["convert", "run/a", "--attention", "linear", "--seed", "3", "--no-page", "--out", "run/b"]
+    assert trainings.command_words(trial, Path("run")) == new
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "run.json").write_text(json.dumps({"format": 1, "kind": "convert"}))
-    assert trainings.arguments(trial, tmp_path) == ["--resume", str(tmp_path / "b")]
+    assert trainings.command_words(trial, tmp_path) == ["convert", "--resume", str(tmp_path / "b")]

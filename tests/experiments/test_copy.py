@@ -6,14 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from subquad.attention import Linear, Softmax
 from subquad.cli import main
+from subquad.compare.cells import Setting
+from subquad.compare.plan import Plan
 from subquad.compare.views import Comparison
-from subquad.experiments.base import Trial, finished
-from subquad.experiments.copy.grid import SCALES, converges, is_faster, is_linear
+from subquad.experiments.base import Timing, is_finished
+from subquad.experiments.copy.grid import SCALES
+from subquad.experiments.copy.verdicts import converges, is_faster, is_linear
+from subquad.measure.workers import Limits
+from subquad.models import ModelOptions
 from subquad.results import Row
+from subquad.tasks import Copy
+from subquad.training import TrainOptions
+from subquad.types import AttentionOptions
 from tests.compare.rows import SECONDS, rows
+from tests.experiments.runs import trial
 
-TRIALS = [Trial(f"copy-{name}-32-{seed}", name, 32, seed, ()) for seed in range(2) for name in ("softmax", "linear")]
+TRIALS = [trial(f"copy-{name}-32-{seed}", name, 32, seed) for seed in range(2) for name in ("softmax", "linear")]
 
 
 def trained(loss: float, accuracy: float) -> list[Row]:
@@ -61,15 +71,16 @@ def test_scales_hold_what_they_promise() -> None:
 
 @pytest.mark.slow
 def test_a_tiny_replication_runs_goes_on_and_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "5", "--held-out", "4")
-    timing = ("--what", "update", "--heads", "1", "--head-dim", "8", "--mechanisms", "linear", "--lengths", "8", "16", "32")
+    attentions: dict[str, AttentionOptions] = {"softmax": Softmax(), "linear": Linear()}
+    plan = Plan(attentions, lengths=(8, 16, 32), whats=("update",), settings=(Setting(heads=1, head_dim=8),))
     tiny = replace(
         SCALES["quick"],
-        attentions=("softmax", "linear"),
+        attentions=attentions,
         seeds=(0,),
-        arguments=small,
-        timing=(*timing, "--threads", "1"),
-        timing_budget=300,
+        task=Copy(held_out=4),
+        model=ModelOptions(layers=1, heads=1, head_dim=8),
+        training=TrainOptions(batch=4, steps=5),
+        timing=Timing(plan, Limits(), budget_seconds=300),
     )
     monkeypatch.setitem(SCALES, "quick", tiny)
     monkeypatch.chdir(tmp_path)
@@ -78,6 +89,6 @@ def test_a_tiny_replication_runs_goes_on_and_is_judged(tmp_path: Path, monkeypat
     for words in ("linear learns to copy at length 32", "did not hold", "Seconds of 3000 steps", "10071", "3149"):
         assert words in page
     before = (tmp_path / "run" / "copy-linear-32-0" / "rows.jsonl").read_bytes()
-    assert finished(tmp_path / "run" / "copy-linear-32-0")
+    assert is_finished(tmp_path / "run" / "copy-linear-32-0")
     assert main(["reproduce", "copy", "--out", "run"]) == 0  # nothing is trained again
     assert (tmp_path / "run" / "copy-linear-32-0" / "rows.jsonl").read_bytes() == before

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import pytest
 
 from subquad import Infinity
-from subquad.experiments.base import Trial
-from subquad.experiments.infinity.grid import EVEN, SCALES, STICKY, WINDOW, constant, context_rows, helps
+from subquad.experiments.infinity.context import context_rows
+from subquad.experiments.infinity.grid import EVEN, SCALES, STICKY, WINDOW
+from subquad.experiments.infinity.verdicts import constant, helps
 from subquad.results import Row
 from subquad.statistics import mean_over_seeds
+from tests.experiments.runs import trial
 
-TRIALS = [Trial(f"{variant}-{seed}", variant, 4096, seed, ()) for seed in range(3) for variant in (EVEN, STICKY, WINDOW)]
+TRIALS = [trial(f"{variant}-{seed}", variant, 4096, seed) for seed in range(3) for variant in (EVEN, STICKY, WINDOW)]
 
 
 def rows(variant: str, accuracies: Sequence[float]) -> dict[str, list[Row]]:

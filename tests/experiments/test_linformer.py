@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from subquad.cli import main, reproduce, trainings
-from subquad.experiments.base import Trial
+from subquad.experiments.base import Training, Trial
 from subquad.experiments.linformer.grid import SCALES, SHARINGS, Grid, Variant
 from subquad.experiments.linformer.verdicts import (
     Pretrained,
@@ -22,9 +23,12 @@ from subquad.experiments.linformer.verdicts import (
     shared,
     spectra,
 )
+from subquad.models import ModelOptions
 from subquad.results import Row, Run
 from subquad.statistics import Verdict
-from tests.experiments.runs import finished_training
+from subquad.tasks import Mlm
+from subquad.training import TrainOptions
+from tests.experiments.runs import finished_training, trial
 
 QUICK = SCALES["quick"]
 
@@ -48,7 +52,7 @@ def held(verdicts: list[Verdict]) -> dict[str, bool | None]:
 
 
 def test_slots_are_judged_beside_softmax_at_the_same_length(tmp_path: Path) -> None:
-    grid = replace(QUICK, slots={128: (16, 64)}, lengths=(128, 256), fixed=64)
+    grid = replace(QUICK, slots={128: (16, 64)}, lengths=(128, 256), fixed_slots=64)
     given = {Variant(128): 50.0, Variant(128, 16): 60.0, Variant(128, 64): 51.0, Variant(256): 20.0, Variant(256, 64): 51.0}
     found = held(list(close(runs(tmp_path, given), grid)))
     assert found == {
@@ -110,12 +114,13 @@ def test_scales_hold_what_they_promise(scale: str) -> None:
     trials = {trial.name: trial for trial in grid.trials()}
     assert len(trials) == len(list(grid.trials()))
     order = list(trials)
-    for trial in trials.values():
-        assert not trial.start or order.index(trial.start) < order.index(trial.name)
+    for each in trials.values():
+        assert not each.start or order.index(each.start) < order.index(each.name)
     for variant in grid.variants:  # each beside softmax at its length, in as many tokens
         assert variant.baseline in grid.variants
-        given = trials[variant.name(0)].arguments
-        assert int(given[given.index("--batch") + 1]) * variant.length == grid.tokens
+        work = trials[variant.name(0)].work
+        assert isinstance(work, Training)
+        assert work.options.batch * variant.length == grid.step_tokens
     assert {variant.sharing for variant in grid.variants if variant.k == grid.shared.k} == set(SHARINGS)
     assert len(grid.seeds) >= 3
 
@@ -123,11 +128,15 @@ def test_scales_hold_what_they_promise(scale: str) -> None:
 def test_texts_are_learned_from_and_their_labels_too(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
     grid = replace(QUICK, data=str(tmp_path))
-    text = [trial.arguments[-2:] == ("--text", str(tmp_path)) for trial in grid.trials() if trial.name.startswith("mlm")]
-    assert all(text)
-    assert not any("--text" in trial.arguments for trial in grid.trials() if trial.name.startswith("classify"))
+    assert {(kind, text) for kind, text in texts_of(grid)} == {("mlm", str(tmp_path)), ("classify", "")}
     (tmp_path / "b.jsonl").write_text('{"text": "good", "label": 1}')
-    assert all("--text" in trial.arguments for trial in grid.trials())
+    assert {text for _, text in texts_of(grid)} == {str(tmp_path)}
+
+
+def texts_of(grid: Grid) -> list[tuple[str, str]]:
+    """The task and the texts of each trial."""
+    tasks: list[Any] = [trial.work.task for trial in grid.trials() if isinstance(trial.work, Training)]
+    return [(task.kind, task.text) for task in tasks]
 
 
 class Done:
@@ -136,7 +145,7 @@ class Done:
     returncode = 0
 
     def __init__(self, trial: Trial, folder: Path) -> None:
-        assert main([trial.command, *trainings.arguments(trial, folder)]) == 0
+        assert main(trainings.command_words(trial, folder)) == 0
 
     def poll(self) -> int:
         return 0
@@ -150,14 +159,14 @@ TINY = Grid(
     slots={16: (4,)},
     shared=Variant(16, 4),
     lengths=(8, 16),
-    fixed=4,
-    looked_at=16,
-    tokens=32,
-    model=("--layers", "2", "--heads", "1", "--head-dim", "4", "--vocabulary", "bytes"),
-    training=("--steps", "2"),
-    downstream=("--steps", "2", "--batch", "4"),
-    timing=(),
-    timing_budget=1,
+    fixed_slots=4,
+    spectrum_length=16,
+    step_tokens=32,
+    model=ModelOptions(layers=2, heads=1, head_dim=4),
+    vocabulary=Mlm(vocabulary="bytes"),
+    training=TrainOptions(steps=2),
+    downstream=TrainOptions(steps=2, batch=4),
+    timing=QUICK.timing,
     minutes="",
 )
 
@@ -173,8 +182,8 @@ def write(folder: Path) -> Path:
 
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCALES, "quick", TINY)
-    monkeypatch.setattr(trainings, "_start", Done)
-    monkeypatch.setattr(reproduce, "_time", lambda own, arguments, budget: None)
+    monkeypatch.setattr(trainings, "start_process", Done)
+    monkeypatch.setattr(reproduce, "measure_timing", lambda *arguments: None)
     monkeypatch.chdir(tmp_path)
     texts = write(tmp_path / "texts")
     assert main(["reproduce", "linformer", "--data", str(texts), "--out", "run"]) == 0
@@ -198,10 +207,10 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_trial_waits_for_what_it_starts_from(tmp_path: Path) -> None:
     """It is neither started while the other runs nor before it, and does not keep others waiting."""
-    first, second, third = (Trial(name, "", 0, 0, (), start) for name, start in (("a", ""), ("b", "a"), ("c", "")))
-    assert trainings.ready([second, third], {"a"}, tmp_path) == third
-    assert trainings.ready([second], {"a"}, tmp_path) is None
-    assert trainings.ready([first, second], {}, tmp_path) == first
+    first, second, third = (trial(name, start=start) for name, start in (("a", ""), ("b", "a"), ("c", "")))
+    assert trainings.next_ready([second, third], {"a"}, tmp_path) == third
+    assert trainings.next_ready([second], {"a"}, tmp_path) is None
+    assert trainings.next_ready([first, second], {}, tmp_path) == first
     finished_training(tmp_path / "a")
-    assert trainings.ready([second], {"a"}, tmp_path) is None
-    assert trainings.ready([second], {}, tmp_path) == second
+    assert trainings.next_ready([second], {"a"}, tmp_path) is None
+    assert trainings.next_ready([second], {}, tmp_path) == second

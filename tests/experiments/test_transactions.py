@@ -6,9 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from subquad.attention import Linear, Softmax
 from subquad.cli import main
-from subquad.experiments.transactions.grid import SCALES, Scores, cheaper, compared, difference, gather, quality
+from subquad.experiments.transactions import costs as transaction_costs
+from subquad.experiments.transactions import verdicts
+from subquad.experiments.transactions.grid import SCALES
+from subquad.experiments.transactions.verdicts import Scores, cheaper, compared, difference, gather, quality
+from subquad.models import ModelOptions
 from subquad.results import Run
+from subquad.tasks import Transactions
+from subquad.training import TrainOptions
 
 
 def scores(strength: float, folds: int = 2, clients: int = 400) -> dict[int, Scores]:
@@ -62,16 +69,18 @@ def test_real_data_are_for_experiments_that_take_them(tmp_path: Path, capsys: py
 @pytest.mark.slow
 def test_a_tiny_run_is_scored_timed_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="the boosting baseline is scikit-learn's")
-    from subquad.experiments.transactions import costs as transaction_costs
-    from subquad.experiments.transactions import grid as transactions
-
-    small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "3", "--clients", "60")
-    tiny = replace(SCALES["quick"], folds=2, arguments=(*small, "--longest-history", "70"), own={})
+    tiny = replace(
+        SCALES["quick"],
+        folds=2,
+        attentions={"softmax": Softmax(), "linear": Linear()},
+        task=Transactions(clients=60, longest_history=70),
+        model=ModelOptions(layers=1, heads=1, head_dim=8),
+        training=TrainOptions(batch=4, steps=3),
+    )
     monkeypatch.setitem(SCALES, "quick", tiny)
-    monkeypatch.setattr(transactions, "ATTENTIONS", ("softmax", "linear"))
     monkeypatch.setattr(transaction_costs, "TYPICAL", 20)
     monkeypatch.setattr(transaction_costs, "LONG", 40)
-    monkeypatch.setattr(transactions, "LONG", 40)
+    monkeypatch.setattr(verdicts, "LONG", 40)
     monkeypatch.setattr(transaction_costs, "SECONDS", 0.0)
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "transactions", "--jobs", "2", "--out", "run"]) == 0

@@ -14,8 +14,10 @@ from itertools import product
 from statistics import median
 from typing import NamedTuple
 
+from subquad.attention import Linformer, Softmax
 from subquad.compare.cells import Cell, Setting, block_size, has_causal
-from subquad.compare.views import BASELINE, CAUSAL_WORK, FORMS, Comparison, Form, View, What, view_of
+from subquad.compare.linformer_table import SLOTS, name_of
+from subquad.compare.views import BASELINE, CAUSAL_WORK, FORMS, MATERIALISED, Comparison, Form, View, What, view_of
 from subquad.measure.workers import TIMEOUT, Limits, Outcome, context, fewest_turns, visit
 from subquad.results import Row, Run
 from subquad.statistics import median_interval
@@ -92,6 +94,21 @@ class Plan:
             about = {"mechanism": name, "length": length, "heads": setting.heads, "head_dim": setting.head_dim}
             values = {"parameters": numbers, "parameter_bytes": held}
             yield from ({"metric": metric, "value": values[metric], "unit": SIZES[metric], **about} for metric in missing)
+
+
+def linformer_plan(
+    lengths: Sequence[int], options: Linformer | None = None, settings: Sequence[Setting] = (Setting(),)
+) -> Plan:
+    """The grid of Linformer's table: whole layers by length and slots, beside both forms of softmax."""
+    variants: dict[str, AttentionOptions] = {BASELINE: Softmax(), MATERIALISED: Softmax(materialised=True)}
+    return Plan(
+        variants=variants | {name_of(k): replace(options or Linformer(), k=k) for k in SLOTS},
+        lengths=lengths,
+        forms=("bidirectional",),
+        whats=("layer",),
+        settings=settings,
+        shortest={name_of(k): 4 * k if k == SLOTS[0] else 2 * k for k in SLOTS},
+    )
 
 
 class Progress(NamedTuple):

@@ -1,16 +1,56 @@
-"""What a comparison says, in sentences."""
+"""What a comparison says: crossovers for tables, and sentences about each attention."""
 
-from subquad.compare.views import BASELINE, MATERIALISED, Comparison, View
+from typing import NamedTuple
+
+from subquad.compare.views import BASELINE, MATERIALISED, Comparison, View, name_view
 from subquad.measure.fits import Crossover
-from subquad.words import amount, share_of_memory, times_as_fast
+from subquad.statistics import Interval
+from subquad.words import amount, capitalized, share_of_memory, times_as_fast
 
 
-def pays_from(found: Crossover | None) -> str:
-    """A crossover, short: for tables."""
+def comparison_answer(comparison: Comparison, view: View) -> str:
+    """The fastest attention at the longest length of a view, in one sentence."""
+    speedups = longest_speedups(comparison, view)
+    if not speedups:
+        return f"Only {BASELINE} was measured ({name_view(view, comparison.views)})."
+    name, (length, speedup) = max(speedups.items(), key=lambda item: (item[1].length, item[1].speedup.value))
+    work = f"{name_view(view, comparison.views)}, {length} tokens"
+    if speedup.value <= 1:
+        return f"No attention was faster than PyTorch's fused softmax ({work})."
+    crossing = comparison.crossover(view, name)
+    start = f", and pays from {pays_from(crossing)} tokens on" if crossing is not None and crossing.within else ""
+    return f"{capitalized(name)} is {times_as_fast(speedup.value)} as PyTorch's fused softmax ({work}){start}."
+
+
+class Longest(NamedTuple):
+    """How many times as fast a mechanism is at the longest length that both it and the baseline were measured at."""
+
+    length: int
+    speedup: Interval
+
+
+def longest_speedups(comparison: Comparison, view: View) -> dict[str, Longest]:
+    """The speed-up of each mechanism but the baseline at its longest length."""
+    speedups = {}
+    for name in comparison.measured(view):
+        shared = set(comparison.lengths(view, name)) & set(comparison.lengths(view, BASELINE))
+        if name == BASELINE or not shared:
+            continue
+        speedup = comparison.speedup(view, name, max(shared))
+        assert speedup is not None  # both were measured there
+        speedups[name] = Longest(max(shared), speedup)
+    return speedups
+
+
+def pays_from(found: Crossover | None, *, with_range: bool = True) -> str:
+    """A crossover for tables, such as "1024 (700 to 1300)", or "1024" without its range."""
     if found is None:
         return "-"
     if found.middle is None:
         return f"not up to {found.last_length:.0f}"
+    if not with_range:
+        is_first = found.middle <= found.first_length
+        return f"{found.first_length:.0f} or fewer" if is_first else f"{found.middle:.0f}"
     if found.middle <= found.first_length:
         return f"{found.first_length:.0f} or fewer" + ("" if found.high == found.first_length else f" (to {_high(found)})")
     low = f"under {found.first_length:.0f}" if found.low is None else f"{found.low:.0f}"
@@ -50,9 +90,7 @@ def _range(found: Crossover) -> str:
 
 
 def _at_the_end(comparison: Comparison, view: View, mechanism: str) -> str:
-    length = max(set(comparison.lengths(view, mechanism)) & set(comparison.lengths(view, BASELINE)))
-    speedup = comparison.speedup(view, mechanism, length)
-    assert speedup is not None  # both were measured there
+    length, speedup = longest_speedups(comparison, view)[mechanism]
     faster = f"at {length} it is {times_as_fast(speedup.value)}"
     mine, theirs = comparison.peak(view, mechanism, length), comparison.peak(view, BASELINE, length)
     if mine is None or theirs is None:

@@ -5,10 +5,19 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from subquad.compare import linformer_table as linformer
-from subquad.compare.sentences import pays_from
-from subquad.compare.views import BASELINE, FORMS, WHATS, Comparison, View, name_setting, name_view
-from subquad.statistics import Verdict
-from subquad.words import amount, between, digits, duration
+from subquad.compare.sentences import longest_speedups, pays_from
+from subquad.compare.views import (
+    BASELINE,
+    FORMS,
+    MATERIALISED,
+    WHATS,
+    WORDS,
+    Comparison,
+    View,
+    name_setting,
+    name_view,
+)
+from subquad.words import amount, between, capitalized, digits, duration
 
 
 class Cell(NamedTuple):
@@ -27,6 +36,36 @@ class Table(NamedTuple):
 
 
 NOTHING = Cell("-")
+
+
+SUMMARY_ROWS = 11
+"""Largest number of rows of the summary."""
+SUMMARY_WORDS = {"step": "decoding step", "update": "training step"}
+
+
+def summary(comparison: Comparison, views: Sequence[View]) -> Table:
+    """The answer in one table: from which length each attention pays, and its speed and memory at the longest one."""
+    rows: list[list[Cell]] = []
+    for view in views:
+        heading = Cell(", ".join(filter(None, (SUMMARY_WORDS.get(view.what, view.form), name_setting(view, views)))))
+        attentions = [name for name in comparison.measured(view) if name not in (BASELINE, MATERIALISED)]
+        added = [_summary_row(comparison, view, name) for name in attentions]
+        if added and len(rows) + len(added) < SUMMARY_ROWS:
+            rows += [[Cell(f"{heading.text}:"), *[Cell("")] * 3], *added]
+    work = f"{capitalized(WORDS[views[0].what])}; " if views else ""
+    return Table(f"{work}beside PyTorch's fused softmax", ["attention", "pays from", "times as fast", "memory"], rows)
+
+
+def _summary_row(comparison: Comparison, view: View, name: str) -> list[Cell]:
+    crossing = comparison.crossover(view, name)
+    start = NOTHING if crossing is None else Cell(pays_from(crossing, with_range=False), crossing.middle)
+    longest_known = longest_speedups(comparison, view).get(name)
+    if longest_known is None:
+        return [Cell(name), start, NOTHING, NOTHING]
+    length, speedup = longest_known
+    peaks = [comparison.peak(view, mechanism, length) for mechanism in (name, BASELINE)]
+    memory = NOTHING if None in peaks else Cell(f"{digits(max(peaks[0] or 0, 1) / max(peaks[1] or 0, 1))}x", peaks[0])
+    return [Cell(name), start, Cell(f"{digits(speedup.value)}x at {length}", speedup.value), memory]
 
 
 def crossovers(comparison: Comparison) -> Iterator[Table]:
@@ -74,21 +113,12 @@ def longest(comparison: Comparison) -> Table:
     """Speed and memory at the longest length of each view that the baseline was measured at."""
     rows = []
     for view in comparison.views:
-        for name in comparison.measured(view):
-            shared = set(comparison.lengths(view, name)) & set(comparison.lengths(view, BASELINE))
-            if name == BASELINE or not shared:
-                continue
-            length = max(shared)
-            speedup = comparison.speedup(view, name, length)
-            assert speedup is not None  # both were measured there
+        for name, (length, speedup) in longest_speedups(comparison, view).items():
             peaks = [_peak(comparison, view, mechanism, length) for mechanism in (name, BASELINE)]
             work = Cell(name_view(view, comparison.views))
             rows.append([work, Cell(name), Cell(str(length), length), Cell(between(speedup), speedup.value), *peaks])
-    return Table(
-        "At the longest length measured",
-        ["work", "attention", "tokens", "times as fast as softmax", "memory", "softmax's"],
-        rows,
-    )
+    columns = ["work", "attention", "tokens", "times as fast as softmax", "memory", "softmax's"]
+    return Table("At the longest length measured", columns, rows)
 
 
 def _peak(comparison: Comparison, view: View, name: str, length: int) -> Cell:
@@ -227,10 +257,3 @@ def _over_materialised(found: linformer.Entry) -> Cell:
 
 def _published(found: linformer.Entry) -> Cell:
     return NOTHING if found.published is None else Cell("{:g} | {:g}".format(*found.published), found.published[0])
-
-
-def verdicts(found: Sequence[Verdict]) -> Table:
-    """Each claim, whether it held, and by which figures."""
-    words = {True: "held", False: "did not hold", None: "not decided"}
-    rows = [[Cell(one.claim), Cell(words[one.held]), Cell(one.figures)] for one in found]
-    return Table("Verdicts", ["claim", "verdict", "figures"], rows)

@@ -1,16 +1,23 @@
-"""A trained masked language model whose softmax becomes another attention: a swap that fails, and what brings it back.
+"""What is trained and converted: a masked language model whose softmax becomes another attention, in many ways.
 
 A project of 2020 put FAVOR+ into DistilBERT, fine-tuned it, and ended with a perplexity far above the original's. Here a
 model is trained with softmax (or a trained one is taken) and converted in many ways, each beside softmax that is fine-tuned
-for as many steps on the same batches. `subquad.experiments.conversion.verdicts` has the verdicts.
+for as many steps on the same batches.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from subquad.experiments.base import Trial
+from subquad.attention import Favor, Hybrid, Linear, Linformer, Softmax
+from subquad.conversion import ConversionOptions
+from subquad.experiments.base import Conversion, Scale, Training, Trial
+from subquad.feature_maps import Elu, Learned
+from subquad.models import ModelOptions
+from subquad.tasks import Mlm
+from subquad.training import TrainOptions
+from subquad.types import AttentionOptions
 
 CLAIM = "FAVOR+ put into a trained masked language model fails, even fine-tuned (Dmitriev et al. 2020); other ways do not"
 FAVOR, CALIBRATED, ADAPTED = "favor", "favor-calibrated", "favor-learned"
@@ -36,57 +43,53 @@ class Way(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it is called."""
+        """Name in verdicts and legends."""
         return f"{WORDS[self.attention]}, {'matched and ' if self.is_matched else ''}fine-tuned"
 
     def name(self, seed: int) -> str:
-        """Of its conversion."""
+        """Name of the trial that converts the model of a seed."""
         return f"convert-{self.attention}-{'matched-' if self.is_matched else ''}{seed}"
 
 
 CONVERSIONS = (
-    Way(HYBRID, is_matched=True),  # the longest, which comes with controls: Way(HYBRID), WINDOW and SOFTMAX
+    Way(HYBRID, is_matched=True),  # the longest, whose controls are Way(HYBRID), WINDOW and SOFTMAX
     *(Way(attention, is_matched) for attention in (ADAPTED, LEARNED, LINFORMER) for is_matched in (True, False)),
     *(Way(attention) for attention in (FAVOR, CALIBRATED, ELU)),  # which have no weights that could be matched
 )
-"""Each a run of `subquad convert`."""
+"""Ways that are runs of `subquad convert`."""
 WAYS = tuple(
     Way(name, matched) for name in WORDS for matched in (False, True) if matched <= (Way(name, True) in CONVERSIONS)
 )
-"""All that comes of them, softmax first."""
+"""Ways that have results, those of controls included, softmax first."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """What a scale runs."""
+@dataclass(frozen=True, kw_only=True)
+class Grid(Scale):
+    """Every way of converting the model of every seed."""
 
     seeds: tuple[int, ...]
     features: int
-    """Of FAVOR+; a learned map has twice the head's dimension."""
+    """Features of FAVOR+. A learned map has twice the head's dimension."""
     k: int
     """Slots of Linformer."""
     block: int
-    """Of the hybrid, which sees its own block and both neighbouring ones exactly."""
-    model: tuple[str, ...]
-    """What the softmax model is given,"""
-    training: tuple[str, ...]
-    """and its training."""
-    steps: int
-    """In which layers are matched,"""
+    """Block of the hybrid, which sees its own block and both neighbouring ones exactly."""
+    model: ModelOptions
+    task: Mlm
+    """Task of the softmax model, whose text is replaced."""
+    training: TrainOptions
+    """Training of the softmax model."""
+    match_steps: int
+    """Steps in which layers are matched."""
     tune_steps: int
-    """and in which the whole model is tuned. A model that is not matched is tuned for all of them."""
-    conversion: tuple[str, ...]
-    """What else every conversion is given."""
-    minutes: str
-    data: str = ""
-    """Texts; Python's own unless told."""
-    original: str = ""
-    """A trained model, in the place of one that is trained here."""
+    """Steps in which a matched model is tuned. A model that is not matched is tuned for all steps."""
+    conversion: ConversionOptions
+    """Options of every conversion, whose steps and controls are replaced."""
 
     @property
     def total_steps(self) -> int:
-        """Of every way."""
-        return self.steps + self.tune_steps
+        """Steps of every way."""
+        return self.match_steps + self.tune_steps
 
     def trials(self) -> Iterator[Trial]:
         """The models that are converted first, then the long conversions before the short ones."""
@@ -96,54 +99,57 @@ class Grid:
             yield from (self._conversion(way, seed) for way in CONVERSIONS)
 
     def _pretraining(self, seed: int) -> Trial:
-        text = ("--text", self.data) if self.data else ()
-        given = ("mlm", "--attention", SOFTMAX, "--seed", str(seed), *self.model, *self.training, *text)
-        return Trial(pretrained_name(seed), SOFTMAX, 0, seed, given)
+        work = Training(replace(self.task, text=self.data), Softmax(), self.model, self.training)
+        return Trial(pretrained_name(seed), SOFTMAX, 0, seed, work)
 
     def _conversion(self, way: Way, seed: int) -> Trial:
-        steps = (self.steps, self.tune_steps) if way.is_matched else (0, self.total_steps)
-        lengths = ("--steps", str(steps[0]), "--tune-steps", str(steps[1]))
-        controls = () if way.attention == HYBRID else ("--no-controls",)
-        given = (*self._options(way.attention), *lengths, *controls, "--seed", str(seed), *self.conversion)
+        match_steps, tune_steps = (self.match_steps, self.tune_steps) if way.is_matched else (0, self.total_steps)
+        has_controls = way.attention == HYBRID
+        options = replace(self.conversion, steps=match_steps, tune_steps=tune_steps, controls=has_controls)
+        attention = self._attention(way.attention)
         if not self.original:
-            return Trial(way.name(seed), way.attention, 0, seed, given, pretrained_name(seed), "convert")
-        if not (Path(self.original) / "run.json").exists():  # a run has texts of its own, and nothing is timed
-            given = (*given, *(("--text", self.data) if self.data else ()), "--cost-lengths")
-        return Trial(way.name(seed), way.attention, 0, seed, (self.original, *given), command="convert")
+            work = Conversion(attention, options)
+            return Trial(way.name(seed), way.attention, 0, seed, work, start=pretrained_name(seed))
+        if (Path(self.original) / "run.json").exists():  # a run is converted on its own text
+            work = Conversion(attention, options, self.original)
+        else:
+            work = Conversion(attention, replace(options, cost_lengths=()), self.original, self.data)
+        return Trial(way.name(seed), way.attention, 0, seed, work)
 
-    def _options(self, attention: str) -> tuple[str, ...]:
-        """Which attention it is, for `subquad convert`."""
-        name, _, projections = attention.partition("-")
-        own = {
-            FAVOR: ("--features", str(self.features), "--projections", projections or "fixed"),
-            LINFORMER: ("--k", str(self.k)),
-            HYBRID: ("--block", str(self.block)),
+    def _attention(self, name: str) -> AttentionOptions:
+        """Options of an attention by its name in `WORDS`."""
+        attentions: dict[str, AttentionOptions] = {
+            FAVOR: Favor(features=self.features),
+            CALIBRATED: Favor(features=self.features, projections="calibrated"),
+            ADAPTED: Favor(features=self.features, projections="learned"),
+            ELU: Linear(Elu()),
+            LEARNED: Linear(Learned()),
+            LINFORMER: Linformer(k=self.k),
+            HYBRID: Hybrid(block=self.block),
         }
-        return "--attention", name, *own.get(name, ())
+        return attentions[name]
 
 
 def pretrained_name(seed: int) -> str:
-    """Of the training of what is converted."""
+    """Name of the trial that trains the model to be converted."""
     return f"pretrain-{seed}"
 
 
-OPTIMIZER = ("--optimizer", "adamw", "--schedule", "cosine")
+TRAINING = TrainOptions(optimizer="adamw", schedule="cosine", learning_rate=3e-3)
+RATES = ConversionOptions(match_rate=5e-2, tune_rate=1e-3, map_rate=2e-3)
 SCALES: dict[str, Grid] = {
     "quick": Grid(
         seeds=(0, 1, 2),
         features=64,
         k=32,
         block=4,
-        model=("--layers", "3", "--heads", "4", "--head-dim", "32", "--positions", "rotary"),
-        training=(
-            # a split other than the usual one, on whose test texts the block and the rates were chosen
-            *("--length", "128", "--batch", "16", "--vocabulary-size", "2048", "--split-seed", "1"),
-            *(*OPTIMIZER, "--warm-up", "40", "--learning-rate", "3e-3", "--steps", "800"),
-            *("--evaluate-every", "160", "--checkpoint-every", "800"),
-        ),
-        steps=30,
+        model=ModelOptions(layers=3, heads=4, head_dim=32, positions="rotary"),
+        # a split other than the usual one, on whose test texts the block and the rates were chosen
+        task=Mlm(length=128, vocabulary_size=2048, split_seed=1),
+        training=replace(TRAINING, batch=16, warm_up=40, steps=800, evaluate_every=160, checkpoint_every=800),
+        match_steps=30,
         tune_steps=90,
-        conversion=("--match-rate", "5e-2", "--tune-rate", "1e-3", "--map-rate", "2e-3"),
+        conversion=RATES,
         minutes="under 15 minutes on two cores with Python's own texts; with --data longer: each training reads them",
     ),
     "long": Grid(
@@ -151,15 +157,14 @@ SCALES: dict[str, Grid] = {
         features=64,
         k=32,
         block=8,
-        model=("--layers", "6", "--heads", "4", "--head-dim", "32", "--positions", "rotary"),
-        training=(
-            *("--length", "128", "--batch", "16", "--held-out", "64", "--tested", "256"),
-            *(*OPTIMIZER, "--warm-up", "100", "--learning-rate", "3e-3", "--weight-decay", "0.01", "--steps", "1500"),
-            *("--evaluate-every", "500", "--checkpoint-every", "250"),
+        model=ModelOptions(layers=6, heads=4, head_dim=32, positions="rotary"),
+        task=Mlm(length=128, held_out=64, tested=256),
+        training=replace(
+            TRAINING, batch=16, warm_up=100, weight_decay=0.01, steps=1500, evaluate_every=500, checkpoint_every=250
         ),
-        steps=150,
+        match_steps=150,
         tune_steps=250,
-        conversion=("--match-rate", "5e-2", "--tune-rate", "1e-3", "--map-rate", "2e-3"),
+        conversion=RATES,
         minutes="6 layers, with --data for books: about 2 hours on two cores",
     ),
     "paper": Grid(
@@ -167,15 +172,22 @@ SCALES: dict[str, Grid] = {
         features=256,
         k=128,
         block=64,
-        model=("--layers", "6", "--heads", "12", "--head-dim", "64", "--positions", "learned", "--dropout", "0.1"),
-        training=(
-            *("--length", "512", "--batch", "256", "--vocabulary-size", "30522"),
-            *(*OPTIMIZER, "--warm-up", "10000", "--learning-rate", "5e-4", "--weight-decay", "0.01", "--steps", "250000"),
-            *("--precision", "bfloat16", "--evaluate-every", "5000", "--checkpoint-every", "1000"),
+        model=ModelOptions(layers=6, heads=12, head_dim=64, positions="learned", dropout=0.1),
+        task=Mlm(length=512, vocabulary_size=30_522),
+        training=replace(
+            TRAINING,
+            batch=256,
+            warm_up=10_000,
+            learning_rate=5e-4,
+            weight_decay=0.01,
+            steps=250_000,
+            precision="bfloat16",
+            evaluate_every=5000,
+            checkpoint_every=1000,
         ),
-        steps=2000,
+        match_steps=2000,
         tune_steps=8000,
-        conversion=("--batch-tokens", "8192", "--texts", "2000", "--tune-rate", "5e-5", "--map-rate", "1e-3"),
+        conversion=ConversionOptions(batch_tokens=8192, texts=2000, tune_rate=5e-5, map_rate=1e-3),
         minutes="a model of DistilBERT's size: weeks with --data for books, days with --original FOLDER for a trained one",
     ),
 }

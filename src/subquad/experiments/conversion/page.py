@@ -1,18 +1,16 @@
-"""The page of the conversions of a masked language model: verdicts, the table of recipes, perplexity against steps."""
+"""The page of the conversions of a masked language model: perplexity against steps, and by way and stage."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import altair as alt
 
-from subquad.experiments.conversion import verdicts as claims
 from subquad.experiments.conversion.grid import SCALES, WAYS, WINDOW, Grid, Way
-from subquad.experiments.conversion.verdicts import CONTROL, Converted, nats
-from subquad.files import write_whole
-from subquad.report import tables
+from subquad.experiments.conversion.verdicts import CONTROL, Converted, converted, judge, nats
 from subquad.report.curves import curves
-from subquad.report.page import code, figure, heading, page, paragraph, section, table
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
+from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row
 from subquad.statistics import Interval, geometric_mean, geometric_ratio
 from subquad.words import between, duration
@@ -29,28 +27,27 @@ CAPTIONS = {
 }
 
 
-def write_recipes_page(folder: Path, scale: str, path: Path) -> None:
-    """Writes the page."""
+DEVELOPMENT_NOTE = "On development texts, by which the best model of each stage is chosen; the table has test texts."
+
+
+def conversion_page(folder: Path, scale: str) -> Page:
+    """Perplexity by step of all ways, those that are only fine-tuned first."""
     grid = SCALES[scale]
-    runs = claims.converted(folder, grid)
-    drawn = recipe_charts(runs)
-
-    def parts() -> Iterator[str]:
-        yield heading(TITLE, f"scale: {scale}; after Dmitriev et al. 2020, who put FAVOR+ into DistilBERT")
-        yield table(tables.verdicts(claims.judge(folder, scale)))
-        yield section("Recipes")
-        yield paragraph(_words(grid))
-        yield table(recipe_table(runs))
-        for name in drawn:
-            yield figure(name, CAPTIONS[name])
-        yield paragraph("On development texts, by which the best model of each stage is chosen; the table has test texts.")
-        yield section("To run it again")
-        yield paragraph(
-            "Every training and every conversion is a run of its own in the same folder; subquad report makes a page of it."
-        )
-        yield code(f"subquad reproduce conversion --scale {scale}")
-
-    write_whole(path, page(TITLE, list(parts()), drawn))
+    runs, verdicts = converted(folder, grid), judge(folder, scale)
+    pictures = [Picture(name, CAPTIONS[name], chart) for name, chart in way_charts(runs).items()]
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}; after Dmitriev et al. 2020, who put FAVOR+ into DistilBERT. Every training and every "
+        "conversion is a run in the same folder; subquad report makes a page of it.",
+        picture=pictures[0] if pictures else None,
+        chapters=[Chapter("Perplexity by step", pictures[1:], DEVELOPMENT_NOTE)] if pictures[1:] else [],
+        folds=[
+            verdict_fold(verdicts),
+            Fold("Perplexity after each stage", [paragraph(_words(grid)), table(way_table(runs))]),
+        ],
+        commands=[Command("", f"subquad reproduce conversion --scale {scale}")],
+    )
 
 
 def _words(grid: Grid) -> str:
@@ -58,12 +55,12 @@ def _words(grid: Grid) -> str:
         "Perplexity of tokens that were taken out of test texts: geometric means over seeds with their 95% intervals. "
         "At first: the attention is put in the place of softmax, nothing trained. Calibrated: FAVOR+'s directions are set "
         "by the means and covariances of queries and keys. Matched: each layer's attention has learned, by itself, what "
-        f"softmax does, in {grid.steps} steps. Fine-tuned: all but the embeddings has learned the task itself, in "
+        f"softmax does, in {grid.match_steps} steps. Fine-tuned: all but the embeddings has learned the task itself, in "
         f"{grid.tune_steps} steps after matching, in {grid.total_steps} without; softmax, too, on the same batches."
     )
 
 
-def recipe_table(runs: Sequence[Converted]) -> Table:
+def way_table(runs: Sequence[Converted]) -> Table:
     """Each way, stage by stage, and at its end beside softmax."""
     rows = []
     original = nats(runs, CONTROL, "original")
@@ -92,7 +89,7 @@ def _seconds(runs: Sequence[Converted], way: Way) -> Cell:
     return Cell(duration(sum(found) / len(found)), sum(found) / len(found))
 
 
-def recipe_charts(runs: Sequence[Converted]) -> dict[str, alt.LayerChart]:
+def way_charts(runs: Sequence[Converted]) -> dict[str, alt.LayerChart]:
     """Perplexity against steps, with as many ways in a chart as there are colours."""
     found = {name: [row for way in ways for row in points(runs, way)] for name, ways in CHARTS.items()}
     return {name: curves(rows, "perplexity", log=True) for name, rows in found.items() if rows}

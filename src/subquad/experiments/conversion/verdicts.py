@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from subquad.conversion.recipes import CONVERSION, EXACT, PLAIN
 from subquad.conversion.recipes import WINDOW as CONTROL_WINDOW
-from subquad.experiments.base import at_test, finished
+from subquad.experiments.base import is_finished, value_on_test
 from subquad.experiments.conversion.grid import (
     ADAPTED,
     CALIBRATED,
@@ -24,13 +24,14 @@ from subquad.experiments.conversion.grid import (
     Way,
     pretrained_name,
 )
-from subquad.experiments.linformer.verdicts import NEAR
 from subquad.results import Row, Run
 from subquad.statistics import Verdict, at_least, at_most, geometric_mean, geometric_ratio
 from subquad.words import between
 
+NEAR = 1.05
+"""Largest multiple of another's perplexity that counts as its level."""
 FAR = 2.0
-"""How many times another's perplexity counts as a failure."""
+"""Smallest multiple of another's perplexity that counts as a failure."""
 CONTROL = Way(SOFTMAX)
 
 
@@ -48,7 +49,7 @@ def converted(folder: Path, grid: Grid) -> list[Converted]:
     found = []
     for way, seed in product(CONVERSIONS, grid.seeds):
         path = folder / way.name(seed)
-        if finished(path):
+        if is_finished(path):
             run = Run.open(path, "convert")
             rows: dict[Way, list[Row]] = {}
             for row in run.rows():
@@ -72,7 +73,7 @@ def nats(runs: Sequence[Converted], way: Way, stage: str = "tuned") -> dict[int,
     """The logarithm of a way's perplexity on the test after a stage, by seed."""
     found = {}
     for one in runs:
-        value = at_test([row for row in one.rows if row["stage"] == stage], "perplexity")
+        value = value_on_test([row for row in one.rows if row["stage"] == stage], "perplexity")
         if one.way == way and value is not None:
             found[one.seed] = math.log(value)
     return found
@@ -81,10 +82,10 @@ def nats(runs: Sequence[Converted], way: Way, stage: str = "tuned") -> dict[int,
 def unigram(folder: Path, grid: Grid) -> tuple[dict[int, float], dict[int, float]]:
     """The same of the models that were trained here, when they were, and of what knows only how frequent tokens are."""
     paths = {seed: folder / pretrained_name(seed) for seed in grid.seeds}
-    rows = {seed: Run.open(path, "train").rows() for seed, path in paths.items() if finished(path)}
+    rows = {seed: Run.open(path, "train").rows() for seed, path in paths.items() if is_finished(path)}
     each = []
     for metric in ("perplexity", "perplexity_of_unigram"):
-        found = {seed: at_test(own, metric) for seed, own in rows.items()}
+        found = {seed: value_on_test(own, metric) for seed, own in rows.items()}
         each.append({seed: math.log(value) for seed, value in found.items() if value is not None})
     return each[0], each[1]
 

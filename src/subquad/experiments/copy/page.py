@@ -1,4 +1,4 @@
-"""The page of the copy task's replication: verdicts, convergence, and the replication's own table beside ours."""
+"""The page of the copy task's replication: convergence and time, beside what the replication published."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,83 +8,100 @@ import numpy as np
 
 from subquad.compare import replication
 from subquad.compare.views import AXES, BASELINE, Comparison, View
-from subquad.experiments.base import Trial, finished
-from subquad.experiments.copy import grid as copying
-from subquad.files import write_whole
+from subquad.experiments.base import Trial, is_finished
+from subquad.experiments.copy.grid import SCALES
+from subquad.experiments.copy.verdicts import judge
 from subquad.report import charts, tables
 from subquad.report.compare import all_points, load
 from subquad.report.curves import curves
-from subquad.report.page import bullets, chooser, code, figure, heading, page, paragraph, section, table
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, table
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.report.training import Trained, final_table, points, sample_table, training_charts
+from subquad.report.training import Trained, final_table, metric_words, points, sample_table, training_charts
+from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row, Run
+from subquad.words import capitalized
 
+TITLE = "Transformers are RNNs: the copy task, replicated"
 STEPS = 3000
-"""What the replication timed."""
+"""Training steps that the replication timed."""
 
 
-def write_replication_page(folder: Path, scale: str, path: Path) -> None:
-    """Writes the page."""
-    trials = [trial for trial in copying.SCALES[scale].trials() if finished(folder / trial.name)]
-    trained = [_named(folder, trial, one_length=len({other.length for other in trials}) == 1) for trial in trials]
-    drawn = dict(training_charts(trained)) if trained else {}
+def copy_page(folder: Path, scale: str) -> Page:
+    """Loss by attention first, then time by length, then what was published beside both."""
+    trials = [trial for trial in SCALES[scale].trials() if is_finished(folder / trial.name)]
+    has_lengths = len({trial.length for trial in trials}) > 1
+    trained = [_named(folder, trial, has_lengths=has_lengths) for trial in trials]
     timing = load([folder / "timing"]) if (folder / "timing" / "run.json").exists() else []
-    rows = all_points(timing)
-    by_attention = dict(convergence(trained, trials))
-    drawn |= by_attention
-    if rows:
-        drawn |= {metric: charts.chart(metric, rows) for metric in ("time", "speedup")}
-        drawn["figure_1"] = figure_one(timing[0].comparison, timing[0].comparison.views[0])
-    title = "Transformers are RNNs: the copy task, replicated"
-
-    def parts() -> Iterator[str]:
-        yield heading(title, f"scale: {scale}")
-        yield table(tables.verdicts(copying.judge(folder, scale)))
-        if trained:
-            yield section("Convergence")
-            yield table(final_table(trained))
-            for name in training_charts(trained):
-                yield figure(name, name.replace("_", " ").capitalize())
-            yield table(sample_table(trained[:3]))
-            yield section("Beside the replication's figures 2 to 4")
-            yield bullets(THEIR_CONVERGENCE)
-            for name in by_attention:
-                yield figure(name, f"Loss with {name.removeprefix('loss_')}, every length and seed")
-        if timing:
-            yield section("Time of a training step by length")
-            yield table(beside(timing[0].comparison, timing[0].comparison.views[0]))
-            yield bullets([_tale()])
-            yield figure("figure_1", f"Seconds of {STEPS} steps: the replication's figure 1 and what was measured here")
-            yield chooser(list(dict.fromkeys(row["view"] for row in rows)))
-            for name in ("time", "speedup"):
-                yield figure(name, charts.METRICS[name].capitalize())
-            for crossing in tables.crossovers(timing[0].comparison):
-                yield table(crossing)
-        yield section("To run it again")
-        yield paragraph("Every training is a run of its own in the same folder.")
-        yield code(f"subquad reproduce copy --scale {scale}")
-
-    write_whole(path, page(title, list(parts()), drawn))
+    comparison = timing[0].comparison if timing and timing[0].comparison.views else None
+    verdicts = judge(folder, scale)
+    pictures = _convergence_pictures(trained)
+    chapters = [Chapter("Convergence", pictures[1:])] if pictures[1:] else []
+    chapters += [_alone(trained, trials)] if trained else []
+    rows = all_points(timing) if comparison is not None else []
+    folds = [verdict_fold(verdicts)]
+    if trained:
+        folds.append(Fold("The end of each training", [table(final_table(trained)), table(sample_table(trained[:3]))]))
+    if comparison is not None:
+        chapters.append(_times(comparison, rows))
+        folds.append(_time_fold(comparison))
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}. Every training is a run in the same folder.",
+        picture=pictures[0] if pictures else None,
+        views=list(dict.fromkeys(row["view"] for row in rows)),
+        chapters=chapters,
+        folds=folds,
+        commands=[Command("", f"subquad reproduce copy --scale {scale}")],
+    )
 
 
-def _named(folder: Path, trial: Trial, *, one_length: bool) -> Trained:
+def _named(folder: Path, trial: Trial, *, has_lengths: bool) -> Trained:
     run = Run.open(folder / trial.name)
-    return Trained(run, run.rows(), trial.variant if one_length else f"{trial.variant}, length {trial.length}")
+    return Trained(run, run.rows(), f"{trial.variant}, length {trial.length}" if has_lengths else trial.variant)
 
 
-THEIR_CONVERGENCE = [
-    "Figures 2 and 3 there, linear attention, 3000 steps at a batch of 8: it came to 0 at lengths 8 and 32 and stayed at up "
-    "to 70 at the others, so that the authors saw no stable convergence.",
-    "Figure 4 there, softmax, the same steps: it came to between 10 and 18.",
-    "Their losses are on another scale (guessing among 10 symbols costs 2.3 nats), and not published as numbers.",
-]
+def _convergence_pictures(trained: Sequence[Trained]) -> list[Picture]:
+    drawn = training_charts(trained) if trained else {}
+    return [
+        Picture(name, f"{metric_words(name)} by step, with the range over seeds", chart) for name, chart in drawn.items()
+    ]
+
+
+def _alone(trained: Sequence[Trained], trials: Sequence[Trial]) -> Chapter:
+    """The loss of each attention by itself, as the replication drew it."""
+    pictures = [
+        Picture(f"loss_{name}", f"Loss with {name}, every length and seed", chart)
+        for name, chart in convergence(trained, trials)
+    ]
+    return Chapter("Beside the replication's figures 2 to 4", pictures, THEIR_CONVERGENCE)
+
+
+def _times(comparison: Comparison, rows: Sequence[Row]) -> Chapter:
+    caption = f"Seconds of {STEPS} steps: the replication's figure 1 and what was measured here"
+    pictures = [Picture("figure_1", caption, figure_one(comparison, comparison.views[0]))]
+    for name in ("time", "speedup"):
+        pictures.append(Picture(name, capitalized(charts.METRICS[name]), charts.chart(name, rows)))
+    return Chapter("Time of a training step by length", pictures, _tale())
+
+
+def _time_fold(comparison: Comparison) -> Fold:
+    published = table(beside(comparison, comparison.views[0]))
+    return Fold("Time of a training step", [published, *map(table, tables.crossovers(comparison))])
+
+
+THEIR_CONVERGENCE = (
+    "In figures 2 and 3 there, linear attention came to 0 at lengths 8 and 32 in 3000 steps at a batch of 8, and stayed at "
+    "up to 70 at the others, so that the authors saw no stable convergence. In figure 4, softmax came to between 10 and 18. "
+    "Their losses are on another scale (guessing among 10 symbols costs 2.3 nats), and not published as numbers."
+)
 
 
 def convergence(trained: Sequence[Trained], trials: Sequence[Trial]) -> Iterator[tuple[str, alt.LayerChart]]:
     """The loss of each attention by itself, one line for each length and seed."""
     for name in dict.fromkeys(trial.variant for trial in trials):
-        own = [one for one, trial in zip(trained, trials, strict=True) if trial.variant == name]
-        if rows := points(own, "loss"):
+        runs = [run for run, trial in zip(trained, trials, strict=True) if trial.variant == name]
+        if rows := points(runs, "loss"):
             yield f"loss_{name}", curves(rows, "loss", log=True)
 
 

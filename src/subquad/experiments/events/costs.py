@@ -1,17 +1,22 @@
-"""What the experiment on events measures beside quality: time and memory of a training step on a long sequence."""
+"""Time and memory of a training step on long sequences of events."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from subquad.experiments.events.grid import BASELINE, BATCH, LONG
+from subquad.experiments.base import open_part
+from subquad.experiments.events.grid import BASELINE, BATCH, LONG, SIMULATED, Setting
+from subquad.experiments.events.verdicts import trained
 from subquad.measure.memory import give_back_at_once, in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave
 from subquad.results import Row
 from subquad.statistics import median_interval, ratio_interval
+from subquad.tasks.events.scoring import encode
+from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.kept import read_kept
 
 SECONDS = 20.0
@@ -21,6 +26,16 @@ SHORT = 16
 """Events that a simulated sequence has at least, so that enough of them are drawn."""
 WARM = 512
 """Events after which the libraries' own buffers are there."""
+
+
+def measure(folder: Path, scale: str) -> None:
+    """Measures the models that were trained on simulated sequences as in the paper, unless that was done to the end."""
+    run = open_part(folder / "costs", "costs", f"subquad reproduce events --scale {scale}")
+    options = {each.attention: each.run.about["options"] for each in trained(folder) if each.setting == Setting(SIMULATED)}
+    done = {row["mechanism"] for row in run.rows() if row["metric"] == "times_the_peak"}  # the last that is measured
+    if not options.keys() <= done:
+        run.keep_first_rows(0)
+        run.append(costs(options))
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
@@ -66,9 +81,6 @@ def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
 
 def sequences(task: Any, length: int) -> Any:
     """As many as a batch has, of the gaps and types of shorter ones."""
-    from subquad.tasks.events.scoring import encode
-    from subquad.tasks.events.sequences import EventSequences
-
     drawn = task.process.draw(BATCH * length // SHORT, 0)
     gaps, types = np.diff(drawn.times, prepend=0.0)[~drawn.first], drawn.types[~drawn.first]
     assert len(gaps) >= BATCH * length, "too few simulated events"

@@ -1,20 +1,22 @@
-"""The page of the experiment on events: verdicts, quality beside baselines and the truth, residuals, curves, cost."""
+"""The page of the experiment on events: likelihood by step, residuals, quality beside baselines and the truth, cost."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from subquad.experiments.events import grid as events
-from subquad.experiments.events.grid import ATTENTIONS, BASELINE, Setting, Trained, difference, over_seeds, pick
-from subquad.files import write_whole
-from subquad.report import tables, training
+from subquad.experiments.base import part_rows
+from subquad.experiments.events.grid import ATTENTIONS, BASELINE, BATCH, LONG, SIMULATED, Setting
+from subquad.experiments.events.verdicts import Trained, difference, judge, over_seeds, pick, trained
+from subquad.report import training
 from subquad.report.curves import curves
-from subquad.report.page import code, figure, heading, page, paragraph, section, table
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
-from subquad.results import Row, Run
+from subquad.report.verdicts import verdict_answer, verdict_fold
+from subquad.results import Row
 from subquad.statistics import Interval
-from subquad.words import amount, between, duration
+from subquad.words import amount, between, capitalized, duration
 
+TITLE = "The next event's time and type"
 METRICS = {
     **{"nll": "-log-likelihood", "nll_time": "of the time", "nll_type": "of the type"},
     **{"accuracy": "accuracy", "macro_f1": "macro F1", "rmse": "RMSE", "mae": "MAE"},
@@ -27,46 +29,51 @@ BASELINES = {
 }
 
 
-def write_events_page(folder: Path, scale: str, path: Path) -> None:
-    """Writes the page."""
-    runs = events.trained(folder)
-    settings = list(dict.fromkeys(one.setting for one in runs))
-    drawn = {}
-    for setting in settings:
-        own = [one for one in runs if one.setting == setting]
-        labelled = [training.Trained(one.run, one.rows, one.attention) for one in own]
-        drawn[f"nll_{key(setting)}"] = curves(training.points(labelled, "nll"), "negative log-likelihood per event, nats")
-        first = [one for one in own if one.seed == min(other.seed for other in own)]
-        if found := [point for one in first for point in quantiles(one.rows, one.attention)]:
-            drawn[f"residuals_{key(setting)}"] = residual_chart(found)
-    costs = folder / "costs"
-    title = "The next event's time and type"
+QUALITY_NOTE = (
+    "Test sequences, events 2 to n of each; means over seeds with their 95% intervals. Times are in the data's unit. The "
+    "weights are those that did best on the development sequences."
+)
 
-    def parts() -> Iterator[str]:
-        yield heading(title, f"scale: {scale}; {'; '.join(map(str, settings))}")
-        yield table(tables.verdicts(events.judge(folder, scale)))
-        for setting in settings:
-            yield section(str(setting).capitalize())
-            yield paragraph(
-                "Test sequences, events 2 to n of each; means over seeds with their 95% intervals. Times are in the data's "
-                "unit. The weights are those that did best on the development sequences."
-            )
-            yield table(qualities(runs, setting))
-            yield figure(f"nll_{key(setting)}", "Development sequences, by step")
-            if f"residuals_{key(setting)}" in drawn:
-                yield figure(f"residuals_{key(setting)}", "Residuals of the first seed")
-        if (costs / "run.json").exists():
-            yield section("Cost")
-            yield table(cost_table(Run.open(costs, "costs").rows()))
-        yield section("To run it again")
-        real = " --data FOLDER" if any(setting.source != events.SIMULATED for setting in settings) else ""
-        yield code(f"subquad reproduce events --scale {scale}{real}")
 
-    write_whole(path, page(title, list(parts()), drawn))
+def events_page(folder: Path, scale: str) -> Page:
+    """Likelihood and residuals in each setting."""
+    runs, verdicts = trained(folder), judge(folder)
+    settings = list(dict.fromkeys(each.setting for each in runs))
+    pictures = {setting: _pictures(runs, setting) for setting in settings}
+    first = pictures[settings[0]].pop(0) if settings else None
+    folds = [verdict_fold(verdicts)]
+    folds += [
+        Fold(f"Quality: {setting}", [paragraph(QUALITY_NOTE), table(qualities(runs, setting))]) for setting in settings
+    ]
+    if costs := part_rows(folder / "costs", "costs"):
+        folds.append(Fold("Cost of a training step", [table(cost_table(costs))]))
+    real = " --data FOLDER" if any(setting.source != SIMULATED for setting in settings) else ""
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}; {'; '.join(map(str, settings))}.",
+        picture=first,
+        chapters=[Chapter(capitalized(str(setting)), drawn) for setting, drawn in pictures.items() if drawn],
+        folds=folds,
+        commands=[Command("", f"subquad reproduce events --scale {scale}{real}")],
+    )
+
+
+def _pictures(runs: Sequence[Trained], setting: Setting) -> list[Picture]:
+    """The likelihood of all seeds by step, and the residuals of the first seed."""
+    here = [each for each in runs if each.setting == setting]
+    labelled = [training.Trained(each.run, each.rows, each.attention) for each in here]
+    likelihood = curves(training.points(labelled, "nll"), "negative log-likelihood per event, nats")
+    pictures = [Picture(f"nll_{key(setting)}", f"Development sequences by step: {setting}", likelihood)]
+    first_seed = min(each.seed for each in here)
+    points = [point for each in here if each.seed == first_seed for point in quantiles(each.rows, each.attention)]
+    if points:
+        pictures.append(Picture(f"residuals_{key(setting)}", "Residuals of the first seed", residual_chart(points)))
+    return pictures
 
 
 def key(setting: Setting) -> str:
-    """By which a chart is told from others."""
+    """Name of a setting in the names of charts."""
     return "_".join(setting)
 
 
@@ -112,4 +119,4 @@ def cost_table(rows: Sequence[Row]) -> Table:
             ]
         )
     columns = ["attention", "training step", "times as fast as softmax", "peak of a step", "times softmax's peak"]
-    return Table(f"In turns on one thread of this machine: {events.BATCH} sequences of {events.LONG} events", columns, found)
+    return Table(f"In turns on one thread of this machine: {BATCH} sequences of {LONG} events", columns, found)

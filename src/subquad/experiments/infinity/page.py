@@ -1,55 +1,58 @@
-"""The page of the infinity-former's experiment: verdicts, accuracy by length and variant, curves, cost by context."""
+"""The page of the infinity-former's experiment: accuracy by step, length and memory, and the cost by context."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from subquad.experiments.base import Trial, finished, last, load
-from subquad.experiments.infinity import grid as memory
-from subquad.files import write_whole
-from subquad.report import tables
+from subquad.experiments.base import Trial, finished_rows, is_finished, last_value, part_rows
+from subquad.experiments.infinity.grid import SCALES
+from subquad.experiments.infinity.verdicts import judge
 from subquad.report.curves import curves
-from subquad.report.page import code, figure, heading, page, paragraph, section, table
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, points
+from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row, Run
 from subquad.statistics import Interval, mean_over_seeds
 from subquad.words import amount, between, duration
 
+TITLE = "Infinity-former: a memory of fixed size"
+WINDOW_NOTE = "The window sees the last segment only; its probabilities are those of the sequence's end."
 
-def write_memory_page(folder: Path, scale: str, path: Path) -> None:
-    """Writes the page."""
-    trials = [trial for trial in memory.SCALES[scale].trials() if finished(folder / trial.name)]
-    trained = load(folder, trials)
+
+def infinity_page(folder: Path, scale: str) -> Page:
+    """Accuracy at each length by step, then the loss."""
+    trials = [trial for trial in SCALES[scale].trials() if is_finished(folder / trial.name)]
+    rows = finished_rows(folder, trials)
+    verdicts = judge(folder, scale)
     lengths = sorted({trial.length for trial in trials})
-    drawn = {}
-    for length in lengths:
-        own = [
-            Trained(Run.open(folder / trial.name), trained[trial.name], trial.variant)
-            for trial in trials
-            if trial.length == length
-        ]
-        drawn[f"accuracy_{length}"] = curves(points(own, "token_accuracy"), "share of places with the right symbol")
-        drawn[f"loss_{length}"] = curves(points(own, "loss"), "loss, nats for each symbol")
-    context = folder / "context"
-    title = "Infinity-former: a memory of fixed size"
+    right = [_picture(folder, trials, rows, length, "token_accuracy", "share of places right") for length in lengths]
+    losses = [_picture(folder, trials, rows, length, "loss", "loss, nats for each symbol") for length in lengths]
+    folds = [verdict_fold(verdicts)]
+    if trials:
+        folds.append(Fold("Accuracy at the end", [paragraph(WINDOW_NOTE), table(accuracies(rows, trials))]))
+    if context := part_rows(folder / "context", "context"):
+        folds.append(Fold("The cost of the next segment", [table(costs(context))]))
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}.",
+        picture=right[0] if right else None,
+        chapters=[Chapter("Sorting symbols by frequency", [*right[1:], *losses], WINDOW_NOTE)] if trials else [],
+        folds=folds,
+        commands=[Command("", f"subquad reproduce infinity --scale {scale}")],
+    )
 
-    def parts() -> Iterator[str]:
-        yield heading(title, f"scale: {scale}")
-        yield table(tables.verdicts(memory.judge(folder, scale)))
-        if trials:
-            yield section("Sorting symbols by frequency")
-            yield paragraph("The window sees the last segment only; its probabilities are those of the sequence's end.")
-            yield table(accuracies(trained, trials))
-        for length in lengths:
-            yield figure(f"accuracy_{length}", f"Accuracy at {length} tokens")
-            yield figure(f"loss_{length}", f"Loss at {length} tokens")
-        if (context / "run.json").exists():
-            yield section("The cost of the next segment")
-            yield table(costs(Run.open(context, "context").rows()))
-        yield section("To run it again")
-        yield code(f"subquad reproduce infinity --scale {scale}")
 
-    write_whole(path, page(title, list(parts()), drawn))
+def _picture(
+    folder: Path, trials: Sequence[Trial], rows: Mapping[str, list[Row]], length: int, metric: str, title: str
+) -> Picture:
+    runs = [
+        Trained(Run.open(folder / trial.name), rows[trial.name], f"infinity: {trial.variant}")
+        for trial in trials
+        if trial.length == length
+    ]
+    name = "Accuracy" if metric == "token_accuracy" else "Loss"
+    return Picture(f"{metric}_{length}", f"{name} at {length} tokens by step", curves(points(runs, metric), title))
 
 
 def accuracies(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> Table:
@@ -60,14 +63,14 @@ def accuracies(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) ->
         for variant in variants:
             own = [trained[trial.name] for trial in trials if (trial.length, trial.variant) == (length, variant)]
             if own:
-                found = mean_over_seeds([last(rows, "token_accuracy") for rows in own])
-                off = mean_over_seeds([last(rows, "places_off") for rows in own])
+                accuracy = mean_over_seeds([last_value(rows, "token_accuracy") for rows in own])
+                off = mean_over_seeds([last_value(rows, "places_off") for rows in own])
                 rows.append(
                     [
                         Cell(str(length), length),
                         Cell(variant),
                         Cell(str(len(own)), len(own)),
-                        Cell(between(found, ".1%"), found.value),
+                        Cell(between(accuracy, ".1%"), accuracy.value),
                         Cell(f"{off.value:.2f}", off.value),
                     ]
                 )

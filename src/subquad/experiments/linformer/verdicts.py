@@ -1,14 +1,14 @@
-"""What came out of Linformer's study: perplexities, attention matrices and classifiers, and a verdict on each claim."""
+"""Verdicts on Linformer: perplexities by slots, sharing and length, attention matrices, classifiers, and speed."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from subquad.compare import linformer_table as linformer
 from subquad.compare.views import Comparison
-from subquad.experiments.base import at_test, finished
+from subquad.experiments.base import is_finished, part_rows, value_on_test
 from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, USUAL, Grid, Variant
+from subquad.experiments.linformer.speed import judge_table
 from subquad.results import Row, Run
 from subquad.statistics import (
     Verdict,
@@ -23,11 +23,11 @@ from subquad.statistics import (
 from subquad.words import between
 
 NEAR = 1.05
-"""How many times another's perplexity still counts as its level."""
+"""Largest multiple of another's perplexity that counts as its level."""
 LOW = 0.9
-"""The share of the singular values' sum that the first quarter of them holds in a matrix of low rank."""
+"""Share of the singular values' sum that the first quarter of them holds in a matrix of low rank."""
 POINT = 0.01
-"""How much lower an accuracy still counts as kept."""
+"""Loss of accuracy that still counts as none."""
 
 
 class Pretrained(NamedTuple):
@@ -43,7 +43,7 @@ def pretrained(folder: Path) -> list[Pretrained]:
     """Everything that came to its end."""
     found = []
     for path in sorted(folder.glob("mlm-*")):
-        if finished(path):
+        if is_finished(path):
             run = Run.open(path, "train")
             mechanism, length = run.about["options"]["mechanism"], run.about["options"]["task"]["length"]
             own = (mechanism["k"], mechanism["sharing"]) if mechanism["kind"] == LINFORMER else ()
@@ -55,9 +55,9 @@ def accuracies(folder: Path) -> dict[str, dict[int, float]]:
     """Of finished classifiers on their tests: by what they start from, then by seed."""
     found: dict[str, dict[int, float]] = {}
     for path in sorted(folder.glob("classify-*")):
-        if finished(path):
+        if is_finished(path):
             _, start, seed = path.name.split("-")
-            accuracy = at_test(Run.open(path, "train").rows(), "accuracy")
+            accuracy = value_on_test(Run.open(path, "train").rows(), "accuracy")
             assert accuracy is not None  # every classifier ends with it
             found.setdefault(start, {})[int(seed)] = accuracy
     return found
@@ -71,7 +71,7 @@ def spectra(folder: Path) -> dict[int, list[Row]]:
 
 def nats(runs: Sequence[Pretrained], variant: Variant, metric: str = "perplexity") -> dict[int, float]:
     """The logarithm of a model's perplexity on the test, by seed."""
-    found = {one.seed: at_test(one.rows, metric) for one in runs if one.variant == variant}
+    found = {one.seed: value_on_test(one.rows, metric) for one in runs if one.variant == variant}
     return {seed: math.log(value) for seed, value in found.items() if value is not None}
 
 
@@ -86,10 +86,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
     runs, grid = pretrained(folder), SCALES[scale]
     found = [*close(runs, grid), *grows_better(runs, grid), *shared(runs, grid), *grown(runs, grid)]
     found += [*low_rank(spectra(folder)), *kept(accuracies(folder))]
-    timing = folder / "timing"
-    if (timing / "run.json").exists():
-        found += linformer.judge(Comparison(Run.open(timing, "compare").rows()))
-    return found
+    return [*found, *judge_table(Comparison(part_rows(folder / "timing", "compare") or []))]
 
 
 def close(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
@@ -135,8 +132,8 @@ WORDS = {
 
 def grown(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
     """Whether perplexity depends on the slots and not on the length: by itself, and beside softmax."""
-    short, long = (Variant(length, grid.fixed) for length in (min(grid.lengths), max(grid.lengths)))
-    about = f"k={grid.fixed}: from n={short.length} to n={long.length}"
+    short, long = (Variant(length, grid.fixed_slots) for length in (min(grid.lengths), max(grid.lengths)))
+    about = f"k={grid.fixed_slots}: from n={short.length} to n={long.length}"
     found = geometric_ratio(above_unigram(runs, long), above_unigram(runs, short))
     theirs = geometric_ratio(above_unigram(runs, long.baseline), above_unigram(runs, short.baseline))
     if found is not None and theirs is not None:

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
 from numpy import ndarray
 
-from subquad.experiments.transactions.grid import BASELINE, BEST_POSSIBLE, BOOSTING, LONG, SCORE, about_run
+from subquad.experiments.base import is_finished, open_part
+from subquad.experiments.transactions.grid import BASELINE, BEST_POSSIBLE, BOOSTING, LONG, SCORE
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave
 from subquad.results import Row, Run
@@ -24,6 +26,36 @@ TYPICAL = 256
 """Events of a client in the short measurement."""
 
 
+def measure(folder: Path, scale: str) -> None:
+    """Scores of every model's test clients, boosting on the same folds, and what steps cost."""
+    run = open_part(folder / "scores", "scores", f"subquad reproduce transactions --scale {scale}")
+    trained = [Run.open(path, "train") for path in sorted(folder.glob("transactions-*")) if is_finished(path)]
+    options = {each.about["options"]["mechanism"]["kind"]: each.about["options"] for each in trained}
+    is_costed = options.keys() <= {row["mechanism"] for row in run.rows() if _is_last_cost(row)}
+    _forget_unfinished(run, is_costed=is_costed)
+    run.append(score(trained, {_scored(row) for row in run.rows() if row["metric"] in (SCORE, BEST_POSSIBLE)}))
+    if not is_costed:
+        run.append(costs(options))
+
+
+def _scored(row: Row) -> tuple[str, str, int]:
+    """What a score is of: the label, the mechanism (or that it is the best possible one), and the fold."""
+    return row["label"], BEST_POSSIBLE if row["metric"] == BEST_POSSIBLE else row["mechanism"], row["fold"]
+
+
+def _is_last_cost(row: Row) -> bool:
+    return row["metric"] == "peak_bytes" and row["length"] == LONG
+
+
+def _forget_unfinished(run: Run, *, is_costed: bool) -> None:
+    """Takes out costs that were not measured to the end, and the scores that were written last, if nothing came after."""
+    if not is_costed:
+        run.keep_rows(lambda row: "work" not in row)
+    rows = run.rows()
+    if rows and rows[-1]["metric"] == SCORE:
+        run.keep_rows(lambda row: row["metric"] != SCORE or _scored(row) != _scored(rows[-1]))
+
+
 def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Iterator[Row]:
     """The test clients' scores of trained models, and of boosting once for each fold; nothing that is `known`."""
     by_fold = groupby(sorted(runs, key=_fold), key=_fold)
@@ -35,7 +67,7 @@ def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Itera
         first = next(iter(models.values()))
         if (label, BEST_POSSIBLE, fold) not in known:
             best = [row for row in first.rows() if row["metric"] == BEST_POSSIBLE]
-            yield from ({**about_run(first.about["options"]), **row} for row in best)
+            yield from ({**_about_run(first.about["options"]), **row} for row in best)
         task = _task(first)
         labels = task.labels("test").tolist()
         for name in wanted:
@@ -44,8 +76,13 @@ def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Itera
             yield from ({**about, "value": value, "class": own} for value, own in zip(values.tolist(), labels, strict=True))
 
 
+def _about_run(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row says of the run that it is from."""
+    return {"label": options["task"]["label"], "mechanism": options["mechanism"]["kind"], "fold": options["task"]["fold"]}
+
+
 def _fold(run: Run) -> tuple[str, int]:
-    about = about_run(run.about["options"])
+    about = _about_run(run.about["options"])
     return about["label"], about["fold"]
 
 

@@ -1,61 +1,62 @@
-"""The page of the experiment on transactions: verdicts, quality beside boosting and the best possible, cost, curves."""
+"""The page of the experiment on transactions: curves, quality beside boosting and the best possible, and cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from subquad.experiments.base import finished
-from subquad.experiments.transactions import grid as transactions
-from subquad.experiments.transactions.grid import BASELINE, BOOSTING, Scores, difference, gather, quality
-from subquad.files import write_whole
-from subquad.report import tables
+from subquad.experiments.base import is_finished, part_rows
+from subquad.experiments.transactions.grid import BASELINE, BOOSTING
+from subquad.experiments.transactions.verdicts import Scores, best_possible, difference, gather, judge, quality
 from subquad.report.curves import curves
-from subquad.report.page import code, figure, heading, page, paragraph, section, table
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, points
+from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row, Run
 from subquad.statistics import Interval, is_positive
 from subquad.words import amount, between, duration
 
+TITLE = "Clients by their transactions"
+QUALITY_NOTE = (
+    "Mean AUROC over folds on test clients; intervals by drawing the clients of each fold again, the same ones for both "
+    "where two are compared. A difference is real where its interval does not hold zero."
+)
+SIMULATED_NOTE = (
+    "The best possible classifier of simulated clients adds up what each event says by its code and its place in time, so "
+    "these clients show whether a model learns with an attention, not whether it needs one."
+)
 
-def write_transactions_page(folder: Path, scale: str, path: Path) -> None:
-    """Writes the page."""
-    runs = [Run.open(own, "train") for own in sorted(folder.glob("transactions-*")) if finished(own)]
-    rows = Run.open(folder / "scores", "scores").rows() if (folder / "scores" / "run.json").exists() else []
-    labels = list(dict.fromkeys(run.about["options"]["task"]["label"] for run in runs))
-    drawn = {}
-    for label in labels:
-        own = [
-            Trained(run, run.rows(), run.about["options"]["mechanism"]["kind"])
-            for run in runs
-            if run.about["options"]["task"]["label"] == label
-        ]
-        drawn[f"loss_{label}"] = curves(points(own, "loss"), "loss, nats for each client")
-    title = "Clients by their transactions"
-    simulated = not any(run.about["options"]["task"]["data"] for run in runs)
 
-    def parts() -> Iterator[str]:
-        yield heading(title, f"scale: {scale}; {'simulated clients' if simulated else 'data that were given'}")
-        yield table(tables.verdicts(transactions.judge(folder, scale)))
-        yield section("Quality")
-        yield paragraph(
-            "Mean AUROC over folds on test clients; intervals by drawing the clients of each fold again, the same ones for "
-            "both where two are compared. A difference is real where its interval does not hold zero."
-        )
-        if simulated:
-            yield paragraph(
-                "The best possible classifier of simulated clients adds up what each event says by its code and its place "
-                "in time, so these clients show whether a model learns with an attention, not whether it needs one."
-            )
-        for label, by_name in gather(rows).items():
-            yield table(qualities(label, by_name, transactions.best_possible(rows)))
-            if f"loss_{label}" in drawn:
-                yield figure(f"loss_{label}", f"Training loss by step{f', {label}' if label else ''}")
-        yield section("Cost")
-        yield table(cost_table(rows))
-        yield section("To run it again")
-        yield code(f"subquad reproduce transactions --scale {scale}")
+def transactions_page(folder: Path, scale: str) -> Page:
+    """The loss by step for each label."""
+    runs = [Run.open(path, "train") for path in sorted(folder.glob("transactions-*")) if is_finished(path)]
+    rows, verdicts = part_rows(folder / "scores", "scores") or [], judge(folder)
+    labels = dict.fromkeys(run.about["options"]["task"]["label"] for run in runs)
+    pictures = [_picture(runs, label) for label in labels]
+    is_simulated = not any(run.about["options"]["task"]["data"] for run in runs)
+    notes = [QUALITY_NOTE, *([SIMULATED_NOTE] if is_simulated else [])]
+    by_label = [table(qualities(label, by_name, best_possible(rows))) for label, by_name in gather(rows).items()]
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}; {'simulated clients' if is_simulated else 'clients of the data that were given'}.",
+        picture=pictures[0] if pictures else None,
+        chapters=[Chapter("Training loss", pictures[1:])] if len(pictures) > 1 else [],
+        folds=[
+            verdict_fold(verdicts),
+            Fold("Quality", [*map(paragraph, notes), *by_label]),
+            Fold("Cost", [table(cost_table(rows))]),
+        ],
+        commands=[Command("", f"subquad reproduce transactions --scale {scale}")],
+    )
 
-    write_whole(path, page(title, list(parts()), drawn))
+
+def _picture(runs: Sequence[Run], label: str) -> Picture:
+    options = [(run, run.about["options"]) for run in runs]
+    labelled = [
+        Trained(run, run.rows(), about["mechanism"]["kind"]) for run, about in options if about["task"]["label"] == label
+    ]
+    caption = f"Training loss by step{f', {label}' if label else ''}"
+    return Picture(f"loss_{label}", caption, curves(points(labelled, "loss"), "loss, nats for each client"))
 
 
 def qualities(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: float | None) -> Table:
