@@ -5,7 +5,18 @@ import math
 import pytest
 
 from subquad.statistics import Interval
-from subquad.words import amount, between, capitalized, compact, digits, duration, share_of_memory, short, times_as_fast
+from subquad.words import (
+    amount,
+    between,
+    capitalized,
+    compact,
+    digits,
+    duration,
+    memory_ratio,
+    share_of_memory,
+    short,
+    times_as_fast,
+)
 
 
 def test_figures_in_words() -> None:
@@ -45,6 +56,10 @@ def test_ranges() -> None:
 )
 def test_memory_beside_another(ours: float, words: str) -> None:
     assert share_of_memory(ours, 1000.0) == words
+
+
+def test_memory_in_tables() -> None:
+    assert [memory_ratio(ours, 1000.0) for ours in (2100.0, 450.0, 80.0, 0.0)] == ["2.10x", "0.45x", "1/12", "1/1000"]
 
 
 def test_only_the_first_letter_is_made_large() -> None:

@@ -77,6 +77,12 @@ def share_of_memory(ours: float, theirs: float) -> str:
     return f"{digits(ratio)} times the memory" if ratio > 1 else f"{_fraction(ratio)} of the memory"
 
 
+def memory_ratio(ours: float, theirs: float) -> str:
+    """Memory beside another's for tables, such as "2.10x", "0.45x" or "1/12"."""
+    ratio = max(ours, 1.0) / max(theirs, 1.0)
+    return f"{digits(ratio)}x" if ratio > 0.1 else f"1/{round(1 / ratio)}"
+
+
 def _fraction(ratio: float) -> str:
     parts = round(1 / ratio)
     return f"{ratio:.0%}" if parts < 2 else FRACTIONS.get(parts, f"1/{parts}")

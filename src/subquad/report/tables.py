@@ -17,7 +17,7 @@ from subquad.compare.views import (
     name_setting,
     name_view,
 )
-from subquad.words import amount, between, capitalized, digits, duration
+from subquad.words import amount, between, digits, duration, memory_ratio
 
 
 class Cell(NamedTuple):
@@ -52,8 +52,8 @@ def summary(comparison: Comparison, views: Sequence[View]) -> Table:
         added = [_summary_row(comparison, view, name) for name in attentions]
         if added and len(rows) + len(added) < SUMMARY_ROWS:
             rows += [[Cell(f"{heading.text}:"), *[Cell("")] * 3], *added]
-    work = f"{capitalized(WORDS[views[0].what])}; " if views else ""
-    return Table(f"{work}beside PyTorch's fused softmax", ["attention", "pays from", "times as fast", "memory"], rows)
+    work = f": {WORDS[views[0].what]}" if views else ""
+    return Table(f"Beside PyTorch's softmax{work}", ["attention", "pays from", "times as fast", "memory"], rows)
 
 
 def _summary_row(comparison: Comparison, view: View, name: str) -> list[Cell]:
@@ -63,8 +63,8 @@ def _summary_row(comparison: Comparison, view: View, name: str) -> list[Cell]:
     if longest_known is None:
         return [Cell(name), start, NOTHING, NOTHING]
     length, speedup = longest_known
-    peaks = [comparison.peak(view, mechanism, length) for mechanism in (name, BASELINE)]
-    memory = NOTHING if None in peaks else Cell(f"{digits(max(peaks[0] or 0, 1) / max(peaks[1] or 0, 1))}x", peaks[0])
+    ours, theirs = (comparison.peak(view, mechanism, length) for mechanism in (name, BASELINE))
+    memory = NOTHING if ours is None or theirs is None else Cell(memory_ratio(ours, theirs), ours)
     return [Cell(name), start, Cell(f"{digits(speedup.value)}x at {length}", speedup.value), memory]
 
 
