@@ -28,7 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from subquad import hub
 from subquad.measure.memory import in_fresh_process
-from subquad.measure.timing import median, ratio
+from subquad.statistics import median_interval, ratio_interval
 
 EDGE = 100
 
@@ -114,9 +114,9 @@ def measure(family: str, attention: str, given: Options) -> dict[str, float]:
     once = model.generate(prompt, **brief, past_key_values=hub.state_cache(model))
     again = model.generate(prompt, **brief, use_cache=False)
     early, late = start.seconds[1 : EDGE + 1], whole.seconds[-EDGE:]
-    slower = ratio(late, early)
+    slower = ratio_interval(late, early)
     return {
-        **{"ratio": slower.middle, "low": slower.low, "high": slower.high, "seconds": median(late).middle},
+        **{"ratio": slower.value, "low": slower.low, "high": slower.high, "seconds": median_interval(late).value},
         **{"bytes early": whole.bytes[EDGE], "bytes late": whole.bytes[-1]},
         **{"more memory": whole.resident[given.tokens - EDGE - 1] - whole.resident[EDGE]},
         **{"same": float(torch.equal(once, again)), "unlike": unlike},

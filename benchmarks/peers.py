@@ -34,9 +34,11 @@ from rich.table import Column, Table
 from torch import Tensor
 
 from subquad import Favor, Linear, Linformer, MultiheadAttention, Softmax
+from subquad.measure.fits import pays_from
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
-from subquad.measure.timing import interleave, median, pays_from, ratio
+from subquad.measure.timing import interleave
 from subquad.results import Row, append_rows
+from subquad.statistics import median_interval, ratio_interval
 from subquad.types import AttentionOptions
 
 HEADS, HEAD_DIM = 8, 64
@@ -277,10 +279,10 @@ def turns(prepared: Mapping[str, Callable[[], Run]], cell: Row, seconds: float, 
     first, rows = next(iter(taken)), list(failures.values())
     for name, measured in taken.items():
         for metric, unit, value in (
-            ("seconds", "s", median([each / repeats for each in measured])),
-            ("speedup", f"times {first}", ratio(taken[first], measured)),
+            ("seconds", "s", median_interval([each / repeats for each in measured])),
+            ("speedup", f"times {first}", ratio_interval(taken[first], measured)),
         ):
-            spread = {"value": value.middle, "low": value.low, "high": value.high, "rounds": len(measured)}
+            spread = {**value._asdict(), "rounds": len(measured)}
             if name not in failures:
                 rows.append({"metric": metric, "unit": unit, **spread, **cell, "mechanism": name})
     return rows

@@ -1,7 +1,11 @@
 """Each room imports only from those above it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import subquad
 
@@ -11,6 +15,8 @@ ROOMS = [
     "errors",
     "checking",
     "files",
+    "statistics",
+    "words",
     "capacity",
     "types",
     "machine",
@@ -26,8 +32,8 @@ ROOMS = [
     "runs",
     "measure",
 ]
-ROOMS += ["conversion", "experiments", "report", "cli"]
-WITHOUT_TORCH = {"errors", "checking", "files", "capacity", "machine", "results", "report"}
+ROOMS += ["conversion", "compare", "report", "experiments", "cli"]
+WITHOUT_TORCH = {"errors", "checking", "files", "statistics", "words", "capacity", "machine", "results", "report"}
 CALLABLES_ONLY = {"measure"}  # takes callables, so it knows no mechanism, model or task
 
 
@@ -58,6 +64,22 @@ def test_rooms_look_upwards_only() -> None:
                 other = name.split(".")[1]
                 assert ROOMS.index(other) <= ROOMS.index(room), f"{path} looks down into {other}"
                 if room in CALLABLES_ONLY:
-                    assert other in {"errors", "checking", "files", "machine", "results", room}, f"{path} knows {other}"
+                    allowed = {"errors", "checking", "files", "statistics", "machine", "results", room}
+                    assert other in allowed, f"{path} knows {other}"
             if room in WITHOUT_TORCH:
                 assert name.split(".")[0] != "torch", f"{path} imports torch"
+
+
+WITHOUT_TORCH_AT_ALL = {
+    "report": sorted(path.stem for path in (PACKAGE / "report").glob("*.py") if path.stem != "__init__"),
+    "compare": ["views", "sentences", "advice", "linformer_table", "replication"],
+}
+"""Modules that must not reach PyTorch through what they import, by room."""
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH_AT_ALL)
+def test_pages_do_not_reach_torch_through_others(room: str) -> None:
+    modules = ["subquad.statistics", "subquad.words", *(f"subquad.{room}.{name}" for name in WITHOUT_TORCH_AT_ALL[room])]
+    script = f"import sys\nimport {', '.join(modules)}\nsys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or f"{room} reaches torch"

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from subquad.errors import SubquadError
+from subquad.words import amount
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -25,16 +26,9 @@ def require_memory(what: str, needed_bytes: int, advice: str) -> None:
     available = memory_bytes()
     if needed_bytes > available:
         raise SubquadError(
-            f"{what} would need at least {amount(needed_bytes)} of memory, but there are {amount(available)}: {advice}"
+            f"{what} would need at least {amount(needed_bytes, brief=True)} of memory, but there are "
+            f"{amount(available, brief=True)}: {advice}"
         )
-
-
-def amount(count: int) -> str:
-    """Bytes in the unit that fits."""
-    units = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
-    power = min(max(0, len(str(count)) - 1) // 3, len(units) - 1)
-    scaled = count / 1000**power
-    return f"{scaled:.3g} {units[power]}" if scaled < 1000 else f"{scaled:.1e} {units[power]}"
 
 
 def _resource_limits() -> Iterator[int]:

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,9 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def circumstances(command: str) -> dict[str, Any]:
+    """What run.json says about any run: versions, the machine, the command, and when it was started."""
+    started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return {"versions": versions(), "machine": describe(), "command": command, "started": started}

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 from subquad.checking import Count, Positive, Seed, Whole, excerpt, read_as
 from subquad.errors import SubquadError
 from subquad.files import cannot_write, read_text, write_new, write_whole
-from subquad.machine import describe, versions
+from subquad.machine import circumstances
 
 FORMAT = 1
 """The version of the folder's layout. A run of a later one is refused."""
@@ -150,10 +150,7 @@ def describe_run(
     return {
         "options": dict(options),
         **{name: value for name, value in chosen.items() if value is not None},
-        "versions": versions(),
-        "machine": describe(),
-        "command": shlex.join(["subquad", *command]),
-        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        **circumstances(shlex.join(["subquad", *command])),
     }
 
 

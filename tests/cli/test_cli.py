@@ -118,7 +118,8 @@ def subquad(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_from_comparing_to_advice(tmp_path: Path) -> None:
     """Compare, resume, report with figures, advise: one after the other, for real."""
-    done = subquad("compare", *SMALL, "--lengths", "16..64", "--budget", "300", "--out", "runs/a", cwd=tmp_path)
+    options = ("--lengths", "16..64", "--budget", "300", "--verbose")
+    done = subquad("compare", *SMALL, *options, "--out", "runs/a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for words in (
         "forward, causal, 16: softmax",

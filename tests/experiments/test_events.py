@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from subquad.cli import main
-from subquad.experiments import events
-from subquad.experiments.events import SCALES, Grid, Setting, Trained, cheaper, difference, judge, over_seeds, trained
+from subquad.experiments.base import Training
+from subquad.experiments.events import costs as event_costs
+from subquad.experiments.events import grid as events
+from subquad.experiments.events.grid import SCALES, Grid, Setting, Source
+from subquad.experiments.events.verdicts import Trained, cheaper, difference, judge, over_seeds, trained
+from subquad.models import ModelOptions
 from subquad.results import Row, Run
+from subquad.tasks import Events
+from subquad.training import TrainOptions
 from tests.experiments.runs import finished_training
 
 TAXI = Setting("taxi")
@@ -26,15 +32,15 @@ def run(folder: Path, setting: Setting, attention: str, seed: int, **metrics: fl
 
 
 def held(folder: Path) -> dict[str, bool | None]:
-    return {verdict.claim: verdict.held for verdict in judge(folder, "quick")}
+    return {verdict.claim: verdict.held for verdict in judge(folder)}
 
 
 def test_means_are_over_the_seeds_of_the_test_figures(tmp_path: Path) -> None:
     runs = [run(tmp_path, TAXI, "favor", seed, nll=value) for seed, value in enumerate((1.0, 2.0, 3.0))]
     found = over_seeds(runs, "nll")
     assert found is not None
-    assert found.middle == 2.0
-    assert found.high - found.middle == pytest.approx(4.302653 / 3**0.5)  # Student, two degrees of freedom
+    assert found.value == 2.0
+    assert found.high - found.value == pytest.approx(4.302653 / 3**0.5)  # Student, two degrees of freedom
     assert over_seeds(runs, "accuracy") is None
 
 
@@ -44,7 +50,7 @@ def test_differences_are_between_equal_seeds(tmp_path: Path) -> None:
     runs += [run(tmp_path, TAXI, "favor", seed, nll=10.0 * seed + 0.1 + 0.001 * seed) for seed in (2, 1)]
     found = difference(runs, TAXI, "favor", "softmax")
     assert found is not None
-    assert found.middle == pytest.approx(0.1015)
+    assert found.value == pytest.approx(0.1015)
     assert found.low > 0.09
     assert difference(runs, Setting("taxi", "rotary"), "favor", "softmax") is None
 
@@ -94,8 +100,6 @@ def test_cost_is_time_and_memory() -> None:
 
 
 def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from subquad.experiments import event_costs
-
     for times in ("rotary", "sinusoidal"):
         for attention in ("softmax", "favor"):
             run(tmp_path, Setting("simulated", times), attention, 0, nll=1.0)
@@ -106,7 +110,7 @@ def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path,
         return []
 
     monkeypatch.setattr(event_costs, "costs", costs)
-    events.measure(tmp_path, "quick")
+    event_costs.measure(tmp_path, "quick")
     (measured,) = given
     assert {name: options["times"] for name, options in measured.items()} == dict.fromkeys(
         ("softmax", "favor"), "sinusoidal"
@@ -114,8 +118,6 @@ def test_cost_is_of_the_models_that_were_trained_as_in_the_paper(tmp_path: Path,
 
 
 def test_costs_that_were_not_measured_to_the_end_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from subquad.experiments import event_costs
-
     for name in ("softmax", "favor"):
         run(tmp_path, Setting("simulated"), name, 0, nll=1.0)
     given: list[Row] = [
@@ -131,24 +133,27 @@ def test_costs_that_were_not_measured_to_the_end_are_measured_again(tmp_path: Pa
             return rows
 
         monkeypatch.setattr(event_costs, "costs", costs)
-        events.measure(tmp_path, "quick")
+        event_costs.measure(tmp_path, "quick")
         assert Run.open(tmp_path / "costs", "costs").rows() == given[:cut]
-    events.measure(tmp_path, "quick")  # all are there
+    event_costs.measure(tmp_path, "quick")  # all are there
     assert len(calls) == len(given) + 1
 
 
 def test_sources_are_folders_of_data(tmp_path: Path) -> None:
     for name in ("Taxi", "financial"):
         (tmp_path / name).mkdir()
-    grid = Grid(seeds=(0,), arguments=(), minutes="", data=str(tmp_path), by_source={"taxi": ("--batch", "4")})
+    usual, taxi = (Source(ModelOptions(), TrainOptions(batch=batch)) for batch in (32, 4))
+    attentions = SCALES["quick"].attentions
+    grid = Grid(seeds=(0,), attentions=attentions, usual=usual, by_source={"taxi": taxi}, minutes="", data=str(tmp_path))
     assert list(grid.sources) == ["simulated", "taxi", "financial"]
-    given = {trial.name: " ".join(trial.arguments) for trial in grid.trials()}
-    first = given["events-taxi-sinusoidal-favor-0"]
-    assert f"--positions sinusoidal --data {tmp_path / 'Taxi'}" in first
-    assert first.endswith("--batch 4")
-    assert given["events-taxi-rotary-favor-0"] == first.replace("sinusoidal", "rotary")
-    assert "--data" not in given["events-simulated-sinusoidal-softmax-0"]
-    assert not any("rotary" in name for name in given if "financial" in name)
+    works = {trial.name: trial.work for trial in grid.trials()}
+    first = works["events-taxi-sinusoidal-favor-0"]
+    assert first == Training(Events(data=str(tmp_path / "Taxi")), attentions["favor"], taxi.model, taxi.training)
+    assert works["events-taxi-rotary-favor-0"] == replace(first, model=ModelOptions(positions="rotary"))
+    assert works["events-simulated-sinusoidal-softmax-0"] == Training(
+        Events(), attentions["softmax"], usual.model, usual.training
+    )
+    assert not any("rotary" in name for name in works if "financial" in name)
     alone = replace(grid, data=str(tmp_path / "Taxi"))
     assert alone.sources == {"simulated": "", "taxi": str(tmp_path / "Taxi")}
 
@@ -161,14 +166,9 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from subquad.experiments import event_costs
-
-    small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "3", "--sequences", "20")
-    monkeypatch.setitem(
-        SCALES,
-        "quick",
-        replace(SCALES["quick"], seeds=(0, 1), arguments=small, by_source={}, others=(), own={}, also_rotary=()),
-    )
+    small = Source(ModelOptions(layers=1, heads=1, head_dim=8), TrainOptions(batch=4, steps=3), Events(sequences=20))
+    tiny = replace(SCALES["quick"], seeds=(0, 1), usual=small, by_source={}, also_rotary=())
+    monkeypatch.setitem(SCALES, "quick", tiny)
     monkeypatch.setattr(events, "ATTENTIONS", ("softmax", "linear"))
     monkeypatch.setattr(event_costs, "LONG", 64)
     monkeypatch.setattr(event_costs, "SECONDS", 0.0)

@@ -6,9 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from subquad.attention import Linear, Softmax
 from subquad.cli import main
-from subquad.experiments.transactions import SCALES, Scores, cheaper, compared, difference, gather, quality
+from subquad.experiments.transactions import costs as transaction_costs
+from subquad.experiments.transactions import verdicts
+from subquad.experiments.transactions.grid import SCALES
+from subquad.experiments.transactions.verdicts import Scores, cheaper, compared, difference, gather, quality
+from subquad.models import ModelOptions
 from subquad.results import Run
+from subquad.tasks import Transactions
+from subquad.training import TrainOptions
 
 
 def scores(strength: float, folds: int = 2, clients: int = 400) -> dict[int, Scores]:
@@ -23,8 +30,8 @@ def scores(strength: float, folds: int = 2, clients: int = 400) -> dict[int, Sco
 
 def test_quality_is_the_mean_auroc() -> None:
     found = quality(scores(1.0))
-    assert found.middle == pytest.approx(0.76, abs=0.03)  # Phi(1 / sqrt 2)
-    assert found.low < found.middle < found.high
+    assert found.value == pytest.approx(0.76, abs=0.03)  # Phi(1 / sqrt 2)
+    assert found.low < found.value < found.high
     assert found.high - found.low < 0.1
 
 
@@ -34,12 +41,12 @@ def test_differences_are_paired() -> None:
     assert quality(better).low < quality(worse).high
     assert difference(better, worse).low > 0
     same = difference(better, better)
-    assert (same.low, same.middle, same.high) == (0, 0, 0)
+    assert (same.low, same.value, same.high) == (0, 0, 0)
 
 
 def test_verdicts_say_what_is_real() -> None:
     by_name = {"softmax": scores(1.0), "linear": scores(1.3), "boosting": scores(3.0)}
-    found = {verdict.claim: verdict.held for verdict in compared("", by_name, best=quality(scores(1.0)).middle + 0.01)}
+    found = {verdict.claim: verdict.held for verdict in compared("", by_name, best=quality(scores(1.0)).value + 0.01)}
     assert found["softmax comes within 0.02 of the best possible AUROC"] is True
     assert found["linear has a higher AUROC than softmax"] is True
     assert found["linear has a higher AUROC than boosting"] is False
@@ -62,15 +69,18 @@ def test_real_data_are_for_experiments_that_take_them(tmp_path: Path, capsys: py
 @pytest.mark.slow
 def test_a_tiny_run_is_scored_timed_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="the boosting baseline is scikit-learn's")
-    from subquad.experiments import transaction_costs, transactions
-
-    small = ("--layers", "1", "--heads", "1", "--head-dim", "8", "--batch", "4", "--steps", "3", "--clients", "60")
-    tiny = replace(SCALES["quick"], folds=2, arguments=(*small, "--longest-history", "70"), own={})
+    tiny = replace(
+        SCALES["quick"],
+        folds=2,
+        attentions={"softmax": Softmax(), "linear": Linear()},
+        task=Transactions(clients=60, longest_history=70),
+        model=ModelOptions(layers=1, heads=1, head_dim=8),
+        training=TrainOptions(batch=4, steps=3),
+    )
     monkeypatch.setitem(SCALES, "quick", tiny)
-    monkeypatch.setattr(transactions, "ATTENTIONS", ("softmax", "linear"))
     monkeypatch.setattr(transaction_costs, "TYPICAL", 20)
     monkeypatch.setattr(transaction_costs, "LONG", 40)
-    monkeypatch.setattr(transactions, "LONG", 40)
+    monkeypatch.setattr(verdicts, "LONG", 40)
     monkeypatch.setattr(transaction_costs, "SECONDS", 0.0)
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "transactions", "--jobs", "2", "--out", "run"]) == 0

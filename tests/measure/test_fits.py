@@ -12,6 +12,7 @@ from subquad.measure.fits import (
     growth,
     interpolate,
     middle,
+    pays_from,
     polynomial,
     pooled_scatter,
 )
@@ -42,7 +43,7 @@ def test_the_exponent_is_found_again(exponent: float) -> None:
     found = growth(costs(LENGTHS**exponent))
     assert found is not None
     assert found.exponent is not None
-    assert found.exponent.middle == pytest.approx(exponent)
+    assert found.exponent.value == pytest.approx(exponent)
     assert found.exponent.low < exponent < found.exponent.high
     assert growth(Costs(LENGTHS[:2], LENGTHS[:2], LENGTHS[None, :2])) is None
 
@@ -75,8 +76,8 @@ def test_an_extrapolation_is_one() -> None:
     quadratic, linear = costs(1.0 + 0.001 * LENGTHS**2), costs(10.0 + 10.0 * LENGTHS)
     found = extrapolated_crossover(quadratic, linear)
     assert found is not None
-    assert found.middle == pytest.approx(10_000, rel=0.01)
-    assert 4096 < found.low < found.middle < found.high
+    assert found.value == pytest.approx(10_000, rel=0.01)
+    assert 4096 < found.low < found.value < found.high
     assert extrapolated_crossover(linear, quadratic) is None
 
 
@@ -121,3 +122,12 @@ def test_a_repeated_run_lands_in_the_interval(others: int) -> None:
         assert second.middle is not None
         inside += (first.low or 0) <= second.middle <= (first.high or np.inf)
     assert 0.91 < inside / 300 < 0.99
+
+
+@pytest.mark.parametrize(
+    ("ratios", "wanted"),
+    [([0.5, 2.0, 8.0], 200.0), ([2.0, 4.0, 8.0], 100.0), ([0.5, 0.6, 0.7], None), ([2.0, 0.5, 2.0], 800.0)],
+)
+def test_pays_from_the_last_crossing_on(ratios: list[float], wanted: float | None) -> None:
+    length = pays_from([100, 400, 1600], ratios)
+    assert length is None if wanted is None else length == pytest.approx(wanted)

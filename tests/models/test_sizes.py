@@ -10,7 +10,7 @@ from torch import nn
 
 from subquad import capacity
 from subquad.attention import MECHANISMS, Favor, Hybrid, Infinity, Linear, Linformer, Softmax
-from subquad.capacity import amount, memory_bytes, require_memory
+from subquad.capacity import memory_bytes, require_memory
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS, Learned, Random
 from subquad.measure.memory import give_back_at_once, in_fresh_process, peak_extra_bytes
@@ -154,11 +154,3 @@ def test_memory_is_limited_by_what_the_system_allows(monkeypatch: pytest.MonkeyP
     with pytest.raises(SubquadError, match=r"this would need at least 2 MB of memory, but there are 1 MB: buy more"):
         require_memory("this", 2_000_000, "buy more")
     require_memory("this", 1_000_000, "buy more")
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (24_000_000_000, "24 GB"), (10**18, "1 EB"), (10**30, "1.0e+12 EB")],
-)
-def test_amounts_are_said_in_units(count: int, words: str) -> None:
-    assert amount(count) == words

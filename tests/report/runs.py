@@ -4,7 +4,7 @@ from pathlib import Path
 
 from subquad.machine import describe
 from subquad.results import Run
-from tests.experiments.compare.rows import LENGTHS, TRAITS, failed, rows
+from tests.compare.rows import LENGTHS, TRAITS, failed, rows
 
 
 def make_run(folder: Path, *, seed: int = 0) -> Run:

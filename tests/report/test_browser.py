@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from subquad.report.compare import load, write_page
+from subquad.report.compare import load, write_comparison
 from subquad.report.training import write_training_page
 from subquad.results import Run
 from tests.report.runs import make_run
@@ -41,7 +41,7 @@ def training_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "mine"
     make_run(folder)
-    write_page(load([folder]), folder / "report.html")
+    write_comparison(load([folder]), folder / "report.html")
     return folder / "report.html"
 
 
@@ -114,6 +114,7 @@ def test_hovering_shows_values(opened: Opened) -> None:
 
 def test_tables_sort(opened: Opened) -> None:
     page, _, _ = opened
+    page.locator("summary", has_text="At the longest length measured").click()
     table = page.locator("table", has_text="At the longest length measured")
     column = table.locator("th button", has_text="times as fast")
     for order in (sorted, lambda values: sorted(values, reverse=True)):

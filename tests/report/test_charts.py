@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from subquad.experiments.compare.views import Comparison, name_view
+from subquad.compare.views import Comparison, name_view
 from subquad.report.charts import METRICS, chart, points, save
 from subquad.results import Row
-from tests.experiments.compare.rows import rows
+from tests.compare.rows import rows
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from subquad.cli import main
 from subquad.results import Row, Run
-from tests.experiments.compare.rows import rows as compared
+from tests.compare.rows import rows as compared
 from tests.report.test_conversion import costs, heads, quality
 from tests.report.test_spectrum import rows as spectral
 from tests.test_files import make_node

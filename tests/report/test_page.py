@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from subquad.experiments.compare.views import Comparison
-from subquad.report.compare import load, write_figures, write_page
-from subquad.report.page import page, paragraph, table
+from subquad.compare.views import Comparison
+from subquad.report.compare import load, write_comparison, write_figures
+from subquad.report.page import Chapter, Command, Fold, Page, bullets, paragraph, render, table
 from subquad.report.tables import Cell, Table, crossovers
-from tests.experiments.compare.rows import BYTES, rows
+from tests.compare.rows import BYTES, rows
 from tests.report.runs import make_run
 
 
@@ -18,7 +18,7 @@ from tests.report.runs import make_run
 def written(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("runs") / "mine"
     make_run(folder)
-    write_page(load([folder]), folder / "report.html")
+    write_comparison(load([folder]), folder / "report.html")
     return (folder / "report.html").read_text()
 
 
@@ -57,7 +57,7 @@ def test_the_charts_are_valid_specifications(written: str) -> None:
     found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', written, flags=re.DOTALL)
     assert found is not None
     specs = json.loads(found[1])
-    assert list(specs) == ["time", "speedup", "memory", "throughput"]
+    assert list(specs) == ["speedup", "time", "memory", "throughput"]
     for spec in specs.values():
         assert {"name": "view", "value": "attention, forward and backward, bidirectional"} in spec["params"]
 
@@ -65,11 +65,11 @@ def test_the_charts_are_valid_specifications(written: str) -> None:
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     for seed, name in enumerate(("here", "there")):
         make_run(tmp_path / name, seed=seed)
-    write_page(load([tmp_path / "here", tmp_path / "there"]), tmp_path / "both.html")
+    write_comparison(load([tmp_path / "here", tmp_path / "there"]), tmp_path / "both.html")
     both = (tmp_path / "both.html").read_text()
-    assert "Tables: here" in both
-    assert "Tables: there" in both
-    assert both.count("To run it again") == 2
+    assert "Where each attention pays (here)" in both
+    assert "Where each attention pays (there)" in both
+    assert both.count("subquad compare --lengths 128..4096") == 2
 
 
 def test_figures_are_written_for_each_view(tmp_path: Path) -> None:
@@ -81,6 +81,16 @@ def test_figures_are_written_for_each_view(tmp_path: Path) -> None:
 
 def test_words_cannot_become_markup() -> None:
     hostile = "</script><b>&"
-    written = page(hostile, [paragraph(hostile), table(Table(hostile, [hostile], [[Cell(hostile)]]))], {})
+    parts = [paragraph(hostile), table(Table(hostile, [hostile], [[Cell(hostile)]])), bullets([hostile])]
+    content = Page(
+        hostile,
+        answer=hostile,
+        about=hostile,
+        views=(hostile, "other"),
+        chapters=[Chapter(hostile, [], hostile)],
+        folds=[Fold(hostile, parts)],
+        commands=[Command(hostile, hostile)],
+    )
+    written = render(content)
     assert "<b>" not in written
-    assert written.count("&lt;/script&gt;&lt;b&gt;&amp;") == 5
+    assert written.count("&lt;/script&gt;&lt;b&gt;&amp;") == 2 + 3 + 2 + 1 + 5 + 2  # the title is there twice

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from subquad import cli
-from subquad.experiments import copying
+from subquad.experiments.copy.grid import SCALES
 from subquad.results import Run
 from subquad.training import loop
 from tests.runs.made import convert_words, events_words, write_pages_quickly
@@ -36,7 +36,7 @@ OFTEN_SECONDS = 0.01
 def shorten() -> None:
     """Makes tiny runs possible, in this process and those that are forked from it."""
     patch = pytest.MonkeyPatch()
-    patch.setitem(copying.SCALES, "tiny", TINY)
+    patch.setitem(SCALES, "tiny", TINY)
     patch.setattr(loop, "FLUSH_SECONDS", OFTEN_SECONDS)
     patch.setattr(CONVERSION_CHECKPOINT_SECONDS, OFTEN_SECONDS)
     write_pages_quickly(patch)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from subquad.cli import main, trainings
-from subquad.experiments import copying
-from subquad.experiments.compare import plan
+from subquad.compare import plan
+from subquad.experiments.copy.grid import SCALES
 from subquad.measure import fits
 from subquad.measure.workers import OUT_OF_MEMORY, Outcome
 from subquad.training import checkpoints
 from tests.cli import test_events, test_mlm
-from tests.experiments.test_linformer_study import Done
+from tests.experiments.test_linformer import Done
 from tests.runs.words import COMPARE, CONVERSION_CHECKPOINT_SECONDS, COPY, EVERY, GRID, REPRODUCE, SIZE, TINY
 
 
@@ -42,8 +42,8 @@ def cheaply() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "visit", visit)
         patch.setattr(plan, "context", lambda preload: None)
-        patch.setattr(trainings, "_start", Done)
-        patch.setitem(copying.SCALES, "tiny", TINY)
+        patch.setattr(trainings, "start_process", Done)
+        patch.setitem(SCALES, "tiny", TINY)
         patch.setattr("subquad.conversion.vectors.DRAWS", 10)
         patch.setattr(CONVERSION_CHECKPOINT_SECONDS, 0.0)
         patch.setattr(checkpoints, "KEEP", 1000)

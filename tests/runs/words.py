@@ -2,7 +2,15 @@
 
 from dataclasses import replace
 
-from subquad.experiments import copying
+from subquad.attention import Linear, Softmax
+from subquad.compare.cells import Setting
+from subquad.compare.plan import Plan
+from subquad.experiments.base import Timing
+from subquad.experiments.copy.grid import SCALES
+from subquad.measure.workers import Limits
+from subquad.models import ModelOptions
+from subquad.tasks import Copy
+from subquad.training import TrainOptions
 
 SIZE = ("--layers", "1", "--heads", "1", "--head-dim", "4", "--batch", "4", "--steps", "6")
 EVERY = ("--evaluate-every", "2", "--checkpoint-every", "2", "--no-page")
@@ -12,14 +20,23 @@ REPRODUCE = ("reproduce", "copy", "--scale", "tiny")
 COMPARE = (*SETTING, "--mechanisms", "linear", "favor", "--lengths", "8", "16", "--what", "forward", "--causal")
 GRID = (*SETTING, "--grid", "linformer", "--lengths", "512", "1024")
 TINY = replace(
-    copying.SCALES["quick"],
-    attentions=("softmax", "linear"),
+    SCALES["quick"],
+    attentions={"softmax": Softmax(), "linear": Linear()},
     lengths=(6,),
     seeds=(0,),
-    arguments=("--layers", "1", "--heads", "1", "--head-dim", "4", "--batch", "4", "--steps", "4", "--held-out", "2"),
-    timing=("--what", "update", *SETTING, "--mechanisms", "linear", "--lengths", "8", "16"),
-    timing_budget=300,
-    own={},
+    task=Copy(held_out=2),
+    model=ModelOptions(layers=1, heads=1, head_dim=4),
+    training=TrainOptions(batch=4, steps=4),
+    timing=Timing(
+        Plan(
+            variants={"softmax": Softmax(), "linear": Linear()},
+            lengths=(8, 16),
+            whats=("update",),
+            settings=(Setting(heads=1, head_dim=2),),
+        ),
+        Limits(),
+        budget_seconds=300,
+    ),
 )
 """A scale of the experiment on the copy task."""
 CONVERSION_CHECKPOINT_SECONDS = "subquad.conversion.journal.CHECKPOINT_SECONDS"

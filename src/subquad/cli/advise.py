@@ -11,13 +11,13 @@ from subquad.checking import Checked, Count, FilePath, Words
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, show
 from subquad.cli.values import parse_bytes
+from subquad.compare.advice import Advice, Wish, advise, has_view
+from subquad.compare.views import Comparison, What
 from subquad.errors import SubquadError
-from subquad.experiments.compare.advice import Advice, Wish, advise, has_view
-from subquad.experiments.compare.views import Comparison, What
-from subquad.experiments.compare.words import amount, duration
 from subquad.machine import describe, same_machine
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Run
+from subquad.words import amount, duration
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 

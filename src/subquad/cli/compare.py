@@ -3,7 +3,7 @@
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, datetime
 from itertools import product
@@ -17,26 +17,26 @@ from rich.progress import Progress as Bar
 from rich.progress import ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
-from subquad.attention import MECHANISMS, Softmax, options_from
-from subquad.capacity import require_memory
-from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words, read
+from subquad.attention import MECHANISMS, Softmax
+from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.values import choose, parse_bytes, parse_lengths
+from subquad.compare import linformer_table
+from subquad.compare.cells import Dtype, Setting
+from subquad.compare.plan import Group, Plan, Progress, linformer_plan, measure
+from subquad.compare.runs import describe_run, read_plan
+from subquad.compare.views import BASELINE, FORMS, MATERIALISED, Form, What
 from subquad.errors import SubquadError
-from subquad.experiments import linformer
-from subquad.experiments.compare.cells import Dtype, Setting
-from subquad.experiments.compare.plan import Group, Plan, Progress, measure
-from subquad.experiments.compare.views import BASELINE, FORMS, MATERIALISED, Form, What
-from subquad.machine import describe, versions
 from subquad.measure.devices import require_device
 from subquad.measure.workers import Limits
 from subquad.report import tables
-from subquad.report.compare import Measured, answers, load, write_page
-from subquad.results import Row, Run, place_of
+from subquad.report.compare import Measured, answers, headline, load, telling_views, write_comparison
+from subquad.results import Row, Run
 from subquad.types import AttentionOptions
+from subquad.words import capitalized
 
 # The options of every mechanism but softmax, whose two forms are both measured anyway.
 Tuning: Any = make_dataclass(
@@ -46,9 +46,8 @@ Tuning: Any = make_dataclass(
 )
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
-
 ASKED_FOR = ("infinity", "hybrid")
-"""Measured only where they are named: they would take their time from all others' budget."""
+"""Mechanisms that are measured only where they are named: they would take their time from all others' budget."""
 
 
 def _mechanisms_help() -> str:
@@ -61,180 +60,156 @@ def _mechanisms_help() -> str:
 class Compare(Checked):
     """From which length on does each attention pay on this machine, in time and in memory?
 
-    Every mechanism is measured against PyTorch's fused attention, in processes that take turns. The answer is printed, and
-    kept as a folder with the rows and a page.
+    Every attention is measured against PyTorch's fused softmax, in processes that take turns. The answer is printed, and
+    kept in a folder with the rows and a page.
     """
 
     mechanisms: Annotated[tuple[Words, ...], tyro.conf.arg(help=_mechanisms_help())] = ()
     lengths: Several[Words] = ("128..16384",)
-    """Numbers, and ranges that double from their start: 128..65536."""
+    """Lengths in tokens: numbers, and ranges that double from their start, such as 128..65536."""
     causal: Flag = False
-    """The causal form only. Both forms are measured unless told."""
+    """Measure the causal form only. Both forms are measured by default."""
     bidirectional: Flag = False
-    """The bidirectional form only."""
+    """Measure the bidirectional form only."""
     what: Several[What] = ("forward", "training", "layer", "step")
-    """Attention forward; attention forward and backward; a whole transformer layer; one decoding step at that context; one
-    update of a whole encoder-decoder of 4 + 4 layers on the copy task."""
+    """Kinds of work: attention forward; attention forward and backward; a whole transformer layer; one decoding step after
+    that many tokens; one training step of an encoder-decoder of 4 + 4 layers on the copy task."""
     batch: Several[Count] = (1,)
-    """Sequences at a time. Several numbers here and below measure every combination."""
+    """Sequences in a batch. Where several values are given here and below, every combination is measured."""
     heads: Several[Count] = (8,)
+    """Heads of the attention."""
     head_dim: Several[Count] = (64,)
-    """Numbers of a query, key or value of one head."""
+    """Dimension of one head's queries, keys and values."""
     threads: tuple[Count, ...] = ()
-    """Threads that PyTorch uses: all cores unless told."""
+    """Threads that PyTorch uses; all cores by default."""
     dtype: Several[Dtype] = ("float32",)
+    """Type of the inputs."""
     device: Several[Words] = ("cpu",)
-    """cpu, cuda, cuda:1, ..."""
+    """Devices: cpu, cuda, cuda:1, ..."""
     grid: Literal["linformer"] | None = None
-    """linformer: its table of speed-up and memory saved by length and slots, beside the published one."""
+    """linformer: measure its table of speed-up and memory saved by length and slots, beside the published one."""
     budget: Positive = 120.0
-    """Seconds to measure for. The most informative cells come first; `--resume` goes on."""
+    """Seconds to measure for. The most informative measurements come first; `--resume` continues with the others."""
     memory_limit: Words = "1GiB"
-    """What one cell may use. One that needs more becomes a row that says so."""
+    """Memory that one measurement may use. One that needs more is recorded as out of memory."""
     run_limit: Positive = 30.0
-    """Seconds that one run of a cell may take."""
+    """Seconds that one run of a measurement may take."""
     tuning: Annotated[Tuning, tyro.conf.OmitArgPrefixes] = field(default_factory=Tuning)
     out: FilePath | None = None
-    """The folder of the run: runs/compare-DATE-TIME unless told."""
+    """Folder of the run; runs/compare-DATE-TIME by default."""
     resume: FilePath | None = None
-    """Goes on with a run: measures only what it has not. Its other options stay as they were; --budget may be given."""
+    """Run to continue: measures what it lacks, with its own options. Only --budget and --verbose may be given with it."""
     seed: Seed = 0
+    """Seed of inputs and random features."""
+    verbose: Flag = False
+    """Print every result as it is measured, all tables, and a sentence for each attention."""
+
+
+RESUMED_WITH = ("resume", "budget", "verbose")
+"""Options that may be given when a run is resumed."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measures, prints the answer and leaves a page."""
-    given = parse(Compare, arguments, prog="subquad compare", registry=registry(MECHANISMS.values()))
-    console = Output()
-    if given.resume is not None:
-        _refuse_other_options(given)
-        run = Run.open(given.resume, "compare")
-        plan, limits = _plan(run.about["options"])
+    options = parse(Compare, arguments, prog="subquad compare", registry=registry(MECHANISMS.values()))
+    if options.resume is not None:
+        _refuse_other_options(options)
+        run = Run.open(options.resume, "compare")
+        plan, limits = read_plan(run.about["options"])
     else:
-        about = _describe_run(given, ["subquad", "compare", *arguments])
-        plan, limits = _plan(about["options"])
-        run = Run.create(given.out or Path("runs") / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}", "compare", about)
+        plan, limits = _plan(options), _limits(options)
+        about = describe_run(plan, limits, shlex.join(["subquad", "compare", *arguments]))
+        folder = options.out or Path("runs") / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        run = Run.create(folder, "compare", about)
     with run.writing():
-        return _measure(run, plan, limits, given.budget, console)
+        try:
+            measure_run(run, plan, limits, options.budget, Output(), verbose=options.verbose)
+        except KeyboardInterrupt:
+            print(f"subquad: interrupted; what was measured is kept, go on with: {_resume_command(run)}", file=sys.stderr)
+            return INTERRUPTED
+    return 0
 
 
-def _measure(run: Run, plan: Plan, limits: Limits, budget: float, console: Console) -> int:
+def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Console, *, verbose: bool = False) -> None:
+    """Measures what a run lacks, writes its page and prints the answer. An interrupt is raised again after that."""
+    watch = _Watch(console, budget, verbose=verbose)
     left: list[Group] = []
-    interrupted = False
-    watch = _Watch(console, budget)
+    interrupt: KeyboardInterrupt | None = None
     try:
         with watch.bar:
             left = measure(plan, run, budget=budget, limits=limits, progress=Progress(watch.started, watch.finished))
-    except KeyboardInterrupt:
-        interrupted = True
+    except KeyboardInterrupt as raised:
+        interrupt = raised
     measured = load([run.folder])[0]
     if measured.comparison.views:
         page = run.folder / "report.html"
-        write_page([measured], page)
-        _answer(measured, console)
-        console.print(f"\nThe page: {page}   The rows: {run.rows_path}", soft_wrap=True)
-    return _farewell(run, left, interrupted, console)
+        write_comparison([measured], page)
+        _answer(measured, console, verbose=verbose)
+        console.print(f"The page: {page}", soft_wrap=True)
+    if interrupt is not None:
+        raise interrupt
+    if left:
+        names = ", ".join(_name(group) for group in left[:3]) + (", ..." if len(left) > 3 else "")
+        groups = f"{len(left)} groups of measurements" + (f" ({names})" if verbose else "")
+        console.print(f"The budget had no time for {groups}. Go on with: {_resume_command(run)}", soft_wrap=True)
 
 
-def _refuse_other_options(given: Compare) -> None:
-    for found in dataclasses.fields(Compare):
-        if found.name not in ("resume", "budget") and getattr(given, found.name) != getattr(Compare(), found.name):
-            name = found.name.replace("_", "-")
+def _resume_command(run: Run) -> str:
+    return f"subquad compare --resume {shlex.quote(str(run.folder))}"
+
+
+def _refuse_other_options(options: Compare) -> None:
+    for option in dataclasses.fields(Compare):
+        if option.name not in RESUMED_WITH and getattr(options, option.name) != getattr(Compare(), option.name):
+            name = option.name.replace("_", "-")
             raise SubquadError(f"--resume goes on with the options of the run: leave --{name} out, or start a new run")
 
 
-def _describe_run(given: Compare, command: Sequence[str]) -> dict[str, Any]:
-    """What run.json keeps."""
-    for device in given.device:
+def _limits(options: Compare) -> Limits:
+    return Limits(memory_bytes=parse_bytes("--memory-limit", options.memory_limit), run_seconds=options.run_limit)
+
+
+def _plan(options: Compare) -> Plan:
+    """The grid of cells that a command line asks for."""
+    for device in options.device:
         require_device(device)
-    options = _options(given)
-    return {
-        "options": options,
-        "mechanisms": {name: dataclasses.asdict(options_from(kept).traits) for name, kept in options["variants"].items()},
-        "seed": given.seed,
-        "versions": versions(),
-        "machine": describe(),
-        "command": shlex.join(command),
-        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
-    }
-
-
-def _options(given: Compare) -> dict[str, Any]:
-    """What run.json keeps, and what a run is continued from."""
-    variants, shortest = _variants(given)
-    threads = given.threads or (torch.get_num_threads(),)
-    counts = {"batch": given.batch, "heads": given.heads, "head_dim": given.head_dim, "threads": threads}
-    axes: dict[str, Sequence[object]] = {**counts, "dtype": given.dtype, "device": given.device}
-    forms = [form for form in FORMS if getattr(given, form)] or list(FORMS)
-    lengths: Sequence[str] = given.lengths
-    if given.grid:
-        lengths = (linformer.LENGTHS,) if lengths == Compare().lengths else lengths
-        forms = ["bidirectional"]
-    return {
-        "variants": {name: dataclasses.asdict(options) for name, options in variants.items()},  # type: ignore[call-overload]
-        "lengths": parse_lengths(lengths),
-        "forms": forms,
-        "whats": ["layer"] if given.grid else list(dict.fromkeys(given.what)),
-        "settings": [dict(zip(axes, values, strict=True)) for values in product(*axes.values())],
-        "shortest": shortest,
-        "seed": given.seed,
-        "memory_bytes": parse_bytes("--memory-limit", given.memory_limit),
-        "run_seconds": given.run_limit,
-    }
-
-
-def _variants(given: Compare) -> tuple[dict[str, AttentionOptions], dict[str, int]]:
-    """What is measured, by name, and from which length on where not from the first."""
-    both: dict[str, AttentionOptions] = {BASELINE: Softmax(), MATERIALISED: Softmax(materialised=True)}
-    if given.grid:
-        grid = {linformer.name_of(k): dataclasses.replace(given.tuning.linformer, k=k) for k in linformer.SLOTS}
-        return both | grid, {linformer.name_of(k): 4 * k if k == linformer.SLOTS[0] else 2 * k for k in linformer.SLOTS}
-    known = both | {name: getattr(given.tuning, name) for name in MECHANISMS if name != BASELINE}
-    usual = [name for name in known if name not in ASKED_FOR]
-    chosen = [choose("attention", name, known) for name in given.mechanisms] or usual
-    return {name: known[name] for name in dict.fromkeys([BASELINE, *chosen])}, {}
-
-
-@dataclass(frozen=True)
-class Kept(Checked):
-    """The options of a comparison in its run.json."""
-
-    variants: dict[str, dict[str, Any]]
-    lengths: tuple[Count, ...]
-    forms: tuple[Form, ...]
-    whats: tuple[What, ...]
-    settings: tuple[dict[str, Any], ...]
-    shortest: dict[str, Count]
-    seed: Seed
-    memory_bytes: Count
-    run_seconds: Positive
-
-
-def _plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
-    place = f"{place_of(options)}: options"
-    kept = read(Kept, options, place)
-    plan = Plan(
-        variants={name: options_from(values, f"{place}: variants: {name}") for name, values in kept.variants.items()},
-        lengths=kept.lengths,
-        forms=kept.forms,
-        whats=kept.whats,
-        settings=[read(Setting, setting, f"{place}: settings") for setting in kept.settings],
-        shortest=kept.shortest,
-        seed=kept.seed,
+    settings = _settings(options)
+    if options.grid:
+        words = (linformer_table.LENGTHS,) if options.lengths == Compare().lengths else options.lengths
+        plan = linformer_plan(parse_lengths(words), options.tuning.linformer, settings)
+        return dataclasses.replace(plan, seed=options.seed)
+    forms: list[Form] = [form for form in FORMS if getattr(options, form)] or list(FORMS)
+    return Plan(
+        variants=_variants(options),
+        lengths=parse_lengths(options.lengths),
+        forms=forms,
+        whats=list(dict.fromkeys(options.what)),
+        settings=settings,
+        seed=options.seed,
     )
-    for setting in plan.settings:
-        require_device(setting.device)
-        for name, variant in plan.variants.items():
-            numbers = variant.size(heads=setting.heads, head_dim=setting.head_dim).numbers
-            require_memory(name, 4 * numbers, "make its own sizes, --heads or --head-dim smaller")
-    if not plan.groups:
-        raise SubquadError("there is nothing to measure: a decoding step is causal, so leave --bidirectional out")
-    return plan, Limits(memory_bytes=kept.memory_bytes, run_seconds=kept.run_seconds)
+
+
+def _settings(options: Compare) -> list[Setting]:
+    """Every combination of the values of the axes."""
+    threads = options.threads or (torch.get_num_threads(),)
+    axes = (options.batch, options.heads, options.head_dim, threads, options.dtype, options.device)
+    return [Setting(*values) for values in product(*axes)]
+
+
+def _variants(options: Compare) -> dict[str, AttentionOptions]:
+    """What is measured, by name, the baseline first."""
+    known: dict[str, AttentionOptions] = {BASELINE: Softmax(), MATERIALISED: Softmax(materialised=True)}
+    known |= {name: getattr(options.tuning, name) for name in MECHANISMS if name != BASELINE}
+    usual = [name for name in known if name not in ASKED_FOR]
+    chosen = [choose("attention", name, known) for name in options.mechanisms] or usual
+    return {name: known[name] for name in dict.fromkeys([BASELINE, *chosen])}
 
 
 class _Watch:
-    """Shows what is running, how long is left, and each group's first result."""
+    """Shows what is running, how long is left, and in verbose mode each group's first result."""
 
-    def __init__(self, console: Console, budget: float) -> None:
+    def __init__(self, console: Console, budget: float, *, verbose: bool) -> None:
+        self.verbose = verbose
         columns = (SpinnerColumn(), PlainColumn(), _Left(budget))
         self.bar = Bar(*columns, console=console, refresh_per_second=2, transient=True)
         self.task = self.bar.add_task("starting", total=None)
@@ -245,7 +220,7 @@ class _Watch:
 
     def finished(self, group: Group, rows: Sequence[Row]) -> None:
         seconds = {row["mechanism"]: row for row in rows if row["metric"] == "seconds"}
-        if group in self.seen or not seconds:
+        if group in self.seen or not seconds or not self.verbose:
             return
         self.seen.add(group)
         words = ", ".join(_result(name, row, seconds.get(BASELINE)) for name, row in seconds.items())
@@ -276,27 +251,25 @@ def _result(name: str, row: Row, baseline: Row | None) -> str:
     return f"{name} {baseline['value'] / row['value']:.3g}x"
 
 
-def _answer(measured: Measured, console: Console) -> None:
-    grids = list(tables.linformer_grids(measured.comparison))
-    for table in grids or tables.crossovers(measured.comparison):
-        show(table, console)
+def _answer(measured: Measured, console: Console, *, verbose: bool) -> None:
+    """One table and one sentence; in verbose mode all tables and a sentence for each attention."""
+    comparison = measured.comparison
+    grids = list(tables.linformer_grids(comparison))
     if grids:
-        return
+        for table in grids if verbose else grids[:1]:
+            show(table, console)
+    elif verbose:
+        _verbose_answer(measured, console)
+    else:
+        show(tables.summary(comparison, telling_views(comparison)), console)
+        console.print(headline(measured))
+
+
+def _verbose_answer(measured: Measured, console: Console) -> None:
+    for table in tables.crossovers(measured.comparison):
+        show(table, console)
     for view, sentences in answers(measured):
-        console.print(f"{view[0].upper()}{view[1:]}", style="bold")
+        console.print(capitalized(view), style="bold")
         for sentence in sentences:
             console.print(f"  {sentence}")
-
-
-def _farewell(run: Run, left: Sequence[Group], interrupted: bool, console: Console) -> int:
-    go_on = f"subquad compare --resume {shlex.quote(str(run.folder))}"
-    if interrupted:
-        print(f"subquad: interrupted; what was measured is kept, go on with: {go_on}", file=sys.stderr)
-        return INTERRUPTED
-    if left:
-        names = ", ".join(_name(group) for group in left[:3]) + (", ..." if len(left) > 3 else "")
-        console.print(
-            f"The budget had no time for {len(left)} groups of cells ({names}). They are measured by: {go_on}",
-            soft_wrap=True,
-        )
-    return 0
+    console.print(f"\nThe rows: {measured.run.rows_path}", soft_wrap=True)

@@ -14,7 +14,7 @@ from subquad.cli.parsing import parse
 from subquad.cli.show import Output
 from subquad.errors import SubquadError
 from subquad.files import require_folder
-from subquad.report.compare import load, write_figures, write_page
+from subquad.report.compare import load, write_comparison, write_figures
 from subquad.report.conversion import write_conversion_figures, write_conversion_page
 from subquad.report.spectrum import write_spectrum_figures, write_spectrum_page
 from subquad.report.training import write_training_figures, write_training_page
@@ -68,7 +68,7 @@ def _command(run: Run) -> str:
 def _comparison(folders: Sequence[Path], page: Path) -> Callable[[Path], Iterator[Path]]:
     """Writes the page, and gives what writes the figures."""
     measured = load(folders)
-    write_page(measured, page)
+    write_comparison(measured, page)
     return partial(write_figures, measured)
 
 

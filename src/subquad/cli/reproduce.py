@@ -3,141 +3,34 @@
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
 from subquad.checking import Checked, Count, FilePath, Words, read
-from subquad.cli import INTERRUPTED
+from subquad.cli import INTERRUPTED, compare, spectrum
 from subquad.cli.parsing import parse
 from subquad.cli.reproductions import Kept, open_reproduction
 from subquad.cli.show import Output, show
 from subquad.cli.streams import say
 from subquad.cli.trainings import train_all
 from subquad.cli.values import choose
+from subquad.compare.runs import describe_run, read_plan
 from subquad.errors import SubquadError
-from subquad.experiments import (
-    conversion_claims,
-    conversion_study,
-    copying,
-    events,
-    linformer_claims,
-    linformer_study,
-    memory,
-    transactions,
-)
-from subquad.experiments.trials import Trial, Verdict
-from subquad.report.copying import write_replication_page
-from subquad.report.events import write_events_page
-from subquad.report.linformer import write_linformer_page
-from subquad.report.memory import write_memory_page
-from subquad.report.recipes import write_recipes_page
-from subquad.report.tables import verdicts
-from subquad.report.transactions import write_transactions_page
+from subquad.experiments.base import Experiment, Instruments, Scale, Timing, Trial
+from subquad.experiments.registry import EXPERIMENTS
+from subquad.report.page import write_page
+from subquad.report.verdicts import verdict_table
 from subquad.results import Row, Run
-
-
-class Scale(Protocol):
-    """What an experiment runs at one scale."""
-
-    @property
-    def minutes(self) -> str:
-        """How long it takes, in words."""
-        ...
-
-    def trials(self) -> Iterator[Trial]:
-        """The trainings."""
-        ...
-
-
-class Experiment(NamedTuple):
-    """A published claim, and how it is looked into."""
-
-    claim: str
-    scales: Mapping[str, Scale]
-    measure: Callable[[Path, str], None]  # what is measured beside the trainings
-    judge: Callable[[Path, str], list[Verdict]]
-    write_page: Callable[[Path, str, Path], None]
-
-
-def _time_copying(folder: Path, scale: str) -> None:
-    """One training step by length: how it grows, and from where on each attention is faster."""
-    _time(folder / "timing", copying.SCALES[scale].timing, copying.SCALES[scale].timing_budget)
-
-
-def _measure_linformer(folder: Path, scale: str) -> None:
-    """The singular values of softmax's attention, seed by seed, and Linformer's speed-ups."""
-    grid = linformer_study.SCALES[scale]
-    for seed in grid.seeds:
-        _look(folder / linformer_study.Variant(grid.looked_at).name(seed), folder / f"spectrum-{seed}")
-    _time(folder / "timing", grid.timing, grid.timing_budget)
-
-
-def _measure_nothing(folder: Path, scale: str) -> None:
-    """Conversions have measured all there is."""
-
-
-def _time(own: Path, arguments: Sequence[str], budget: int) -> None:
-    from subquad.cli import compare
-
-    if (own / "run.json").exists():
-        Run.open(own, "compare")
-        code = compare.main(["--resume", str(own), "--budget", str(budget)])
-    else:
-        code = compare.main([*arguments, "--budget", str(budget), "--out", str(own)])
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
-
-
-def _look(trained: Path, own: Path) -> None:
-    """What `subquad spectrum` does, without its page."""
-    from subquad.cli import spectrum
-
-    run = Run.open(own, "spectrum") if (own / "run.json").exists() else None
-    if run is not None and _is_whole(run.rows()):
-        return
-    given, console = spectrum.Spectrum(model=str(trained), sequences=SEQUENCES), Output()
-    looked = spectrum.look(given, console)
-    rows = spectrum.measured(looked, console, random=True)
-    command = ["spectrum", str(trained), "--sequences", str(SEQUENCES)]
-    if run is None:
-        Run.create(own, "spectrum", spectrum.about_run(given, looked, command), rows)
-    else:  # left by an older version, which was killed while it wrote
-        run.keep_first_rows(0)
-        run.append(rows)
-
-
-def _is_whole(rows: Sequence[Row]) -> bool:
-    """Whether the model with fresh weights, the second of the two, has as many rows as the trained one."""
-    models = [row["model"] for row in rows]
-    return models.count("random") == models.count("trained") > 0
-
-
-SEQUENCES = 4
-"""Whose attention matrices are looked at."""
-
-
-EXPERIMENTS: dict[str, Experiment] = {
-    "copy": Experiment(copying.CLAIM, copying.SCALES, _time_copying, copying.judge, write_replication_page),
-    "infinity": Experiment(memory.CLAIM, memory.SCALES, memory.measure, memory.judge, write_memory_page),
-    "transactions": Experiment(
-        transactions.CLAIM, transactions.SCALES, transactions.measure, transactions.judge, write_transactions_page
-    ),
-    "events": Experiment(events.CLAIM, events.SCALES, events.measure, events.judge, write_events_page),
-    "linformer": Experiment(
-        linformer_study.CLAIM, linformer_study.SCALES, _measure_linformer, linformer_claims.judge, write_linformer_page
-    ),
-    "conversion": Experiment(
-        conversion_study.CLAIM, conversion_study.SCALES, _measure_nothing, conversion_claims.judge, write_recipes_page
-    ),
-}
-
+from subquad.statistics import Verdict
 
 CORES = os.cpu_count() or 1
+SPECTRUM_SEQUENCES = 4
+"""Sequences whose attention matrices are measured for each trained model."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +43,14 @@ class Reproduce(Checked):
     jobs: Count = CORES
     """Trainings at the same time, each on one thread."""
     out: FilePath | None = None
-    """The folder: runs/reproduce-EXPERIMENT-SCALE unless told. One that is there already is gone on with."""
+    """The folder: runs/reproduce-EXPERIMENT-SCALE by default. A folder that exists is resumed."""
     data: FilePath | None = None
     """Real data, for an experiment that takes them: transactions (Sberbank's or Berka's folder, or a table), events (a
     folder of EasyTPP's files or of times and types, or of several such folders), linformer (texts; labels, where they have
     some, are what its classifiers learn), conversion (texts)."""
     original: FilePath | None = None
-    """For conversion: a run of `subquad train mlm`, or the folder of a masked language model of Hugging Face, that is
-    converted in the place of one that is trained here."""
+    """For conversion: a run of `subquad train mlm`, or the folder of a masked language model of Hugging Face, to be
+    converted instead of a model that is trained by the experiment."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -166,31 +59,34 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments:
         _list(console)
         return 0
-    given = parse(Reproduce, arguments, prog="subquad reproduce")
-    experiment = EXPERIMENTS[choose("experiment", given.experiment, EXPERIMENTS)]
-    scale = choose("scale", given.scale, experiment.scales)
-    folder = given.out or Path("runs") / f"reproduce-{given.experiment}-{scale}"
-    trials = list(_with_original(_with_data(experiment.scales[scale], given.experiment, given.data), given).trials())
-    options = Kept(given.experiment, scale, *(None if path is None else str(path) for path in (given.data, given.original)))
-    run = open_reproduction(folder, options, trials)
+    options = parse(Reproduce, arguments, prog="subquad reproduce")
+    experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
+    scale = choose("scale", options.scale, experiment.scales)
+    folder = options.out or Path("runs") / f"reproduce-{options.experiment}-{scale}"
+    trials = list(_scale_with_inputs(experiment, scale, options).trials())
+    paths = (None if path is None else str(path) for path in (options.data, options.original))
+    kept = Kept(options.experiment, scale, *paths)
+    run = open_reproduction(folder, kept, trials)
     with run.writing():
-        return _reproduce(run, options, trials, given.jobs, console)
+        return _reproduce(run, kept, trials, options.jobs, console)
 
 
 def _reproduce(run: Run, options: Kept, trials: Sequence[Trial], jobs: int, console: Console) -> int:
     experiment, scale = EXPERIMENTS[options.experiment], options.scale
+    command = f"subquad reproduce {options.words}"
+    instruments = Instruments(time=lambda folder, timing: measure_timing(folder, timing, command, console), look=look)
     try:
         train_all(trials, run.folder, jobs, console)
-        experiment.measure(run.folder, scale)
+        experiment.measure(run.folder, scale, instruments)
     except KeyboardInterrupt:
-        say(f"interrupted; go on with: subquad reproduce {options.words} --out {shlex.quote(str(run.folder))}")
+        say(f"interrupted; go on with: {command} --out {shlex.quote(str(run.folder))}")
         return INTERRUPTED
     judged = experiment.judge(run.folder, scale)
     run.keep_first_rows(0)
     run.append(map(_row, judged))
     page = run.folder / "report.html"
     report(run, page)
-    show(verdicts(judged), console)
+    show(verdict_table(judged), console)
     console.print(f"The page: {page}", soft_wrap=True)
     return 0
 
@@ -204,35 +100,69 @@ def report(run: Run, page: Path) -> None:
     """Writes the page of an experiment that was run to its end."""
     options = read(Kept, run.about["options"], f"{run.folder / 'run.json'}: options")
     experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
-    experiment.write_page(run.folder, choose("scale", options.scale, experiment.scales), page)
+    write_page(experiment.page(run.folder, choose("scale", options.scale, experiment.scales)), page)
 
 
-def _with_data(grid: Any, name: str, data: Path | None) -> Scale:
-    """The same on real data."""
-    if data is None:
-        return grid
-    if not hasattr(grid, "data"):
-        raise SubquadError(f"the experiment {name} makes its own data: leave out --data")
-    if not data.exists():
+def measure_timing(folder: Path, timing: Timing, command: str, console: Console) -> None:
+    """Measures a comparison into a folder, or goes on with the one that is there, and writes its page."""
+    if (folder / "run.json").exists():
+        run = Run.open(folder, "compare")
+    else:
+        run = Run.create(folder, "compare", describe_run(timing.plan, timing.limits, command))
+    plan, limits = read_plan(run.about["options"])
+    with run.writing():
+        compare.measure_run(run, plan, limits, timing.budget_seconds, console)
+
+
+def look(trained: Path, folder: Path) -> None:
+    """Measures the spectrum of a trained run into a folder, without its page, unless it is there."""
+    run = Run.open(folder, "spectrum") if (folder / "run.json").exists() else None
+    if run is not None and _is_complete(run.rows()):
+        return
+    options, console = spectrum.Spectrum(model=str(trained), sequences=SPECTRUM_SEQUENCES), Output()
+    looked = spectrum.look(options, console)
+    rows = spectrum.measured(looked, console, random=True)
+    command = ["spectrum", str(trained), "--sequences", str(SPECTRUM_SEQUENCES)]
+    if run is None:
+        Run.create(folder, "spectrum", spectrum.about_run(options, looked, command), rows)
+    else:  # left by an earlier version, which was killed while it wrote
+        run.keep_first_rows(0)
+        run.append(rows)
+
+
+def _is_complete(rows: Sequence[Row]) -> bool:
+    """Whether the model with fresh weights, the second of the two, has as many rows as the trained one."""
+    models = [row["model"] for row in rows]
+    return models.count("random") == models.count("trained") > 0
+
+
+def _scale_with_inputs(experiment: Experiment, scale: str, options: Reproduce) -> Scale:
+    """What an experiment runs at a scale, with the data and the model that the user has."""
+    _check_inputs(experiment, options)
+    paths = {"data": options.data, "original": options.original}
+    return dataclasses.replace(
+        experiment.scales[scale], **{name: str(path) for name, path in paths.items() if path is not None}
+    )
+
+
+def _check_inputs(experiment: Experiment, options: Reproduce) -> None:
+    """Refuses data and models that the experiment does not take, or that are not there."""
+    data, original = options.data, options.original
+    if data is not None and not experiment.takes_data:
+        raise SubquadError(f"the experiment {options.experiment} makes its own data: leave out --data")
+    if data is not None and not data.exists():
         raise SubquadError(f"there is nothing at {data}: --data takes a folder or a table")
-    return dataclasses.replace(grid, data=str(data))
-
-
-def _with_original(grid: Any, given: Reproduce) -> Scale:
-    """The same with a model that is there already."""
-    path = given.original
-    if path is None:
-        return grid
-    if not hasattr(grid, "original"):
-        raise SubquadError(f"the experiment {given.experiment} trains all its models itself: leave out --original")
-    is_run = (path / "run.json").exists()
-    if not is_run and not (path / "config.json").exists():
+    if original is None:
+        return
+    if not experiment.takes_original:
+        raise SubquadError(f"the experiment {options.experiment} trains all its models itself: leave out --original")
+    is_run = (original / "run.json").exists()
+    if not is_run and not (original / "config.json").exists():
         raise SubquadError(
-            f"there is no model at {path}: --original takes a run of subquad train mlm, or a folder of Hugging Face"
+            f"there is no model at {original}: --original takes a run of subquad train mlm, or a folder of Hugging Face"
         )
-    if is_run and given.data is not None:
+    if is_run and data is not None:
         raise SubquadError("a run is converted on its own text: leave out --data, or --original")
-    return dataclasses.replace(grid, original=str(path))
 
 
 def _list(console: Console) -> None:

@@ -2,17 +2,24 @@
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from subquad.attention import options_from
 from subquad.checking import Checked, read
+from subquad.cli import convert, train
+from subquad.cli.trainings import new_command
+from subquad.conversion import ConversionOptions
 from subquad.errors import SubquadError
-from subquad.experiments.trials import Trial, finished
-from subquad.machine import describe, versions
+from subquad.experiments.base import Conversion, Training, Trial, is_finished
+from subquad.machine import circumstances
 from subquad.results import Run
+from subquad.runs import read_options
+
+DATA_FIELDS = ("data", "text", "label")
+"""Options of tasks that say which data are read."""
 
 
 @dataclass(frozen=True)
@@ -43,36 +50,59 @@ def open_reproduction(folder: Path, options: Kept, trials: Sequence[Trial]) -> R
         return run
     _refuse_other_trainings(folder, options, trials)
     _check_data(folder, trials)
-    about = {
-        "options": dataclasses.asdict(options),
-        "versions": versions(),
-        "machine": describe(),
-        "command": f"subquad reproduce {options.words}",
-        "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
-    }
+    about = {"options": dataclasses.asdict(options), **circumstances(f"subquad reproduce {options.words}")}
     return Run.create(folder, "reproduce", about)
 
 
 def _refuse_other_trainings(folder: Path, options: Kept, trials: Sequence[Trial]) -> None:
-    """Refuses a folder with trainings that are not of these trials. Older versions left no other trace in a folder."""
+    """Refuses a folder with trainings that are not of these trials. Earlier versions left no other trace in a folder."""
     known = {trial.name: trial for trial in trials}
     for path in sorted(folder.glob("*/run.json")):
         about, trial = Run.open(path.parent).about, known.get(path.parent.name)
-        is_known = trial is not None and shlex.join(trial.arguments) in about.get("command", "")
-        if about.get("kind") in ("train", "convert") and not is_known:
+        if about.get("kind") in ("train", "convert") and (trial is None or not _is_of(about, trial, folder)):
             raise SubquadError(f"{path.parent} is not of `subquad reproduce {options.words}`: choose another --out")
 
 
-def _check_data(folder: Path, trials: Sequence[Trial]) -> None:
-    """Reads the data of all trainings that are not finished, once for each source: nothing runs if some cannot be read."""
-    from subquad.cli import convert, train
+def _is_of(about: Mapping[str, Any], trial: Trial, folder: Path) -> bool:
+    """Whether a run was made with the options of a trial."""
+    options, work = about["options"], trial.work
+    if about["seed"] != trial.seed or (about["kind"] == "train") != isinstance(work, Training):
+        return False
+    if isinstance(work, Training):
+        task: Any = work.task
+        if trial.start:
+            task = dataclasses.replace(task, start=str(folder / trial.start))
+        return tuple(read_options(options)) == (task, work.attention, work.model, work.options)
+    conversion = read(ConversionOptions, options["conversion"], "options: conversion")
+    attention = options_from(options["mechanism"])
+    return conversion == work.options and _without_length(attention) == _without_length(work.attention)
 
-    checks = {"train": train.plan_run, "convert": convert.plan_run}
+
+def _without_length(attention: Any) -> dict[str, Any]:
+    """The options of an attention but for the longest length, which is set to that of the converted model."""
+    return {name: value for name, value in dataclasses.asdict(attention).items() if name != "max_length"}
+
+
+DESCRIBERS: dict[type[Any], Callable[[Sequence[str]], object]] = {
+    Training: train.plan_run,
+    Conversion: convert.plan_run,
+}
+"""Functions that read the data of a command line, and refuse what cannot be trained or converted."""
+
+
+def _check_data(folder: Path, trials: Sequence[Trial]) -> None:
+    """Reads the data of all trials that are not finished, once for each source: nothing runs if some cannot be read."""
     known: set[tuple[str, ...]] = set()
     for trial in trials:
-        values = [value for name, value in pairwise(trial.arguments) if name in ("--data", "--text", "--label")]
-        source = (trial.command, trial.arguments[0], *values)
-        has_data = values or trial.command == "convert"  # whose first argument is a model
-        if has_data and not trial.start and source not in known and not finished(folder / trial.name):
+        source = _source(trial)
+        if source and not trial.start and source not in known and not is_finished(folder / trial.name):
             known.add(source)
-            checks[trial.command](trial.arguments)
+            DESCRIBERS[type(trial.work)](new_command(trial, folder)[1:])
+
+
+def _source(trial: Trial) -> tuple[str, ...]:
+    """What a trial reads: the task and its data, or the model that is converted and its texts. Nothing for simulations."""
+    if isinstance(trial.work, Conversion):
+        return "convert", trial.work.model, trial.work.text
+    values = [str(value) for name in DATA_FIELDS if (value := getattr(trial.work.task, name, ""))]
+    return (trial.work.task.kind, *values) if values else ()

@@ -1,46 +1,44 @@
-"""The trainings and conversions of an experiment, each in a process."""
+"""The trainings and conversions of an experiment: each a process of `subquad train` or `subquad convert`."""
 
+import dataclasses
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
+from subquad.cli.options import Flags, clashing
 from subquad.cli.show import PlainColumn
+from subquad.cli.training_options import Shared
 from subquad.errors import SubquadError
-from subquad.experiments.trials import Trial, finished
+from subquad.experiments.base import Conversion, Training, Trial, is_finished
+
+POLL_SECONDS = 0.2
+"""Pause between two looks at running processes."""
 
 
 def train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console) -> None:
-    """Runs every trial that is not finished, some at a time, each in a process on one thread that ends with this one."""
-    waiting = [trial for trial in trials if not finished(folder / trial.name)]
+    """Runs every trial that is not finished, `jobs` at a time, each on one thread in a process that ends with this one."""
+    waiting = [trial for trial in trials if not is_finished(folder / trial.name)]
     running: dict[str, subprocess.Popen[str]] = {}
-    columns = (
-        PlainColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (PlainColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, refresh_per_second=2) as bar:
         task = bar.add_task("trainings", total=len(trials), completed=len(trials) - len(waiting))
         try:
             while waiting or running:
-                while len(running) < jobs and (trial := ready(waiting, running, folder)):
+                while len(running) < jobs and (trial := next_ready(waiting, running, folder)):
                     waiting.remove(trial)
-                    running[trial.name] = _start(trial, folder)
+                    running[trial.name] = start_process(trial, folder)
                 assert running, f"{waiting[0].name} waits for {waiting[0].start}, which is not among the trainings"
                 bar.update(task, description=", ".join(running))
-                time.sleep(0.2)
+                time.sleep(POLL_SECONDS)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
-                    process = running.pop(name)
-                    said = process.communicate()[1].strip().splitlines()
-                    if process.returncode:
-                        raise SubquadError(f"the training {folder / name} stopped: {said[-1] if said else 'without a word'}")
+                    _check_end(running.pop(name), folder / name)
                     bar.advance(task)
         finally:
             for process in running.values():
@@ -48,18 +46,19 @@ def train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console
                 process.communicate()
 
 
-def ready(waiting: Sequence[Trial], running: Collection[str], folder: Path) -> Trial | None:
-    """The first that has what it starts from."""
+def next_ready(waiting: Sequence[Trial], running: Collection[str], folder: Path) -> Trial | None:
+    """The first waiting trial whose model to start from is finished."""
 
     def has_start(trial: Trial) -> bool:
-        return not trial.start or (trial.start not in running and finished(folder / trial.start))
+        return not trial.start or (trial.start not in running and is_finished(folder / trial.start))
 
     return next(filter(has_start, waiting), None)
 
 
-def _start(trial: Trial, folder: Path) -> subprocess.Popen[str]:
+def start_process(trial: Trial, folder: Path) -> subprocess.Popen[str]:
+    """Starts or resumes a trial in a process that ends with this one."""
     return subprocess.Popen(
-        [sys.executable, "-m", "subquad.cli.child", str(os.getpid()), trial.command, *arguments(trial, folder)],
+        [sys.executable, "-m", "subquad.cli.child", str(os.getpid()), *command_words(trial, folder)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -68,13 +67,66 @@ def _start(trial: Trial, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def arguments(trial: Trial, folder: Path) -> list[str]:
-    """What a trial's command is given, or how it goes on with what is there."""
-    own = folder / trial.name
-    if (own / "run.json").exists():
-        return ["--resume", str(own)]
-    if trial.command == "convert":
-        model = (str(folder / trial.start),) if trial.start else ()
-        return [*model, *trial.arguments, "--no-page", "--out", str(own)]
-    start = ("--start", str(folder / trial.start)) if trial.start else ()
-    return [*trial.arguments, *start, "--no-page", "--out", str(own)]
+def _check_end(process: subprocess.Popen[str], folder: Path) -> None:
+    """Refuses to go on after a process that did not end well."""
+    said = process.communicate()[1].strip().splitlines()
+    if process.returncode:
+        raise SubquadError(f"the training {folder} stopped: {said[-1] if said else 'without a word'}")
+
+
+def command_words(trial: Trial, folder: Path) -> list[str]:
+    """The command that starts a trial, or resumes what is in its folder."""
+    out = folder / trial.name
+    command = "train" if isinstance(trial.work, Training) else "convert"
+    if (out / "run.json").exists():
+        return [command, "--resume", str(out)]
+    return [*new_command(trial, folder), "--no-page", "--out", str(out)]
+
+
+def new_command(trial: Trial, folder: Path) -> list[str]:
+    """The command of a trial as a user would type it. This is the one place where options become words."""
+    start = str(folder / trial.start) if trial.start else ""
+    if isinstance(trial.work, Training):
+        return ["train", *_training_words(trial.work, start), "--seed", str(trial.seed)]
+    return ["convert", *_conversion_words(trial.work, start), "--seed", str(trial.seed)]
+
+
+def _training_words(work: Training, start: str) -> Iterator[str]:
+    """Options of the attention, the model and the training are all written out: their defaults depend on the task."""
+    yield from (work.task.kind, "--attention", work.attention.kind)
+    parts = {"task": work.task, "attention": work.attention, "model": work.model, "training": work.options}
+    flags = clashing({"shared": Shared(), **parts})
+    for name, options in parts.items():
+        yield from option_words(options, flags, skip_defaults=name == "task")
+    if start:
+        yield from ("--start", start)
+
+
+def _conversion_words(work: Conversion, start: str) -> Iterator[str]:
+    yield from (work.model or start, "--attention", work.attention.kind)
+    if work.text:
+        yield from ("--text", work.text)
+    for changed in (work.attention, work.options):
+        yield from option_words(changed, {}, skip_defaults=True)
+
+
+def option_words(options: Any, flags: Flags, *, skip_defaults: bool = False) -> Iterator[str]:
+    """The options of a frozen dataclass as they are typed. A feature map is named by its kind.
+
+    `flags` has the names in the command of options that cannot keep their own.
+    """
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if not field.init or value is None or (skip_defaults and value == _default(field)):
+            continue
+        name = flags.get((type(options), field.name), field.name.replace("_", "-"))
+        if isinstance(value, bool):
+            yield f"--{name}" if value else f"--no-{name}"
+        elif isinstance(value, tuple):
+            yield from (f"--{name}", *map(str, value))
+        else:
+            yield from (f"--{name}", str(getattr(value, "kind", value)))
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

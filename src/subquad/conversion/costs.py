@@ -13,8 +13,8 @@ from transformers.utils import logging
 from subquad.hub.files import load
 from subquad.hub.positions import extend_positions
 from subquad.measure import workers
-from subquad.measure.timing import median
 from subquad.results import Row
+from subquad.statistics import median_interval
 
 TINY = 8  # tokens, to warm up
 TURNS = 3
@@ -55,8 +55,7 @@ def _rows(outcome: workers.Outcome, about: Mapping[str, Any]) -> Iterator[Row]:
             **about,
         }
         return
-    taken = median(outcome.seconds)
-    yield {"metric": "seconds", "value": taken.middle, "low": taken.low, "high": taken.high, "unit": "s", **about}
+    yield {"metric": "seconds", **median_interval(outcome.seconds)._asdict(), "unit": "s", **about}
     if outcome.peak_bytes is not None:
         held = float(outcome.peak_bytes)
         yield {"metric": "bytes", "value": held, "low": held, "high": held, "unit": "B", **about}

@@ -29,7 +29,7 @@ from subquad.conversion.vectors import (
     rank_correlation,
 )
 from subquad.results import Row
-from subquad.tasks.events.metrics import mean_interval
+from subquad.statistics import grouped_mean
 from subquad.tasks.mlm.masking import MaskedBatch
 
 TOKENS = 8192  # tokens that a model reads at a time
@@ -235,12 +235,12 @@ class Answers(NamedTuple):
 
     def perplexity(self, metric: str) -> Judged:
         """exp of the mean of -log p. Texts are drawn again for its interval."""
-        value, low, high = map(_perplexity, mean_interval(self.nats, self._counts))
+        value, low, high = map(_perplexity, grouped_mean(self.nats, self._counts))
         return Judged(metric, value, low, high)
 
     def recall(self, metric: str) -> Judged:
         """The share of tokens that are found."""
-        return Judged(metric, *mean_interval(self.hits, self._counts))
+        return Judged(metric, *grouped_mean(self.hits, self._counts))
 
 
 def _perplexity(nats: float) -> float:

@@ -10,6 +10,7 @@ from numpy import ndarray
 from scipy import stats
 
 from subquad.results import Row
+from subquad.statistics import percentile_interval, resample
 
 NEIGHBOURS = 10
 PAIRS = 500  # largest number of pairs of texts whose similarities are compared
@@ -40,11 +41,12 @@ class Figure(NamedTuple):
     of: Callable[[Int[ndarray, "some"]], float]
 
     def judged(self, *, interval: bool = True) -> Judged:
-        """Of all; with the middle 95% over draws of as many, with replacement, where an interval is wanted."""
-        drawing = np.random.default_rng(0)
-        drawn = [self.of(drawing.integers(self.size, size=self.size)) for _ in range(DRAWS if interval else 0)]
-        low, high = np.quantile(drawn, [0.025, 0.975]).tolist() if drawn else (None, None)
-        return Judged(self.metric, self.of(np.arange(self.size)), low, high)
+        """The figure of all things, with a bootstrap interval where one is wanted."""
+        value = self.of(np.arange(self.size))
+        if not interval:
+            return Judged(self.metric, value)
+        draws = resample(self.size, lambda drawn: np.array([self.of(some) for some in drawn]), resamples=DRAWS)
+        return Judged(self.metric, *percentile_interval(value, draws))
 
 
 def compare_vectors(wanted: Float[ndarray, "texts w"], found: Float[ndarray, "texts w"], seed: int) -> list[Figure]:

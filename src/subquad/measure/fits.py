@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from subquad.measure.timing import Interval, pays_from
+from subquad.statistics import ENDS, Interval, percentile_interval
 
 Array = NDArray[np.float64]
 
@@ -93,6 +93,20 @@ def draw_costs(
     return Costs(lengths, np.exp(logs), np.exp(logs + rng.standard_normal((draws, len(lengths))) * spread * unsure))
 
 
+def pays_from(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
+    """The length from which on the ratio stays above 1, by interpolation between measured lengths on logarithmic scales.
+
+    The first length itself if it is above 1 everywhere, None if it is not at the last.
+    """
+    if ratios[-1] < 1:
+        return None
+    last_below = max((index for index, value in enumerate(ratios) if value < 1), default=None)
+    if last_below is None:
+        return float(lengths[0])
+    x, y = np.log(lengths[last_below : last_below + 2]), np.log(ratios[last_below : last_below + 2])
+    return float(np.exp(x[0] - y[0] * (x[1] - x[0]) / (y[1] - y[0])))
+
+
 def crossover(ratios: Costs) -> Crossover:
     """Where the ratio baseline / measured comes above 1 to stay, by interpolation between lengths, never beyond them."""
     lengths = [int(length) for length in ratios.lengths]
@@ -118,9 +132,8 @@ def growth(costs: Costs) -> Growth | None:
     upper = slice(-max(FEWEST_POINTS, (len(costs.lengths) + 1) // 2), None)
     logs = np.log(costs.lengths[upper])
     slopes = np.polyfit(logs, np.log(np.vstack([costs.middle, costs.draws])[:, upper]).T, 1)[0]
-    low, high = np.quantile(slopes[1:], [0.025, 0.975])
     constant, linear, quadratic = polynomial(costs.lengths, costs.middle)
-    return Growth(constant, linear, quadratic, Interval(float(slopes[0]), float(low), float(high)))
+    return Growth(constant, linear, quadratic, percentile_interval(float(slopes[0]), slopes[1:]))
 
 
 def polynomial(lengths: Array, costs: Array, degree: int = 2) -> tuple[float, ...]:
@@ -145,7 +158,7 @@ def extrapolated_crossover(baseline: Costs, measured: Costs) -> Interval | None:
     ]
     if middle is None:
         return None
-    low, high = np.quantile([np.inf if draw is None else draw for draw in draws], [0.025, 0.975], method="nearest")
+    low, high = np.quantile([np.inf if draw is None else draw for draw in draws], ENDS, method="nearest")
     return Interval(middle, float(low), float(high))
 
 

@@ -1,19 +1,7 @@
 """How long things take, relative to each other, on a machine that is never quiet."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A median and the range that 95 of 100 bootstrap samples of the measurements give for it."""
-
-    middle: float
-    low: float
-    high: float
+from collections.abc import Callable, Mapping
 
 
 def interleave(
@@ -35,30 +23,3 @@ def interleave(
             candidate()
             taken[name].append(time.perf_counter() - before)
     return taken
-
-
-def median(measured: Sequence[float], *, seed: int = 0) -> Interval:
-    """The median of some measurements."""
-    values = np.asarray(measured)
-    picks = np.random.default_rng(seed).integers(0, len(values), (1000, len(values)))
-    low, high = np.quantile(np.median(values[picks], axis=1), [0.025, 0.975])
-    return Interval(float(np.median(values)), float(low), float(high))
-
-
-def ratio(baseline: Sequence[float], measured: Sequence[float]) -> Interval:
-    """How many times as fast as the baseline: the median over rounds of the ratio within a round."""
-    return median(np.asarray(baseline) / np.asarray(measured))
-
-
-def pays_from(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
-    """The length from which on the ratio stays above 1, by interpolation between measured lengths on logarithmic scales.
-
-    The first length itself if it is above 1 everywhere, None if it is not at the last.
-    """
-    if ratios[-1] < 1:
-        return None
-    last_below = max((index for index, value in enumerate(ratios) if value < 1), default=None)
-    if last_below is None:
-        return float(lengths[0])
-    x, y = np.log(lengths[last_below : last_below + 2]), np.log(ratios[last_below : last_below + 2])
-    return float(np.exp(x[0] - y[0] * (x[1] - x[0]) / (y[1] - y[0])))

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
-import numpy as np
 
-from subquad.experiments.compare.views import AXES, BASELINE, Comparison, View, name_view
+from subquad.compare.views import AXES, BASELINE, Comparison, View, name_view
 from subquad.files import file_names, write_whole
 from subquad.results import Row
+from subquad.statistics import percentile_interval
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart and which shows on white and on black.
 PALETTE = ["#888888", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b2a100"]
@@ -37,17 +37,17 @@ def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) 
         costs, ratios = comparison.costs(view, mechanism), comparison.ratios(view, mechanism)
         assert costs is not None  # it is among the measured ones
         for at, length in enumerate(costs.lengths):
-            low, high = np.quantile(costs.draws[:, at], [0.025, 0.975])
-            middle, tokens = costs.middle[at], batch * (1 if view.what == "step" else length)
-            yield about | _point("time", length, middle, low, high)
-            yield about | _point("throughput", length, tokens / middle, tokens / high, tokens / low)
+            seconds = percentile_interval(float(costs.middle[at]), costs.draws[:, at])
+            tokens = batch * (1 if view.what == "step" else length)
+            yield about | _point("time", length, *seconds)
+            yield about | _point("throughput", length, tokens / seconds.value, tokens / seconds.high, tokens / seconds.low)
             peak = comparison.peak(view, mechanism, int(length))
             if peak:  # a logarithmic axis has no place for none at all
                 yield about | _point("memory", length, peak / 1e6, peak / 1e6, peak / 1e6)
         if ratios is not None and mechanism != BASELINE:
             for at, length in enumerate(ratios.lengths):
-                low, high = np.quantile(ratios.draws[:, at], [0.025, 0.975])
-                yield about | _point("speedup", length, ratios.middle[at], low, high)
+                speedup = percentile_interval(float(ratios.middle[at]), ratios.draws[:, at])
+                yield about | _point("speedup", length, *speedup)
             yield from _crossover(comparison, view, mechanism, about)
 
 

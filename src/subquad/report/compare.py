@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from subquad.experiments.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
-from subquad.experiments.compare.words import amount, sentence
-from subquad.experiments.replication import LENGTHS, PUBLISHED, extrapolations
-from subquad.files import write_whole
+from subquad.compare.replication import LENGTHS, PUBLISHED, extrapolations
+from subquad.compare.sentences import comparison_answer, sentence
+from subquad.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.report import charts, tables
-from subquad.report.page import bullets, chooser, code, figure, folded, heading, page, paragraph, section, table
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, bullets, paragraph, table, write_page
 from subquad.results import Row, Run
+from subquad.words import amount, capitalized
 
 METHOD = (
     "Each cell ran in a process of its own; the processes of a comparison took turns, so that drift of the machine hit all "
@@ -19,6 +19,12 @@ METHOD = (
     "the first run beside the inputs, and for a decoding step the state that is kept. Softmax is PyTorch's own fused "
     "attention, called directly; materialised softmax makes the whole matrix."
 )
+METHOD_FOLD = Fold("How it was measured", [paragraph(METHOD)])
+LEGEND_NOTE = (
+    "A click on the legend hides or shows an attention; a diamond or a dotted line marks the length from which it pays."
+)
+PICTURES = ("speedup", "time", "memory", "throughput")
+"""Charts of the page, in order."""
 MAIN_WORK = ("training", "forward", "layer", "step", "update")
 
 
@@ -55,12 +61,33 @@ def telling_views(comparison: Comparison) -> list[View]:
     return [view for view in comparison.views if view in chosen.values()]
 
 
-def write_page(runs: Sequence[Measured], path: Path) -> None:
-    """Writes the page."""
+def write_comparison(runs: Sequence[Measured], path: Path) -> None:
+    """Writes the page of one or several comparisons."""
+    write_page(comparison_page(runs), path)
+
+
+def comparison_page(runs: Sequence[Measured]) -> Page:
+    """How many times as fast each attention is, first; then time, memory and throughput."""
     rows = all_points(runs)
-    drawn = {metric: charts.chart(metric, rows) for metric in charts.METRICS if _drawable(metric, rows)}
-    title = "From which length does each attention pay?"
-    write_whole(path, page(title, [*_parts(title, runs, rows, list(drawn))], drawn))
+    captions = {metric: capitalized(charts.METRICS[metric]) for metric in PICTURES if _is_drawable(metric, rows)}
+    pictures = [Picture(metric, caption, charts.chart(metric, rows)) for metric, caption in captions.items()]
+    named = len(runs) > 1
+    return Page(
+        "From which length does each attention pay?",
+        " ".join(f"{measured.name}: {headline(measured)}" if named else headline(measured) for measured in runs),
+        about="; ".join(_machine(measured, named=named) for measured in runs),
+        picture=pictures[0] if pictures else None,
+        views=list(dict.fromkeys(row["view"] for row in rows)),
+        chapters=[Chapter("Charts", pictures[1:], LEGEND_NOTE)] if pictures[1:] else [],
+        folds=[*(fold for measured in runs for fold in _folds(measured, named=named)), _tale(), METHOD_FOLD],
+        commands=[Command(_versions(measured), measured.run.about.get("command", "subquad compare")) for measured in runs],
+    )
+
+
+def headline(measured: Measured) -> str:
+    """The answer in one sentence, from the most telling kind of work."""
+    views = telling_views(measured.comparison)
+    return comparison_answer(measured.comparison, views[0]) if views else "Nothing was measured yet."
 
 
 def write_figures(runs: Sequence[Measured], folder: Path) -> Iterator[Path]:
@@ -70,7 +97,7 @@ def write_figures(runs: Sequence[Measured], folder: Path) -> Iterator[Path]:
     for view in dict.fromkeys(row["view"] for row in rows):
         shown = [row for row in rows if row["view"] == view]
         for metric in charts.METRICS:
-            if _drawable(metric, shown):
+            if _is_drawable(metric, shown):
                 drawn[f"{metric} {view}"] = charts.chart(metric, shown, interactive=False).properties(title=view)
     return charts.save(drawn, folder)
 
@@ -86,55 +113,33 @@ def all_points(runs: Sequence[Measured]) -> list[Row]:
     ]
 
 
-def _drawable(metric: str, rows: Sequence[Row]) -> bool:
+def _is_drawable(metric: str, rows: Sequence[Row]) -> bool:
     return any(row["metric"] == metric for row in rows)
 
 
-def _parts(title: str, runs: Sequence[Measured], rows: Sequence[Row], drawn: Sequence[str]) -> Iterator[str]:
-    yield heading(title, "; ".join(_machine(measured, named=len(runs) > 1) for measured in runs))
-    for measured in runs:
-        for view, sentences in answers(measured):
-            yield section(f"{view[0].upper()}{view[1:]}" + (f" ({measured.name})" if len(runs) > 1 else ""))
-            yield bullets(sentences)
-    if drawn:
-        yield section("Charts")
-        yield chooser(list(dict.fromkeys(row["view"] for row in rows)))
-        yield paragraph(
-            "A click on the legend hides or shows an attention; a diamond or a dotted line marks where it starts to pay."
-        )
-        for metric in drawn:
-            yield figure(metric, charts.METRICS[metric][0].upper() + charts.METRICS[metric][1:])
-    for measured in runs:
-        yield from _tables(measured, named=len(runs) > 1)
-    yield from _tale()
-    yield section("How it was measured")
-    yield paragraph(METHOD)
-    for measured in runs:
-        yield paragraph(_versions(measured))
-        yield code(measured.run.about.get("command", "subquad compare"))
-
-
-def _tables(measured: Measured, *, named: bool) -> Iterator[str]:
+def _folds(measured: Measured, *, named: bool) -> Iterator[Fold]:
     comparison, traits = measured.comparison, measured.run.about.get("mechanisms", {})
-    yield section("Tables" + (f": {measured.name}" if named else ""))
-    for grid in tables.linformer_grids(comparison):
-        yield table(grid)
-    for crossing in tables.crossovers(comparison):
-        yield table(crossing)
-    yield table(tables.longest(comparison))
-    yield table(tables.growths(comparison, traits))
+    where = f" ({measured.name})" if named else ""
+    for view, sentences in answers(measured):
+        yield Fold(f"In words: {view}{where}", [bullets(sentences)])
+    grids = list(tables.linformer_grids(comparison))
+    if grids:
+        yield Fold(f"Linformer's table{where}", list(map(table, grids)))
+    yield Fold(f"Where each attention pays{where}", list(map(table, tables.crossovers(comparison))))
+    yield Fold(f"At the longest length measured{where}", [table(tables.longest(comparison))])
+    yield Fold(f"Growth with the length{where}", [table(tables.growths(comparison, traits))])
     if (sizes := tables.sizes(comparison.rows)) is not None:
-        yield table(sizes)
-    others = [found for view in comparison.views if (found := tables.mutual(comparison, view)) is not None]
-    if others:
-        yield folded("Against each other", [table(found) for found in others])
-    yield folded("Everything that was measured", [table(tables.view_table(comparison, view)) for view in comparison.views])
+        yield Fold(f"Size of a layer{where}", [table(sizes)])
+    mutual = [found for view in comparison.views if (found := tables.mutual(comparison, view)) is not None]
+    if mutual:
+        yield Fold(f"Against each other{where}", list(map(table, mutual)))
+    everything = [table(tables.view_table(comparison, view)) for view in comparison.views]
+    yield Fold(f"Everything that was measured{where}", everything)
 
 
-def _tale() -> Iterator[str]:
-    """Why an extrapolation is called one."""
-    yield section("Why extrapolations are kept apart")
-    yield paragraph(
+def _tale() -> Fold:
+    """A published extrapolation, with the errors of its regression."""
+    words = (
         f"A replication timed lengths of {LENGTHS[0]} to {LENGTHS[-1]} and extrapolated that linear attention pays from "
         f"{PUBLISHED} on (Do and Bergner 2022, table 1). The same four points, with the errors of the regression:"
     )
@@ -145,7 +150,7 @@ def _tale() -> Iterator[str]:
             f"{found.model}: {found.middle:.0f}, 95% interval {found.low:.0f} to {high}; "
             f"in {found.never:.1%} of the draws the two never meet."
         )
-    yield bullets(lines)
+    return Fold("Why extrapolations are kept apart", [paragraph(words), bullets(lines)])
 
 
 def _machine(measured: Measured, *, named: bool) -> str:
@@ -158,4 +163,4 @@ def _machine(measured: Measured, *, named: bool) -> str:
 def _versions(measured: Measured) -> str:
     about = measured.run.about
     found = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
-    return f"{measured.name}, {about.get('started', 'time unknown')}: {found}. To run it again:"
+    return f"{measured.name}, {about.get('started', 'time unknown')}: {found}."

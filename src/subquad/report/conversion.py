@@ -4,9 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subquad.experiments.compare.words import amount, duration
-from subquad.experiments.compare.words import figure as digits
-from subquad.files import write_whole
 from subquad.report.charts import save
 from subquad.report.conversion_charts import (
     BY_LENGTH,
@@ -19,9 +16,11 @@ from subquad.report.conversion_charts import (
     length_series,
     qualities,
 )
-from subquad.report.page import bullets, code, figure, heading, page, paragraph, section, table
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, bullets, paragraph, table, write_page
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
+from subquad.statistics import Interval
+from subquad.words import amount, between, capitalized, digits, duration, short
 
 TITLE = "A trained model with another attention"
 CAPTIONS = {
@@ -59,10 +58,61 @@ COST_WORDS = (
 
 def write_conversion_page(runs: Sequence[Run], path: Path) -> None:
     """Writes the page of one or several conversions."""
-    each = [(number, conversion_charts(run.rows())) for number, run in enumerate(runs)]
-    charts = {f"{name}-{number}": drawn for number, own in each for name, drawn in own.items()}
-    parts = [part for number, run in enumerate(runs) for part in _parts(run, number, list(charts))]
-    write_whole(path, page(TITLE, [heading(TITLE), paragraph(WORDS), *parts], charts))
+    write_page(conversion_page(runs), path)
+
+
+def conversion_page(runs: Sequence[Run]) -> Page:
+    """Quality by step of the first conversion first, then its other charts, then other conversions."""
+    pictures = [picture for number, run in enumerate(runs) for picture in _pictures(run, number)]
+    return Page(
+        TITLE,
+        " ".join(conversion_answer(run) for run in runs),
+        picture=pictures[0] if pictures else None,
+        chapters=[Chapter("Charts", pictures[1:])] if pictures[1:] else [],
+        folds=[
+            *(fold for run in runs for fold in _folds(run)),
+            Fold("What the stages and controls are", [paragraph(WORDS)]),
+        ],
+        commands=[_command(run) for run in runs],
+    )
+
+
+def conversion_answer(run: Run) -> str:
+    """What is left of the model's quality and how much faster it is, in one sentence."""
+    rows = run.rows()
+    metric = next(iter(qualities(rows)), "")
+    after = find(rows, metric, "conversion", kept_stage(rows, "conversion") or "")
+    before = find(rows, metric, "conversion", "original")
+    if after is None:
+        return f"Nothing was measured yet of {_name(run.about)}."
+    beside = "" if before is None else f" and had {_number(before)} before"
+    speed = next(_speed(rows), "")
+    has = f"{_model_name(run.about)} has a {metric} of {_spread(after)}{beside}"
+    return f"With {attention_name(run.about)} attention, {has}{speed and f'; {speed}'}."
+
+
+def _pictures(run: Run, number: int) -> list[Picture]:
+    drawn = conversion_charts(run.rows(), attention=attention_name(run.about))
+    model = _name(run.about)
+    return [Picture(f"{name}-{number}", f"{model}. {CAPTIONS[name]}", drawn[name]) for name in CAPTIONS if name in drawn]
+
+
+def _folds(run: Run) -> Iterator[Fold]:
+    rows, model = run.rows(), _name(run.about)
+    if said := answers(rows):
+        yield Fold(f"In words: {model}", [bullets(said)])
+    if qualities(rows):
+        yield Fold(f"Quality after each stage: {model}", [table(stage_table(rows))])
+    if found := length_tables(rows):
+        yield Fold(f"Quality by length: {model}", [paragraph(FAR_WORDS), *map(table, found)])
+    if by_length(rows):
+        yield Fold(f"Time and memory: {model}", [paragraph(COST_WORDS), table(cost_table(rows))])
+
+
+def _command(run: Run) -> Command:
+    return Command(
+        f"{run.folder.name}, {run.about.get('started', 'time unknown')}", run.about.get("command", "subquad convert")
+    )
 
 
 def write_conversion_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
@@ -70,41 +120,25 @@ def write_conversion_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path
     drawn = {
         name if len(runs) == 1 else f"{name}-{number}": chart
         for number, run in enumerate(runs, start=1)
-        for name, chart in conversion_charts(run.rows(), interactive=False).items()
+        for name, chart in conversion_charts(run.rows(), interactive=False, attention=attention_name(run.about)).items()
     }
     return save(drawn, folder)
 
 
-def _parts(run: Run, number: int, charts: Sequence[str]) -> Iterator[str]:
-    rows = run.rows()
-    yield section(_name(run.about))
-    if said := answers(rows):
-        yield bullets(said)
-    if qualities(rows):
-        yield table(stage_table(rows))
-    for name, caption in CAPTIONS.items():
-        if name == "length" and (found := length_tables(rows)):
-            yield section("Quality by length")
-            yield paragraph(FAR_WORDS)
-            yield from map(table, found)
-        if name == "seconds" and by_length(rows):
-            yield section("Time and memory")
-            yield paragraph(COST_WORDS)
-            yield table(cost_table(rows))
-        if f"{name}-{number}" in charts:
-            yield figure(f"{name}-{number}", caption)
-    yield section("To run it again")
-    yield paragraph(f"{run.folder.name}, {run.about.get('started', 'time unknown')}")
-    yield code(run.about.get("command", "subquad convert"))
-
-
 def _name(about: Mapping[str, Any]) -> str:
-    options = about.get("options", {})
-    mechanism = options.get("mechanism") or {}
+    return f"{_model_name(about)}: {attention_name(about)}"
+
+
+def _model_name(about: Mapping[str, Any]) -> str:
+    return Path(str(about.get("options", {}).get("model", "a model"))).name
+
+
+def attention_name(about: Mapping[str, Any]) -> str:
+    """The attention that a model was converted to, with its feature map."""
+    mechanism = about.get("options", {}).get("mechanism") or {}
     inner = mechanism.get("feature_map") or mechanism.get("rest")
     kind = inner.get("kind") if isinstance(inner, Mapping) else inner
-    name = mechanism.get("kind", "another attention")
-    return f"{Path(str(options.get('model', 'a model'))).name}: {name}" + (f" ({kind})" if kind else "")
+    return f"{mechanism.get('kind', 'another attention')}" + (f" ({kind})" if kind else "")
 
 
 def answers(rows: Sequence[Row]) -> list[str]:
@@ -177,11 +211,16 @@ def _far(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def _costs(rows: Sequence[Row]) -> Iterator[str]:
+def _speed(rows: Sequence[Row]) -> Iterator[str]:
+    """How many times as fast the longest text is, where both models were timed."""
     lengths = {at: own for at, own in by_length(rows).items() if {("seconds", "before"), ("seconds", "after")} <= own.keys()}
     if lengths:
         longest = max(lengths)
-        yield f"At {longest} tokens it is {_ratio(lengths[longest], 'seconds')[0].text} times as fast as before."
+        yield f"at {longest} tokens it is {_ratio(lengths[longest], 'seconds')[0].text} times as fast as before"
+
+
+def _costs(rows: Sequence[Row]) -> Iterator[str]:
+    yield from (f"{capitalized(words)}." for words in _speed(rows))
     for length, own in by_length(rows).items():
         for (metric, model), row in own.items():
             if metric == "failure":
@@ -240,7 +279,7 @@ def _decision(rows: Sequence[Row], metric: str, recipe: str, stage: str) -> list
     if not looks:
         return [Cell("kept" if ended else ""), NOTHING]
     value = (min(looks) if metric == "perplexity" else max(looks)) if helped else looks[-1]
-    return [Cell(kept), Cell(_short(value), value)]
+    return [Cell(kept), Cell(short(value), value)]
 
 
 def length_tables(rows: Sequence[Row]) -> list[Table]:
@@ -284,7 +323,7 @@ def _ratio(own: Mapping[tuple[str, str], Row], metric: str) -> list[Cell]:
         return [NOTHING]
     middle = before["value"] / after["value"]
     low, high = (end_of(before, one) / end_of(after, other) for one, other in (("low", "high"), ("high", "low")))
-    text = digits(middle) if metric == "bytes" or low == high else f"{digits(middle)} ({digits(low)} to {digits(high)})"
+    text = digits(middle) if metric == "bytes" or low == high else between(Interval(middle, low, high))
     return [Cell(text, middle)]
 
 
@@ -292,12 +331,8 @@ def _spread(row: Row) -> str:
     ends = (row.get("low"), row.get("high"))
     if None in ends or ends[0] == ends[1]:
         return _number(row)
-    return f"{_number(row)} ({_short(row['low'])} to {_short(row['high'])})"
+    return f"{_number(row)} ({short(row['low'])} to {short(row['high'])})"
 
 
 def _number(row: Row) -> str:
-    return _short(row["value"])
-
-
-def _short(value: float) -> str:
-    return f"{value:.3f}" if abs(value) <= 1 else digits(value)
+    return short(row["value"])

@@ -22,8 +22,10 @@ CELL = 22  # pixels of a heat map's cell
 SMALL = (360, 200)  # pixels of one of several charts
 
 
-def conversion_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, alt.TopLevelMixin]:
-    """All that the rows give."""
+def conversion_charts(
+    rows: Sequence[Row], *, interactive: bool = True, attention: str = "after"
+) -> dict[str, alt.TopLevelMixin]:
+    """All charts that the rows give, by name. Legends name the `attention` that the model was converted to."""
     drawn: dict[str, Any] = {}
     if metrics := [metric for metric in qualities(rows) if any(_line(rows, metric))]:
         drawn["quality"] = _grid([quality_chart(rows, metric) for metric in metrics])
@@ -36,7 +38,7 @@ def conversion_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[
             drawn[metric.replace(" ", "-")] = maps
     for metric in COSTS:
         if found := [row for row in rows if row["metric"] == metric]:
-            drawn[metric] = cost_chart(found, metric, interactive=interactive)
+            drawn[metric] = cost_chart(found, metric, interactive=interactive, attention=attention)
     background = "transparent" if interactive else "white"
     return {name: one.configure(background=background).configure_view(stroke=None) for name, one in drawn.items()}
 
@@ -171,11 +173,16 @@ def _heat_map(rows: Sequence[Row], stage: str, metric: str, scale: alt.Scale) ->
     )
 
 
-def cost_chart(rows: Sequence[Row], metric: str, *, interactive: bool) -> alt.LayerChart:
-    """Against length, on logarithmic axes."""
+def cost_chart(rows: Sequence[Row], metric: str, *, interactive: bool, attention: str) -> alt.LayerChart:
+    """Time or memory against length, on logarithmic axes, before and after the conversion."""
+    names = {"before": "softmax, before", "after": f"{attention}, after"}
     factor = 1e-6 if metric == "bytes" else 1.0
     values = [
-        {"model": row["model"], "length": row["length"], **{end: factor * end_of(row, end) for end in _ENDS}}
+        {
+            "model": names.get(row["model"], row["model"]),
+            "length": row["length"],
+            **{end: factor * end_of(row, end) for end in _ENDS},
+        }
         for row in rows
         if row["value"] > 0  # a logarithmic axis has no place for nothing
     ]
@@ -184,7 +191,7 @@ def cost_chart(rows: Sequence[Row], metric: str, *, interactive: bool) -> alt.La
     x = x.scale(type="log", base=2, nice=False, domain=[lengths[0], lengths[-1]])
     y, low = (alt.Y(f"{end}:Q", title=COSTS[metric]).scale(type="log", nice=False) for end in ("value", "low"))
     hints = ["model:N", "length:Q", *(alt.Tooltip(f"{end}:Q", format=".4~g") for end in _ENDS)]
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_colour("model", ["before", "after"]))
+    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_colour("model", list(names.values())))
     drawn: Any = alt.layer(
         base.mark_area(opacity=0.18).encode(y=low, y2="high:Q"),
         base.mark_line(strokeWidth=2).encode(y=y),

@@ -1,14 +1,17 @@
-"""A page that needs nothing but itself: tables, charts and the code that draws them, in one file."""
+"""The skeleton of every page, in one file with its tables, its charts and the code that draws them."""
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 
+from subquad.files import write_whole
 from subquad.report.tables import Cell, Table
 
 HEAD = """<!doctype html>
@@ -29,12 +32,102 @@ LONG_TEXT = 20
 """Characters from which on a cell breaks its lines."""
 
 
-def page(title: str, parts: Sequence[str], charts: Mapping[str, alt.TopLevelMixin]) -> str:
-    """The whole file. `parts` are made by the functions below; a chart is drawn where its figure stands."""
+@dataclass(frozen=True)
+class Picture:
+    """A chart with its caption."""
+
+    name: str
+    """Name of the chart, by which the page tells it from others."""
+    caption: str
+    chart: alt.TopLevelMixin
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Charts under a heading."""
+
+    title: str
+    pictures: Sequence[Picture]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What is shown by a click: parts that `table`, `paragraph` and `bullets` make."""
+
+    summary: str
+    parts: Sequence[str]
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that makes a run again, and what is known about the run."""
+
+    about: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """The skeleton of every page: an answer and a picture, then charts, then tables, then how to run it again."""
+
+    title: str
+    answer: str
+    """The result in one sentence."""
+    about: str = ""
+    """What was run, and where."""
+    picture: Picture | None = None
+    """The chart that shows the answer."""
+    views: Sequence[str] = ()
+    """Choices of what all charts show, where there is more than one."""
+    chapters: Sequence[Chapter] = ()
+    folds: Sequence[Fold] = ()
+    commands: Sequence[Command] = ()
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """All charts, in the order of the page."""
+        first = [] if self.picture is None else [self.picture]
+        return [*first, *(picture for chapter in self.chapters for picture in chapter.pictures)]
+
+
+def write_page(content: Page, path: Path) -> None:
+    """Writes a page as one file."""
+    write_whole(path, render(content))
+
+
+def render(content: Page) -> str:
+    """The whole file."""
     style, script = (files("subquad.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return "\n".join(
-        [HEAD.format(title=escape(title), style=style), *parts, *_scripts(charts, script), "</body>\n</html>\n"]
-    )
+    charts = {picture.name: picture.chart for picture in content.pictures}
+    parts = [HEAD.format(title=escape(content.title), style=style), *_body(content), *_scripts(charts, script)]
+    return "\n".join([*parts, "</body>\n</html>\n"])
+
+
+def _body(content: Page) -> Iterator[str]:
+    yield f"<h1>{escape(content.title)}</h1>"
+    yield f'<p class="answer">{escape(content.answer)}</p>'
+    if len(content.views) > 1:
+        yield _chooser(content.views)
+    if content.picture is not None:
+        yield _figure(content.picture)
+    if content.about:
+        yield f'<p class="about">{escape(content.about)}</p>'
+    for chapter in content.chapters:
+        yield section(chapter.title)
+        if chapter.text:
+            yield paragraph(chapter.text)
+        yield from map(_figure, chapter.pictures)
+    if content.folds:
+        yield section("Tables and details")
+        yield from map(_folded, content.folds)
+    if content.commands:
+        yield section("Run it again")
+    for command in content.commands:
+        if command.about:
+            yield paragraph(command.about)
+        yield f"<pre><code>{escape(command.line)}</code></pre>"
 
 
 def _scripts(charts: Mapping[str, alt.TopLevelMixin], script: str) -> Iterator[str]:
@@ -58,45 +151,37 @@ def _finite(part: Any) -> Any:
     return None if isinstance(part, float) and not math.isfinite(part) else part
 
 
-def heading(text: str, about: str = "") -> str:
-    """The page's title, and what it is about."""
-    return f"<h1>{escape(text)}</h1>\n" + (f'<p class="about">{escape(about)}</p>' if about else "")
-
-
 def section(text: str) -> str:
-    """A heading."""
+    """A heading inside the page."""
     return f"<h2>{escape(text)}</h2>"
 
 
 def paragraph(text: str) -> str:
-    """Words."""
+    """A paragraph of text."""
     return f"<p>{escape(text)}</p>"
 
 
 def bullets(lines: Sequence[str]) -> str:
-    """Sentences below each other."""
+    """Sentences in a list."""
     return '<ul class="answers">\n' + "\n".join(f"<li>{escape(line)}</li>" for line in lines) + "\n</ul>"
 
 
-def code(text: str) -> str:
-    """A command."""
-    return f"<pre><code>{escape(text)}</code></pre>"
-
-
-def figure(name: str, caption: str) -> str:
+def _figure(picture: Picture) -> str:
     """Where a chart is drawn."""
-    return f'<figure><figcaption>{escape(caption)}</figcaption><div class="chart" id="chart-{escape(name)}"></div></figure>'
+    caption, name = escape(picture.caption), escape(picture.name)
+    return f'<figure><figcaption>{caption}</figcaption><div class="chart" id="chart-{name}"></div></figure>'
 
 
-def chooser(options: Sequence[str]) -> str:
+def _chooser(options: Sequence[str]) -> str:
     """The choice of what all charts show."""
     inner = "".join(f"<option>{escape(option)}</option>" for option in options)
     return f'<label class="choice">Show <select id="view">{inner}</select></label>'
 
 
-def folded(summary: str, parts: Sequence[str]) -> str:
+def _folded(fold: Fold) -> str:
     """Parts that are opened by a click."""
-    return f"<details><summary>{escape(summary)}</summary>\n" + "\n".join(parts) + "\n</details>"
+    opened = " open" if fold.is_open else ""
+    return f"<details{opened}><summary>{escape(fold.summary)}</summary>\n" + "\n".join(fold.parts) + "\n</details>"
 
 
 def table(content: Table) -> str:

@@ -1,6 +1,6 @@
 """The page of `subquad spectrum`: cumulative curves, the heat map of layers and heads, effective ranks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import floor
 from pathlib import Path
 from statistics import mean
@@ -8,12 +8,11 @@ from typing import Any
 
 import altair as alt
 
-from subquad.experiments.compare.words import figure as digits
-from subquad.files import write_whole
 from subquad.report.charts import HEIGHT, PALETTE, save
-from subquad.report.page import code, figure, heading, page, paragraph, section, table
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, table, write_page
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
+from subquad.words import short
 
 TITLE = "How low the rank of attention is"
 MODELS = {"trained": "trained", "random": "fresh weights"}
@@ -159,19 +158,12 @@ def _range(values: Sequence[float]) -> Cell:
     if not values:
         return NOTHING
     middle = mean(values)
-    return Cell(f"{_short(middle)} ({_short(min(values))} to {_short(max(values))})", middle)
-
-
-def _short(value: float) -> str:
-    return f"{value:.3f}" if value <= 1 else digits(value)
+    return Cell(f"{short(middle)} ({short(min(values))} to {short(max(values))})", middle)
 
 
 def write_spectrum_page(runs: Sequence[Run], path: Path) -> None:
     """Writes the page of one or several models."""
-    each = [(number, spectrum_charts(run.rows())) for number, run in enumerate(runs)]
-    charts = {f"{name}-{number}": drawn for number, own in each for name, drawn in own.items()}
-    parts = [part for number, run in enumerate(runs) for part in _parts(run, number, list(charts))]
-    write_whole(path, page(TITLE, [heading(TITLE), paragraph(WORDS), *parts], charts))
+    write_page(spectrum_page(runs), path)
 
 
 WORDS = (
@@ -182,24 +174,50 @@ WORDS = (
 )
 
 
-def _parts(run: Run, number: int, charts: Sequence[str]) -> Iterator[str]:
-    rows, options = run.rows(), run.about.get("options", {})
-    yield section(_name(options))
-    yield table(layer_table(rows))
-    yield table(rank_table(rows))
+def spectrum_page(runs: Sequence[Run]) -> Page:
+    """The cumulative curves of the first model first, then its heat maps, then other models."""
+    pictures = [picture for number, run in enumerate(runs) for picture in _pictures(run, number)]
+    return Page(
+        TITLE,
+        " ".join(spectrum_answer(run) for run in runs),
+        picture=pictures[0] if pictures else None,
+        chapters=[Chapter("By layer and head", pictures[1:], WORDS)] if pictures[1:] else [],
+        folds=[Fold(_name(run), [table(layer_table(run.rows())), table(rank_table(run.rows()))]) for run in runs],
+        commands=[_command(run) for run in runs],
+    )
+
+
+def spectrum_answer(run: Run) -> str:
+    """How much the first singular values hold, in one sentence."""
+    rows = run.rows()
+    trained = [row["value"] for row in pick(rows, "share_at_index", "trained")]
+    if not trained:
+        return f"{_name(run)}: no matrix of the trained model was measured."
+    row = next(row for row in rows if row["metric"] == "share_at_index")
+    fresh = [row["value"] for row in pick(rows, "share_at_index", "random")]
+    beside = f", {short(mean(fresh))} with fresh weights" if fresh else ""
+    first = f"the first {row['index']:.0f} of {row['length']:.0f} singular values"
+    return f"{_name(run)}: {first} hold {short(mean(trained))} of their sum on average over layers and heads{beside}."
+
+
+def _pictures(run: Run, number: int) -> list[Picture]:
+    rows = run.rows()
     captions = {
-        "cumulative": "Trained: heads thin, their mean by layer thick. Fresh weights: dashed",
-        "share-trained": f"Trained: {place(rows)}",
-        "share-random": f"Fresh weights: {place(rows)}",
+        "cumulative": f"{_name(run)}. Heads thin, their mean by layer thick; fresh weights dashed",
+        "share-trained": f"{_name(run)}, trained: {place(rows)}",
+        "share-random": f"{_name(run)}, fresh weights: {place(rows)}",
     }
-    for name, caption in captions.items():
-        if f"{name}-{number}" in charts:
-            yield figure(f"{name}-{number}", caption)
-    yield paragraph(f"{run.folder.name}, {run.about.get('started', 'time unknown')}")
-    yield code(run.about.get("command", "subquad spectrum"))
+    return [Picture(f"{name}-{number}", captions[name], chart) for name, chart in spectrum_charts(rows).items()]
 
 
-def _name(options: Mapping[str, Any]) -> str:
+def _command(run: Run) -> Command:
+    return Command(
+        f"{run.folder.name}, {run.about.get('started', 'time unknown')}", run.about.get("command", "subquad spectrum")
+    )
+
+
+def _name(run: Run) -> str:
+    options = run.about.get("options", {})
     made = options.get("class") or f"task {options.get('task', 'unknown')}"
     return f"{Path(str(options.get('model', 'a model'))).name} ({made}, {options.get('attention', 'unknown')} attention)"
 

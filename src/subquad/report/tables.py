@@ -4,10 +4,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from subquad.experiments import linformer
-from subquad.experiments.compare.views import BASELINE, FORMS, WHATS, Comparison, View, name_setting, name_view
-from subquad.experiments.compare.words import amount, between, duration, figure, pays_from
-from subquad.experiments.trials import Verdict
+from subquad.compare import linformer_table as linformer
+from subquad.compare.sentences import longest_speedups, pays_from
+from subquad.compare.views import (
+    BASELINE,
+    FORMS,
+    MATERIALISED,
+    WHATS,
+    WORDS,
+    Comparison,
+    View,
+    name_setting,
+    name_view,
+)
+from subquad.words import amount, between, digits, duration, memory_ratio
 
 
 class Cell(NamedTuple):
@@ -26,6 +36,36 @@ class Table(NamedTuple):
 
 
 NOTHING = Cell("-")
+
+
+SUMMARY_ROWS = 11
+"""Largest number of rows of the summary."""
+SUMMARY_WORDS = {"step": "decoding step", "update": "training step"}
+
+
+def summary(comparison: Comparison, views: Sequence[View]) -> Table:
+    """The answer in one table: from which length each attention pays, and its speed and memory at the longest one."""
+    rows: list[list[Cell]] = []
+    for view in views:
+        heading = Cell(", ".join(filter(None, (SUMMARY_WORDS.get(view.what, view.form), name_setting(view, views)))))
+        attentions = [name for name in comparison.measured(view) if name not in (BASELINE, MATERIALISED)]
+        added = [_summary_row(comparison, view, name) for name in attentions]
+        if added and len(rows) + len(added) < SUMMARY_ROWS:
+            rows += [[Cell(f"{heading.text}:"), *[Cell("")] * 3], *added]
+    work = f": {WORDS[views[0].what]}" if views else ""
+    return Table(f"Beside PyTorch's softmax{work}", ["attention", "pays from", "times as fast", "memory"], rows)
+
+
+def _summary_row(comparison: Comparison, view: View, name: str) -> list[Cell]:
+    crossing = comparison.crossover(view, name)
+    start = NOTHING if crossing is None else Cell(pays_from(crossing, with_range=False), crossing.middle)
+    longest_known = longest_speedups(comparison, view).get(name)
+    if longest_known is None:
+        return [Cell(name), start, NOTHING, NOTHING]
+    length, speedup = longest_known
+    ours, theirs = (comparison.peak(view, mechanism, length) for mechanism in (name, BASELINE))
+    memory = NOTHING if ours is None or theirs is None else Cell(memory_ratio(ours, theirs), ours)
+    return [Cell(name), start, Cell(f"{digits(speedup.value)}x at {length}", speedup.value), memory]
 
 
 def crossovers(comparison: Comparison) -> Iterator[Table]:
@@ -73,21 +113,12 @@ def longest(comparison: Comparison) -> Table:
     """Speed and memory at the longest length of each view that the baseline was measured at."""
     rows = []
     for view in comparison.views:
-        for name in comparison.measured(view):
-            shared = set(comparison.lengths(view, name)) & set(comparison.lengths(view, BASELINE))
-            if name == BASELINE or not shared:
-                continue
-            length = max(shared)
-            speedup = comparison.speedup(view, name, length)
-            assert speedup is not None  # both were measured there
+        for name, (length, speedup) in longest_speedups(comparison, view).items():
             peaks = [_peak(comparison, view, mechanism, length) for mechanism in (name, BASELINE)]
             work = Cell(name_view(view, comparison.views))
-            rows.append([work, Cell(name), Cell(str(length), length), Cell(between(speedup), speedup.middle), *peaks])
-    return Table(
-        "At the longest length measured",
-        ["work", "attention", "tokens", "times as fast as softmax", "memory", "softmax's"],
-        rows,
-    )
+            rows.append([work, Cell(name), Cell(str(length), length), Cell(between(speedup), speedup.value), *peaks])
+    columns = ["work", "attention", "tokens", "times as fast as softmax", "memory", "softmax's"]
+    return Table("At the longest length measured", columns, rows)
 
 
 def _peak(comparison: Comparison, view: View, name: str, length: int) -> Cell:
@@ -107,7 +138,7 @@ def view_table(comparison: Comparison, view: View) -> Table:
                     Cell(name),
                     Cell(str(length), length),
                     Cell(duration(middle), middle),
-                    NOTHING if costs is None or name == BASELINE else Cell(between(costs), costs.middle),
+                    NOTHING if costs is None or name == BASELINE else Cell(between(costs), costs.value),
                     _peak(comparison, view, name, length),
                     Cell(str(len(seconds)), len(seconds)),
                 ]
@@ -138,7 +169,7 @@ def growths(comparison: Comparison, traits: Mapping[str, Mapping[str, Any]]) -> 
                     Cell(name),
                     Cell(formula),
                     Cell(about.get("space", "-")),
-                    Cell(between(found.exponent), found.exponent.middle),
+                    Cell(between(found.exponent), found.exponent.value),
                     Cell(_polynomial(found.constant, found.linear, found.quadratic)),
                 ]
             )
@@ -187,7 +218,7 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
 
     def cell(name: str, at: float) -> Cell:
         known = (name, at) in both
-        return Cell(f"{figure(found[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) if known else NOTHING
+        return Cell(f"{digits(found[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) if known else NOTHING
 
     body = [[Cell(name), *(cell(name, at) for at in lengths)] for name in names]
     return Table(
@@ -215,21 +246,14 @@ def linformer_grids(comparison: Comparison) -> Iterator[Table]:
 
 
 def _over_fused(found: linformer.Entry) -> Cell:
-    return NOTHING if found.over_fused is None else Cell(figure(found.over_fused), found.over_fused)
+    return NOTHING if found.over_fused is None else Cell(digits(found.over_fused), found.over_fused)
 
 
 def _over_materialised(found: linformer.Entry) -> Cell:
     if found.over_materialised is None or found.memory_saved is None:
         return NOTHING
-    return Cell(f"{figure(found.over_materialised)} | {figure(found.memory_saved)}", found.over_materialised)
+    return Cell(f"{digits(found.over_materialised)} | {digits(found.memory_saved)}", found.over_materialised)
 
 
 def _published(found: linformer.Entry) -> Cell:
     return NOTHING if found.published is None else Cell("{:g} | {:g}".format(*found.published), found.published[0])
-
-
-def verdicts(found: Sequence[Verdict]) -> Table:
-    """Each claim, whether it held, and by which figures."""
-    words = {True: "held", False: "did not hold", None: "not decided"}
-    rows = [[Cell(one.claim), Cell(words[one.held]), Cell(one.figures)] for one in found]
-    return Table("Verdicts", ["claim", "verdict", "figures"], rows)

@@ -1,4 +1,4 @@
-"""The page of training runs: convergence, metrics, samples, and the command. Several overlay, seeds together."""
+"""The page of training runs: metrics by step, what they ended with, and answers. Seeds of one attention are grouped."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from subquad.experiments.compare.words import amount, figure
-from subquad.files import write_whole
 from subquad.report.charts import save
 from subquad.report.curves import curves, thin
-from subquad.report.page import code, heading, page, paragraph, section, table
-from subquad.report.page import figure as chart_place
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, table, write_page
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
+from subquad.words import amount, capitalized, compact
 
 
 class Trained(NamedTuple):
@@ -84,35 +82,85 @@ def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> 
 
 
 def write_training_page(runs: Sequence[Run], path: Path) -> None:
-    """Writes the page."""
-    trained = label_runs(runs)
-    charts = training_charts(trained)
-    title = "How training went"
-    write_whole(path, page(title, list(_parts(title, trained, list(charts))), charts))
+    """Writes the page of one or several trainings."""
+    write_page(training_page(label_runs(runs)), path)
+
+
+def training_page(trained: Sequence[Trained]) -> Page:
+    """The metric that was evaluated last by step, then the loss and the others."""
+    drawn = training_charts(trained)
+    names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
+    captions = {name: f"{metric_words(name)} by step" if name != "residuals" else "Residuals" for name in names}
+    pictures = [Picture(name, captions[name], drawn[name]) for name in names]
+    folds = [Fold("At the end of training", [table(final_table(trained))])]
+    if (tested := test_table(trained)).rows:
+        folds.append(Fold("On the test split", [table(tested)]))
+    if (samples := sample_table(trained)).rows:
+        folds.append(Fold("Answers of the model", [table(samples)]))
+    return Page(
+        "How training went",
+        training_answer(trained),
+        about=_machine(trained[0].run.about.get("machine", {})),
+        picture=pictures[0] if pictures else None,
+        chapters=[Chapter("Charts", pictures[1:])] if pictures[1:] else [],
+        folds=folds,
+        commands=[_command(each.run) for each in trained],
+    )
+
+
+def deciding_metric(trained: Sequence[Trained]) -> str:
+    """The metric that the page begins with: the first that was evaluated, or the loss where there is none."""
+    return next(iter(metric_names(trained)), "loss")
+
+
+def training_answer(trained: Sequence[Trained]) -> str:
+    """What each attention ended with, in one sentence: on the test split where there is one."""
+    metric = deciding_metric(trained)
+    said = []
+    for label, group in _by_label(trained).items():
+        tested = [value for each in group if (value := _on_test(each.rows, metric)) is not None]
+        others = [final_loss(each.rows) if metric == "loss" else last_value(each.rows, metric) for each in group]
+        end = _spread(tested or others)
+        if end is not NOTHING:
+            said.append(
+                f"{label} ended with a {metric_words(metric, lower=True)} of {end.text}{' on the test' if tested else ''}"
+            )
+    return f"{capitalized('; '.join(said))}." if said else "Nothing was trained yet."
+
+
+def _on_test(rows: Sequence[Row], metric: str) -> float | None:
+    values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
+    return values[-1] if values else None
+
+
+def metric_words(metric: str, *, lower: bool = False) -> str:
+    """The name of a metric as it is shown."""
+    words = metric.replace("_", " ")
+    return words if lower else capitalized(words)
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    where = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores"
+    return f"{where}, {amount(machine.get('memory_bytes', 0))}"
+
+
+def _command(run: Run) -> Command:
+    versions = ", ".join(f"{name} {version}" for name, version in run.about.get("versions", {}).items())
+    about = f"{run.folder.name}, {run.about.get('started', 'time unknown')}: {versions}"
+    return Command(about, run.about.get("command", "subquad train"))
+
+
+def _by_label(trained: Sequence[Trained]) -> dict[str, list[Trained]]:
+    """Trainings that share a label."""
+    groups: dict[str, list[Trained]] = {}
+    for each in trained:
+        groups.setdefault(each.label, []).append(each)
+    return groups
 
 
 def write_training_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
     """Each chart as PNG and SVG."""
     return save(training_charts(label_runs(runs), interactive=False), folder)
-
-
-def _parts(title: str, trained: Sequence[Trained], charts: Sequence[str]) -> Iterator[str]:
-    machine = trained[0].run.about.get("machine", {})
-    where = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores"
-    yield heading(title, f"{where}, {amount(machine.get('memory_bytes', 0))}")
-    yield table(final_table(trained))
-    if (tested := test_table(trained)).rows:
-        yield table(tested)
-    for name in charts:
-        yield chart_place(name, "Loss" if name == "loss" else name.replace("_", " ").capitalize())
-    if (samples := sample_table(trained)).rows:
-        yield section("The model's answers")
-        yield table(samples)
-    yield section("To run it again")
-    for one in trained:
-        found = ", ".join(f"{name} {version}" for name, version in one.run.about.get("versions", {}).items())
-        yield paragraph(f"{one.run.folder.name}, {one.run.about.get('started', 'time unknown')}: {found}")
-        yield code(one.run.about.get("command", "subquad train"))
 
 
 def final_loss(rows: Sequence[Row]) -> float | None:
@@ -131,8 +179,7 @@ def final_table(trained: Sequence[Trained]) -> Table:
     """Each label: its final loss and metrics, as the mean over seeds and their range."""
     metrics = metric_names(trained)
     rows = []
-    for label in dict.fromkeys(one.label for one in trained):
-        group = [one for one in trained if one.label == label]
+    for label, group in _by_label(trained).items():
         cells = [_spread([final_loss(one.rows) for one in group])]
         cells += [_spread([last_value(one.rows, name) for one in group]) for name in (*metrics, "tokens_per_second")]
         steps = max((row["step"] for one in group for row in one.rows), default=0)
@@ -146,8 +193,8 @@ def test_table(trained: Sequence[Trained]) -> Table:
     rows = []
     for one in trained:
         for row in (row for row in one.rows if row.get("split") == "test"):
-            between = f"{_short(row['low'])} to {_short(row['high'])}" if "low" in row else ""
-            name, value = row["metric"].replace("_", " "), Cell(_short(row["value"]), row["value"])
+            between = f"{compact(row['low'])} to {compact(row['high'])}" if "low" in row else ""
+            name, value = row["metric"].replace("_", " "), Cell(compact(row["value"]), row["value"])
             rows.append([Cell(one.label), Cell(one.run.folder.name), Cell(name), value, Cell(between)])
     return Table("On the test", ["attention", "run", "metric", "value", "95% interval"], rows)
 
@@ -157,12 +204,8 @@ def _spread(values: Sequence[float | None]) -> Cell:
     if not known:
         return NOTHING
     middle = mean(known)
-    text = _short(middle) if len(known) == 1 else f"{_short(middle)} ({_short(min(known))} to {_short(max(known))})"
+    text = compact(middle) if len(known) == 1 else f"{compact(middle)} ({compact(min(known))} to {compact(max(known))})"
     return Cell(text, middle)
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1 else figure(value)
 
 
 def sample_table(trained: Sequence[Trained]) -> Table:

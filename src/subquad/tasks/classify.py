@@ -22,8 +22,8 @@ from subquad.data.texts import Documents, load_texts, python_docstrings
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
+from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
-from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.model import MaskedModel, text_encoder
 from subquad.tasks.mlm.task import check_length, length_bytes, needed
 from subquad.tasks.mlm.vocabulary import (
@@ -283,7 +283,7 @@ class ClassifyTask(Task[TextBatch]):
         right = self._right(model, self.test)
         usual = float((self.test.labels == np.bincount(self.train.labels).argmax()).mean())
         return [
-            {"metric": "accuracy", "split": "test", **mean_interval(right, np.ones(len(right), np.int64))._asdict()},
+            {"metric": "accuracy", "split": "test", **grouped_mean(right, np.ones(len(right), np.int64))._asdict()},
             {"metric": "accuracy_of_most_frequent", "split": "test", "value": usual},
         ]
 

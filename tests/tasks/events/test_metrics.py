@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from subquad.tasks.events import EventSequences, Hawkes, metrics, truth
+from subquad import statistics
+from subquad.statistics import grouped_mean
+from subquad.tasks.events import EventSequences, Hawkes, truth
 from subquad.tasks.events.metrics import (
     Baselines,
     accuracy,
@@ -16,11 +18,11 @@ from subquad.tasks.events.metrics import (
     macro_f1_interval,
     mae,
     mae_interval,
-    mean_interval,
     residuals,
     rmse,
     rmse_interval,
 )
+from tests.test_statistics import resampled_counts
 
 LENGTHS = np.array([4, 0, 7, 1, 12])
 
@@ -61,17 +63,17 @@ def test_nothing_predicted_is_nothing_known() -> None:
     none, never = np.zeros(0, int), np.zeros(0)
     for value in (accuracy(none, none), macro_f1(none, none), rmse(never, never), mae(never, never)):
         assert np.isnan(value)
-    assert np.isnan(mean_interval(never, np.array([0, 0])).low)
+    assert np.isnan(grouped_mean(never, np.array([0, 0])).low)
     assert np.isnan(residuals(never).statistic)
 
 
 @pytest.mark.parametrize("room", [4_000_000, 20])
 def test_intervals_draw_whole_sequences(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each drawing is the metric of the sequences drawn, as often as they were."""
-    monkeypatch.setattr(metrics, "ROOM", room)
+    monkeypatch.setattr(statistics, "BATCH_NUMBERS", room)
     types, predicted = drawn(0)
     gaps, guessed = np.random.default_rng(1).exponential(size=(2, len(types)))
-    counts = np.concatenate(metrics._resamples(5, 3))
+    counts = resampled_counts(5, 3)
     assert counts.shape == (1000, 5)
     assert (counts.sum(1) == 5).all()
     events = np.split(np.arange(len(types)), np.cumsum(LENGTHS)[:-1])
@@ -96,7 +98,7 @@ def test_intervals_hold_the_truth_where_sequences_differ() -> None:
     for seed in range(100):
         rng = np.random.default_rng(seed)
         values = (rng.normal(size=40)[:, None] + rng.normal(size=(40, 25))).ravel()
-        found = mean_interval(values, np.full(40, 25))
+        found = grouped_mean(values, np.full(40, 25))
         held += found.low <= 0 <= found.high
         by_event += abs(values.mean()) < 1.96 * values.std() / np.sqrt(len(values))
     assert 88 <= held <= 99

@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from subquad.tasks.transactions import metrics
-from subquad.tasks.transactions.metrics import accuracy, accuracy_interval, auroc, auroc_difference, auroc_interval
+from subquad import statistics
+from subquad.tasks.transactions.metrics import (
+    accuracy,
+    accuracy_interval,
+    auroc,
+    auroc_difference,
+    auroc_interval,
+    resampled_aurocs,
+)
+from tests.test_statistics import resampled_counts
 
 
 def brute_force(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -32,12 +40,12 @@ def test_one_class_has_no_auroc() -> None:
 @pytest.mark.parametrize("room", [4_000_000, 100])
 def test_resamples_are_those_of_clients(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each resampled AUROC is that of the clients drawn, as often as they were."""
-    monkeypatch.setattr(metrics, "ROOM", room)
+    monkeypatch.setattr(statistics, "BATCH_NUMBERS", room)
     labels, scores = drawn(30, 0.7, 0)
-    counts = np.concatenate(metrics._resamples(30, 5))
+    counts = resampled_counts(30, 5)
     assert counts.shape == (1000, 30)
     assert (counts.sum(1) == 30).all()
-    found = metrics.resampled_aurocs(labels, scores, 5)
+    found = resampled_aurocs(labels, scores, 5)
     for row in range(3):
         again = np.repeat(np.arange(30), counts[row].astype(int))
         assert found[row] == pytest.approx(brute_force(labels[again], scores[again]))

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from subquad.results import Row
+from subquad.statistics import Interval, grouped_mean
 from subquad.tasks.events import truth
 from subquad.tasks.events.metrics import (
     Baselines,
@@ -15,7 +16,6 @@ from subquad.tasks.events.metrics import (
     macro_f1_interval,
     mae,
     mae_interval,
-    mean_interval,
     residuals,
     rmse,
     rmse_interval,
@@ -23,7 +23,6 @@ from subquad.tasks.events.metrics import (
 from subquad.tasks.events.scoring import LEVELS, Scored
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import Process
-from subquad.tasks.transactions.metrics import Interval
 
 UNITS = {"nll": "nats", "nll_time": "nats", "nll_type": "nats", "rmse": "time", "mae": "time"}
 
@@ -39,15 +38,15 @@ def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_h
     median = scored.quantiles[:, LEVELS.index(0.5)]
     within = (scored.quantiles[:, 0] <= gaps) & (gaps <= scored.quantiles[:, -1])
     found: dict[str, Interval] = {
-        "nll": mean_interval(-scored.time - scored.type, lengths),
-        "nll_time": mean_interval(-scored.time, lengths),
-        "nll_type": mean_interval(-scored.type, lengths),
+        "nll": grouped_mean(-scored.time - scored.type, lengths),
+        "nll_time": grouped_mean(-scored.time, lengths),
+        "nll_type": grouped_mean(-scored.type, lengths),
         "accuracy": accuracy_interval(types, scored.likeliest, lengths),
         "macro_f1": macro_f1_interval(types, scored.likeliest, lengths),
         "accuracy_foreseen": accuracy_interval(types, scored.foreseen, lengths),
         "rmse": rmse_interval(gaps, scored.expected, lengths),
         "mae": mae_interval(gaps, median, lengths),
-        "within_interval": mean_interval(within.astype(float), lengths),
+        "within_interval": grouped_mean(within.astype(float), lengths),
     }
     if type_head:
         found["accuracy_by_head"] = accuracy_interval(types, scored.headed, lengths)
@@ -67,7 +66,7 @@ def truth_rows(scored: Scored, process: Process, sequences: EventSequences) -> l
     """What the true process reaches on the same events, and how much the model falls short of it."""
     known, later = truth.log_likelihood(process, sequences), ~sequences.first
     best = (known.time + known.type)[later]
-    short = mean_interval(best - scored.time - scored.type, scored.lengths)
+    short = grouped_mean(best - scored.time - scored.type, scored.lengths)
     return [
         _row("nll_of_truth", float(-best.mean()), unit="nats"),
         _row("nll_above_truth", unit="nats", **short._asdict()),

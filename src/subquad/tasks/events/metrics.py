@@ -12,11 +12,9 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from scipy import stats
 
+from subquad.statistics import Interval, divide, grouped_mean, grouped_sums, summed_interval
 from subquad.tasks.events.sequences import EventSequences
-from subquad.tasks.transactions.metrics import Interval
 
-RESAMPLES = 1000
-ROOM = 4_000_000  # numbers at a time
 QUANTILES = 100
 
 Sums = Float[ndarray, "sequences parts"]
@@ -74,33 +72,29 @@ def accuracy_interval(
     types: Int[ndarray, "events"], predicted: Int[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:
     """Of the share of events whose type was predicted."""
-    return mean_interval((types == predicted).astype(float), lengths, seed)
+    return grouped_mean((types == predicted).astype(float), lengths, seed)
 
 
 def macro_f1_interval(
     types: Int[ndarray, "events"], predicted: Int[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:
     """Over the types that occur among the sequences drawn."""
-    return _interval(*_f1_parts(types, predicted, lengths), seed)
+    return summed_interval(*_f1_parts(types, predicted, lengths), seed)
 
 
 def rmse_interval(
     gaps: Float[ndarray, "events"], predicted: Float[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:
     """Of the root of the mean squared error."""
-    return _interval(_mean_parts(np.square(gaps - predicted), lengths), _root_mean, seed)
+    parts = np.stack([grouped_sums(np.square(gaps - predicted), lengths), lengths.astype(float)], axis=1)
+    return summed_interval(parts, lambda added: np.sqrt(divide(added[:, 0], added[:, 1])), seed)
 
 
 def mae_interval(
     gaps: Float[ndarray, "events"], predicted: Float[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:
     """Of the mean absolute error."""
-    return mean_interval(np.abs(gaps - predicted), lengths, seed)
-
-
-def mean_interval(values: Float[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0) -> Interval:
-    """Of the mean over events of anything, such as log-likelihoods, or differences of two models' log-likelihoods."""
-    return _interval(_mean_parts(values, lengths), _mean, seed)
+    return grouped_mean(np.abs(gaps - predicted), lengths, seed)
 
 
 def join_ends(
@@ -147,15 +141,6 @@ def residuals(rescaled: Float[ndarray, "events"]) -> Residuals:
     return Residuals(float(test.statistic), float(test.pvalue), wanted, np.quantile(rescaled, levels))
 
 
-def _mean_parts(values: Float[ndarray, "events"], lengths: Int[ndarray, "sequences"]) -> Sums:
-    return np.stack([_sums(values, lengths), lengths.astype(float)], axis=1)
-
-
-def _sums(values: Float[ndarray, "events"], lengths: Int[ndarray, "sequences"]) -> Float[ndarray, "sequences"]:
-    """Over each sequence."""
-    return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, minlength=len(lengths))
-
-
 def _f1_parts(
     types: Int[ndarray, "events"], predicted: Int[ndarray, "events"], lengths: Int[ndarray, "sequences"]
 ) -> tuple[Sums, Finish]:
@@ -172,46 +157,10 @@ def _f1_parts(
     def finish(added: Float[ndarray, "drawings parts"]) -> Float[ndarray, "drawings"]:
         right, there, said = np.split(added, 3, axis=1)
         occurs = there > 0
-        return np.where(occurs, 2.0 * right / np.maximum(there + said, 1.0), 0.0).sum(1) / _number(occurs.sum(1))
+        return divide(np.where(occurs, 2.0 * right / np.maximum(there + said, 1.0), 0.0).sum(1), occurs.sum(1).astype(float))
 
     return np.concatenate(parts, axis=1), finish
 
 
-def _mean(added: Float[ndarray, "drawings parts"]) -> Float[ndarray, "drawings"]:
-    return added[:, 0] / _number(added[:, 1])
-
-
-def _root_mean(added: Float[ndarray, "drawings parts"]) -> Float[ndarray, "drawings"]:
-    return np.sqrt(_mean(added))
-
-
-def _number(counts: ndarray) -> Float[ndarray, "drawings"]:
-    """What to divide by; nothing divided by nothing is NaN."""
-    return np.where(counts > 0, counts, np.nan)
-
-
 def _value(parts: Sums, finish: Finish) -> float:
     return float(finish(parts.sum(0, keepdims=True))[0])
-
-
-def _interval(parts: Sums, finish: Finish, seed: int) -> Interval:
-    """By the bootstrap: sequences drawn again with replacement, the same ones for the same seed."""
-    value = _value(parts, finish)
-    drawn = np.concatenate([finish(counts @ parts) for counts in _resamples(len(parts), seed)])
-    known = drawn[np.isfinite(drawn)]
-    if not len(known):
-        return Interval(value, value, value)
-    low, high = np.quantile(known, [0.025, 0.975])
-    return Interval(value, float(low), float(high))
-
-
-def _resamples(sequences: int, seed: int) -> list[Float[ndarray, "drawings sequences"]]:
-    """How often each sequence is drawn."""
-    rng = np.random.default_rng(seed)
-    rows = max(1, min(RESAMPLES, ROOM // max(1, sequences)))
-    parts = []
-    for start in range(0, RESAMPLES, rows):
-        number = min(rows, RESAMPLES - start)
-        drawn = rng.integers(sequences, size=(number, sequences)) + sequences * np.arange(number)[:, None]
-        parts.append(np.bincount(drawn.ravel(), minlength=number * sequences).reshape(number, sequences).astype(float))
-    return parts

@@ -23,8 +23,8 @@ from subquad.data.texts import Documents, load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, place_of
+from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
-from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.corpus import FEW, TextSplits, Tokens, split_texts
 from subquad.tasks.mlm.masking import MaskedBatch, Masking
 from subquad.tasks.mlm.model import MaskedModel
@@ -251,10 +251,10 @@ class MlmTask(Task[MaskedBatch]):
         groups = _groups(batch.chosen.sum(1).numpy(), documents)
         rows: list[Row] = []
         for name, nats in (("perplexity", found.nats), ("perplexity_of_unigram", self.unigram(found.right))):
-            value, low, high = mean_interval(nats, groups)
+            value, low, high = grouped_mean(nats, groups)
             ends = {"value": _perplexity(value), "low": _perplexity(low), "high": _perplexity(high)}
             rows.append({"metric": name, "split": "test", "unit": "tokens", **ends})
-        accuracy = mean_interval((found.likeliest == found.right).astype(float), groups)
+        accuracy = grouped_mean((found.likeliest == found.right).astype(float), groups)
         rows.append({"metric": "accuracy", "split": "test", **accuracy._asdict()})
         return [*rows, {"metric": "masked_tokens", "split": "test", "unit": "tokens", "value": len(found.nats)}]
 

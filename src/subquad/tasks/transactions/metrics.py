@@ -1,22 +1,11 @@
 """How well scores tell two classes apart, and how sure that is."""
 
-from typing import NamedTuple
-
 import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 from scipy.stats import rankdata
 
-RESAMPLES = 1000
-ROOM = 4_000_000  # numbers at a time
-
-
-class Interval(NamedTuple):
-    """A value, and the interval that holds it with a confidence of 95%."""
-
-    value: float
-    low: float
-    high: float
+from subquad.statistics import Interval, count_draws, percentile_interval, resample
 
 
 def auroc(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"]) -> float:
@@ -35,14 +24,14 @@ def accuracy(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"])
 
 def auroc_interval(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int = 0) -> Interval:
     """By the bootstrap: clients drawn again with replacement."""
-    return _interval(auroc(labels, scores), resampled_aurocs(labels, scores, seed))
+    return percentile_interval(auroc(labels, scores), resampled_aurocs(labels, scores, seed))
 
 
 def accuracy_interval(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int = 0) -> Interval:
     """By the bootstrap."""
     right = ((scores >= 0.5) == (labels == 1)).astype(float)
-    drawn = np.concatenate([counts @ right / len(right) for counts in _resamples(len(labels), seed)])
-    return _interval(accuracy(labels, scores), drawn)
+    drawn = resample(len(labels), lambda indices: count_draws(indices) @ right / len(right), seed=seed)
+    return percentile_interval(accuracy(labels, scores), drawn)
 
 
 def auroc_difference(
@@ -50,27 +39,7 @@ def auroc_difference(
 ) -> Interval:
     """How much higher the first scores' AUROC is than the second's, on the same clients, drawn again together."""
     drawn = resampled_aurocs(labels, first, seed) - resampled_aurocs(labels, second, seed)
-    return _interval(auroc(labels, first) - auroc(labels, second), drawn)
-
-
-def _interval(value: float, drawn: Float[ndarray, "resamples"]) -> Interval:
-    known = drawn[np.isfinite(drawn)]  # of few clients, some drawings have one class only
-    if not len(known):
-        return Interval(value, value, value)
-    low, high = np.quantile(known, [0.025, 0.975])
-    return Interval(value, float(low), float(high))
-
-
-def _resamples(clients: int, seed: int) -> list[Float[ndarray, "resamples clients"]]:
-    """How often each client is drawn. The same for the same seed, so that two scores can be compared pair by pair."""
-    rng = np.random.default_rng(seed)
-    rows = max(1, min(RESAMPLES, ROOM // clients))
-    parts = []
-    for start in range(0, RESAMPLES, rows):
-        number = min(rows, RESAMPLES - start)
-        drawn = rng.integers(clients, size=(number, clients)) + clients * np.arange(number)[:, None]
-        parts.append(np.bincount(drawn.ravel(), minlength=number * clients).reshape(number, clients).astype(np.float32))
-    return parts
+    return percentile_interval(auroc(labels, first) - auroc(labels, second), drawn)
 
 
 def resampled_aurocs(
@@ -80,12 +49,13 @@ def resampled_aurocs(
     order = np.argsort(scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=np.nan) != 0)  # of equal scores
     positive = (labels[order] == 1).astype(float)
-    found = []
-    for counts in _resamples(len(labels), seed):
-        drawn = counts[:, order].astype(float)
+
+    def aurocs(indices: Int[ndarray, "resamples clients"]) -> Float[ndarray, "resamples"]:
+        drawn = count_draws(indices)[:, order]
         ones = np.add.reduceat(drawn * positive, starts, axis=1)
         zeros = np.add.reduceat(drawn * (1.0 - positive), starts, axis=1)
         below = np.cumsum(zeros, axis=1) - zeros / 2.0
         pairs = ones.sum(1) * zeros.sum(1)
-        found.append(np.divide((ones * below).sum(1), pairs, out=np.full(len(pairs), np.nan), where=pairs > 0))
-    return np.concatenate(found)
+        return np.divide((ones * below).sum(1), pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+
+    return resample(len(labels), aurocs, seed=seed)

@@ -1,0 +1,141 @@
+"""Which attention to use for a length, from what was measured on this machine."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from subquad.compare.views import AXES, BASELINE, CAUSAL_WORK, Comparison, View, name_view
+from subquad.errors import SubquadError
+from subquad.measure.fits import interpolate
+from subquad.words import amount, duration, times_as_fast
+
+Wish = Literal["either", "exact", "approximate"]
+WORTH = 1.2
+"""An approximation has to be this many times as fast as the exact one to be advised without being asked for."""
+
+
+class Option(NamedTuple):
+    """A mechanism at the length that was asked about."""
+
+    mechanism: str
+    exact: bool
+    seconds: float
+    peak_bytes: float | None
+    basis: str  # measured, between measured lengths, or an extrapolation
+    obstacle: str  # why it cannot be used, or nothing
+
+
+class Advice(NamedTuple):
+    """What to use and why, and everything that was considered."""
+
+    chosen: Option
+    sentences: list[str]
+    options: list[Option]
+
+
+def advise(
+    comparison: Comparison,
+    traits: Mapping[str, Mapping[str, Any]],
+    *,
+    length: int,
+    form: str,
+    what: str,
+    memory_bytes: float | None = None,
+    wish: Wish = "either",
+) -> Advice:
+    """The fastest mechanism that fits; the exact one unless an approximation is worth it. `traits` are as in run.json."""
+    view = _view(comparison, form, what)
+    options = [_option(comparison, view, name, traits, length, memory_bytes) for name in comparison.measured(view)]
+    possible = [option for option in options if not option.obstacle and _wished(option, wish)]
+    if not possible:
+        raise SubquadError(_nothing(options, wish, length))
+    exact = [option for option in possible if option.exact]
+    chosen = min(possible, key=lambda option: option.seconds)
+    if wish == "either" and exact and not chosen.exact:
+        best = min(exact, key=lambda option: option.seconds)
+        chosen = chosen if best.seconds / chosen.seconds >= WORTH else best
+    ordered = sorted(options, key=lambda option: option.seconds)
+    return Advice(chosen, list(_reasons(chosen, ordered, view, length, memory_bytes, wish, traits)), ordered)
+
+
+def has_view(comparison: Comparison, form: str, what: str) -> bool:
+    """Whether such work was measured."""
+    return bool(_views(comparison, form, what))
+
+
+def _views(comparison: Comparison, form: str, what: str) -> list[View]:
+    return [view for view in comparison.views if view.what == what and (view.form == form or what in CAUSAL_WORK)]
+
+
+def _view(comparison: Comparison, form: str, what: str) -> View:
+    found = _views(comparison, form, what)
+    if not found:
+        known = "; ".join(name_view(view) for view in comparison.views)
+        raise SubquadError(f"the run has no rows for {form} {what}: it has {known}; run `subquad compare` for it")
+    return found[0]
+
+
+def _option(
+    comparison: Comparison,
+    view: View,
+    mechanism: str,
+    traits: Mapping[str, Mapping[str, Any]],
+    length: int,
+    memory_bytes: float | None,
+) -> Option:
+    visits = comparison.costs(view, mechanism)
+    assert visits is not None  # it is among the measured ones
+    lengths, middle = list(visits.lengths), list(visits.middle)
+    failure = comparison.failures.get((view, mechanism))
+    peaks = {at: max(1.0, peak) for at in lengths if (peak := comparison.peak(view, mechanism, int(at))) is not None}
+    peak = interpolate(list(peaks), list(peaks.values()), length) if peaks else None
+    obstacle = ""
+    if failure is not None and length >= failure.length:
+        obstacle = f"{failure.failure} at {failure.length} tokens"
+    elif memory_bytes is not None and peak is not None and peak > memory_bytes:
+        obstacle = f"needs {amount(peak)}"
+    basis = "measured" if length in lengths else "interpolated" if length < lengths[-1] else "extrapolated"
+    exact = bool(traits.get(mechanism, {}).get("exact", False))
+    return Option(mechanism, exact, interpolate(lengths, middle, max(length, lengths[0])), peak, basis, obstacle)
+
+
+def _wished(option: Option, wish: Wish) -> bool:
+    return wish == "either" or option.exact == (wish == "exact")
+
+
+def _nothing(options: list[Option], wish: Wish, length: int) -> str:
+    kind = "" if wish == "either" else f"{wish} "
+    why = "; ".join(
+        f"{option.mechanism}: {option.obstacle}" for option in options if option.obstacle and _wished(option, wish)
+    )
+    return f"no {kind}attention that was measured fits {length} tokens ({why or 'none was measured'}): allow more --memory"
+
+
+def _reasons(
+    chosen: Option,
+    options: list[Option],
+    view: View,
+    length: int,
+    memory_bytes: float | None,
+    wish: Wish,
+    traits: Mapping[str, Mapping[str, Any]],
+) -> Any:
+    setting = dict(zip(AXES, view.setting, strict=True))
+    heads = f"{setting['heads']} heads of {setting['head_dim']}"
+    where = f"batch {setting['batch']}, {heads}, {setting['dtype']}, {setting['device']}"
+    cost = duration(chosen.seconds) + (
+        "" if chosen.peak_bytes is None else f" and {amount(chosen.peak_bytes)} beside its inputs"
+    )
+    yield f"Use {chosen.mechanism} for {length} tokens: {name_view(view)} takes {cost} ({chosen.basis}; {where})."
+    baseline = next((option for option in options if option.mechanism == BASELINE), None)
+    if baseline is not None and chosen is not baseline:
+        ratio = baseline.seconds / chosen.seconds
+        yield f"That is {times_as_fast(ratio)} as PyTorch's fused softmax, which takes {duration(baseline.seconds)}."
+    faster = [option for option in options if option.seconds < chosen.seconds and not option.obstacle]
+    if chosen.exact and faster and wish == "either":
+        gain = chosen.seconds / faster[0].seconds
+        yield f"{faster[0].mechanism} would be {times_as_fast(gain)}, which is not worth an approximation."
+    elif chosen.exact and not faster:
+        yield "Nothing that was measured is faster at this length."
+    yield f"What is given up: {traits.get(chosen.mechanism, {}).get('gives_up', 'not known')}."
+    if chosen.basis == "extrapolated":
+        yield f"The length is beyond what was measured: `subquad compare --lengths 128..{length}` measures it."

@@ -1,0 +1,226 @@
+"""What is measured: a mechanism at a length, doing one kind of work, as a picklable description that builds itself."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from subquad.attention import Mechanism, Softmax
+from subquad.checking import Checked, Count, Words
+from subquad.compare.views import BASELINE, Form, What
+from subquad.measure.workers import Candidate, Work
+from subquad.models import Block, ModelOptions
+from subquad.models.sizes import stack_numbers
+from subquad.results import Row
+from subquad.tasks import Copy
+from subquad.types import AttentionOptions, MechanismSize, Traits
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+Dtype = Literal["float32", "bfloat16", "float16", "float64"]
+TINY_LENGTH = 64
+COUNTED = 2**28
+"""Numbers up to which a layer is built to be counted. A larger one is counted by arithmetic."""
+
+
+@dataclass(frozen=True)
+class Setting(Checked):
+    """What all mechanisms of one comparison share."""
+
+    batch: Count = 1
+    heads: Count = 8
+    head_dim: Count = 64  # numbers of a query, key or value of one head
+    threads: Count = 1
+    dtype: Dtype = "float32"
+    device: Words = "cpu"
+    renamed = {"width": "head_dim"}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One mechanism at one length."""
+
+    mechanism: str
+    options: AttentionOptions
+    form: Form
+    what: What
+    length: int
+    setting: Setting
+    seed: int = 0
+
+    def labels(self) -> Row:
+        """What a row says it was measured on."""
+        about = {"mechanism": self.mechanism, "form": self.form, "what": self.what, "length": self.length}
+        return about | self.setting.__dict__
+
+    def candidate(self) -> Candidate:
+        """For a child process."""
+        return Candidate(partial(prepare, self), partial(prepare, replace(self, length=TINY_LENGTH)))
+
+
+class FusedState(NamedTuple):
+    """Keys and values with room for one more."""
+
+    keys: Tensor  # b h s+1 d
+    values: Tensor
+
+
+class Fused(Mechanism):
+    """The baseline: PyTorch's own fused attention, called directly, without the checks that the mechanisms here make.
+
+    Its step writes into a cache that was allocated once, as decoders that mind their speed do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(FusedOptions(), 0, 0)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+    def causal(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any = None, *, keep: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True), None
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: FusedState, *, reuse: bool = True) -> tuple[Tensor, FusedState]:
+        state.keys[:, :, -1:], state.values[:, :, -1:] = k, v
+        return F.scaled_dot_product_attention(q, state.keys, state.values), state
+
+    def remember(self, k: Tensor, v: Tensor, *, keep: Tensor | None = None) -> FusedState:
+        """The keys and values, and zeros at the place of the position that is to come."""
+        return FusedState(F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)))
+
+
+@dataclass(frozen=True)
+class FusedOptions(AttentionOptions):
+    """Builds the baseline where options are asked for."""
+
+    kind: str = BASELINE
+
+    @property
+    def traits(self) -> Traits:
+        return Softmax().traits
+
+    def size(self, *, heads: int, head_dim: int) -> MechanismSize:
+        return MechanismSize(0, 0)
+
+    def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> Fused:
+        return Fused()
+
+
+def prepare(cell: Cell) -> Work:
+    """Builds the mechanism and its inputs."""
+    generator = torch.Generator().manual_seed(cell.seed)
+    place: dict[str, Any] = {"device": cell.setting.device, "dtype": DTYPES[cell.setting.dtype]}
+    if cell.what == "update":
+        return _update(cell, generator, place)
+    attend = build(cell, generator).to(**place)
+    if cell.what == "layer":
+        return _layer(cell, attend, generator, place)
+    if cell.what == "step":
+        return _step(cell, attend, generator, place)
+    q, k, v = _draw(cell, 3, cell.length, generator, place)
+    mix = _mixer(attend, cell.form)
+    if cell.what == "forward":
+        return Work(torch.no_grad()(lambda: mix(q, k, v)))
+    (gradient,) = _draw(cell, 1, cell.length, generator, place)
+    inputs = tuple(x.requires_grad_() for x in (q, k, v))
+    return Work(lambda: torch.autograd.grad(mix(*inputs), inputs, gradient))
+
+
+def build(cell: Cell, generator: torch.Generator) -> nn.Module:
+    """The mechanism, long enough for the cell."""
+    if cell.mechanism == BASELINE:
+        return Fused()
+    options, longest = cell.options, cell.options.traits.max_length
+    if longest is not None and longest < cell.length:
+        options = options.for_length(cell.length)
+    return options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator)
+
+
+def block_size(cell: Cell) -> tuple[int, int]:
+    """Numbers and bytes, trained or not, of one transformer layer with this mechanism, built for this length."""
+    generator = torch.Generator().manual_seed(0)
+    options = cell.options.for_length(cell.length)
+    size = ModelOptions(layers=1, heads=cell.setting.heads, head_dim=cell.setting.head_dim, norm="post")
+    if (numbers := stack_numbers(options, size)) > COUNTED:
+        return numbers, 4 * numbers
+    layer = _block(
+        cell, options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator), generator
+    )
+    held = [*layer.parameters(), *layer.buffers()]
+    return sum(part.numel() for part in held), sum(part.numel() * part.element_size() for part in held)
+
+
+def _mixer(attend: Any, form: Form) -> Any:
+    if form == "bidirectional":
+        return attend
+    return lambda q, k, v: attend.causal(q, k, v)[0]
+
+
+def _layer(cell: Cell, attend: nn.Module, generator: torch.Generator, place: dict[str, Any]) -> Work:
+    """A whole transformer layer, forward."""
+    block = _block(cell, attend, generator).to(**place).eval()
+    head_dim = cell.setting.heads * cell.setting.head_dim
+    x = torch.randn(cell.setting.batch, cell.length, head_dim, generator=generator).to(**place)
+    run = block if cell.form == "bidirectional" else block.causal
+    return Work(torch.no_grad()(lambda: run(x)))
+
+
+def _block(cell: Cell, attend: nn.Module, generator: torch.Generator) -> Block:
+    heads, head_dim = cell.setting.heads, cell.setting.head_dim
+    return Block(heads * head_dim, heads=heads, attention=attend, generator=generator)
+
+
+def _update(cell: Cell, generator: torch.Generator, place: dict[str, Any]) -> Work:
+    """A step of training: forward, backward and the optimizer's, of the encoder-decoder of the replication in Julia."""
+    task = Copy(length=cell.length, form="encoder-decoder")
+    options = FusedOptions() if cell.mechanism == BASELINE else cell.options
+    size = ModelOptions(layers=4, heads=cell.setting.heads, head_dim=cell.setting.head_dim)
+    model = task.build(options, size, generator).to(**place)
+    optimizer = torch.optim.RAdam(model.parameters(), lr=1e-4)
+    batch = task.batch(cell.setting.batch, generator)
+    batch = type(batch)(*(part.to(cell.setting.device) for part in batch))
+
+    def run() -> None:
+        counted = task.loss(model, batch)
+        (counted.total / counted.number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Work(run)
+
+
+@torch.no_grad()
+def _step(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, Any]) -> Work:
+    """One position more, after `length` others. A state that grows is given up each time, so that the context stays."""
+    state = _state(cell, attend, generator, place)
+    q, k, v = _draw(cell, 3, 1, generator, place)
+    _, after = attend.step(q, k, v, state, reuse=True)
+    constant = _numbers(after) == _numbers(state)
+    latest = [after if constant else state]
+
+    @torch.no_grad()
+    def run() -> None:
+        _, following = attend.step(q, k, v, latest[0], reuse=True)
+        if constant:
+            latest[0] = following
+
+    return Work(run, sum(part.numel() * part.element_size() for part in latest[0]))
+
+
+def _state(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, Any]) -> Any:
+    """What the mechanism remembers of `length` positions."""
+    return attend.remember(*_draw(cell, 2, cell.length, generator, place))
+
+
+def _numbers(state: Sequence[Tensor]) -> int:
+    return sum(part.numel() for part in state)
+
+
+def _draw(cell: Cell, count: int, length: int, generator: torch.Generator, place: dict[str, Any]) -> Iterator[Tensor]:
+    shape = (cell.setting.batch, cell.setting.heads, length, cell.setting.head_dim)
+    return (torch.randn(*shape, generator=generator).to(**place) for _ in range(count))

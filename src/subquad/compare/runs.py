@@ -1,0 +1,69 @@
+"""A comparison as run.json keeps it: from a plan to its description, and back."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from subquad.attention import options_from
+from subquad.capacity import require_memory
+from subquad.checking import Checked, Count, Positive, Seed, read
+from subquad.compare.cells import Setting
+from subquad.compare.plan import Plan
+from subquad.compare.views import Form, What
+from subquad.errors import SubquadError
+from subquad.machine import circumstances
+from subquad.measure.devices import require_device
+from subquad.measure.workers import Limits
+from subquad.results import place_of
+
+
+@dataclass(frozen=True)
+class Kept(Checked):
+    """The options of a comparison in its run.json."""
+
+    variants: dict[str, dict[str, Any]]
+    lengths: tuple[Count, ...]
+    forms: tuple[Form, ...]
+    whats: tuple[What, ...]
+    settings: tuple[dict[str, Any], ...]
+    shortest: dict[str, Count]
+    seed: Seed
+    memory_bytes: Count
+    run_seconds: Positive
+
+
+def describe_run(plan: Plan, limits: Limits, command: str) -> dict[str, Any]:
+    """What run.json says about a comparison. What cannot be measured on this machine is refused."""
+    _check(plan)
+    options = dataclasses.asdict(plan) | {"memory_bytes": limits.memory_bytes, "run_seconds": limits.run_seconds}
+    traits = {name: dataclasses.asdict(variant.traits) for name, variant in plan.variants.items()}
+    return {"options": options, "mechanisms": traits, "seed": plan.seed, **circumstances(command)}
+
+
+def read_plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
+    """The plan and the limits that the options of a run.json name. What cannot be measured here is refused."""
+    place = f"{place_of(options)}: options"
+    kept = read(Kept, options, place)
+    plan = Plan(
+        variants={name: options_from(values, f"{place}: variants: {name}") for name, values in kept.variants.items()},
+        lengths=kept.lengths,
+        forms=kept.forms,
+        whats=kept.whats,
+        settings=[read(Setting, setting, f"{place}: settings") for setting in kept.settings],
+        shortest=kept.shortest,
+        seed=kept.seed,
+    )
+    _check(plan)
+    return plan, Limits(memory_bytes=kept.memory_bytes, run_seconds=kept.run_seconds)
+
+
+def _check(plan: Plan) -> None:
+    """Refuses devices that are not there, mechanisms that are too large, and a plan without cells."""
+    for setting in plan.settings:
+        require_device(setting.device)
+        for name, variant in plan.variants.items():
+            numbers = variant.size(heads=setting.heads, head_dim=setting.head_dim).numbers
+            require_memory(name, 4 * numbers, "make its own sizes, --heads or --head-dim smaller")
+    if not plan.groups:
+        raise SubquadError("there is nothing to measure: a decoding step is causal, so leave --bidirectional out")

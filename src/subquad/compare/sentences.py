@@ -1,0 +1,108 @@
+"""What a comparison says: crossovers for tables, and sentences about each attention."""
+
+from typing import NamedTuple
+
+from subquad.compare.views import BASELINE, MATERIALISED, Comparison, View, name_view
+from subquad.measure.fits import Crossover
+from subquad.statistics import Interval
+from subquad.words import amount, capitalized, share_of_memory, times_as_fast
+
+
+def comparison_answer(comparison: Comparison, view: View) -> str:
+    """The fastest attention at the longest length of a view, in one sentence."""
+    speedups = longest_speedups(comparison, view)
+    if not speedups:
+        return f"Only {BASELINE} was measured ({name_view(view, comparison.views)})."
+    name, (length, speedup) = max(speedups.items(), key=lambda item: (item[1].length, item[1].speedup.value))
+    work = f"{name_view(view, comparison.views)}, {length} tokens"
+    if speedup.value <= 1:
+        return f"No attention was faster than PyTorch's fused softmax ({work})."
+    crossing = comparison.crossover(view, name)
+    start = f", and pays from {pays_from(crossing)} tokens on" if crossing is not None and crossing.within else ""
+    return f"{capitalized(name)} is {times_as_fast(speedup.value)} as PyTorch's fused softmax ({work}){start}."
+
+
+class Longest(NamedTuple):
+    """How many times as fast a mechanism is at the longest length that both it and the baseline were measured at."""
+
+    length: int
+    speedup: Interval
+
+
+def longest_speedups(comparison: Comparison, view: View) -> dict[str, Longest]:
+    """The speed-up of each mechanism but the baseline at its longest length."""
+    speedups = {}
+    for name in comparison.measured(view):
+        shared = set(comparison.lengths(view, name)) & set(comparison.lengths(view, BASELINE))
+        if name == BASELINE or not shared:
+            continue
+        speedup = comparison.speedup(view, name, max(shared))
+        assert speedup is not None  # both were measured there
+        speedups[name] = Longest(max(shared), speedup)
+    return speedups
+
+
+def pays_from(found: Crossover | None, *, with_range: bool = True) -> str:
+    """A crossover for tables, such as "1024 (700 to 1300)", or "1024" without its range."""
+    if found is None:
+        return "-"
+    if found.middle is None:
+        return f"not up to {found.last_length:.0f}"
+    if not with_range:
+        is_first = found.middle <= found.first_length
+        return f"{found.first_length:.0f} or fewer" if is_first else f"{found.middle:.0f}"
+    if found.middle <= found.first_length:
+        return f"{found.first_length:.0f} or fewer" + ("" if found.high == found.first_length else f" (to {_high(found)})")
+    low = f"under {found.first_length:.0f}" if found.low is None else f"{found.low:.0f}"
+    return f"{found.middle:.0f} ({low} to {_high(found)})"
+
+
+def _high(found: Crossover) -> str:
+    return f"over {found.last_length:.0f}" if found.high is None else f"{found.high:.0f}"
+
+
+def sentence(comparison: Comparison, view: View, mechanism: str) -> str:
+    """From where on a mechanism pays in a view, and what it gives at the longest length."""
+    found = comparison.crossover(view, mechanism)
+    name = f"{mechanism} softmax" if mechanism == MATERIALISED else mechanism
+    stopped = _stopped(comparison, view, mechanism)
+    if found is None:
+        return f"{name} was not measured at two lengths{stopped}."
+    if found.middle is None:
+        beyond = comparison.extrapolated(view, mechanism)
+        text = f"{name} does not pay within the measured range, up to {found.last_length:.0f} tokens"
+        if beyond is not None:
+            high = "beyond any bound" if beyond.high == float("inf") else f"{beyond.high:.0f}"
+            text += f" (by extrapolation, which is less than measured: from {beyond.value:.0f}, {beyond.low:.0f} to {high})"
+    elif found.high == found.first_length:
+        text = f"{name} pays at every measured length, {found.first_length:.0f} tokens and more"
+    elif found.middle <= found.first_length:
+        text = f"{name} pays from {found.first_length:.0f} tokens on, or from fewer (to {_high(found)})"
+    else:
+        text = f"{name} pays from {found.middle:.0f} tokens on{_range(found)}"
+    return f"{text}; {_at_the_end(comparison, view, mechanism)}{stopped}."
+
+
+def _range(found: Crossover) -> str:
+    low = f"fewer than {found.first_length:.0f}" if found.low is None else f"{found.low:.0f}"
+    high = f"more than {found.last_length:.0f}" if found.high is None else f"{found.high:.0f}"
+    return f" ({low} to {high})"
+
+
+def _at_the_end(comparison: Comparison, view: View, mechanism: str) -> str:
+    length, speedup = longest_speedups(comparison, view)[mechanism]
+    faster = f"at {length} it is {times_as_fast(speedup.value)}"
+    mine, theirs = comparison.peak(view, mechanism, length), comparison.peak(view, BASELINE, length)
+    if mine is None or theirs is None:
+        return faster
+    return f"{faster} and needs {share_of_memory(mine, theirs)} ({amount(mine)} against {amount(theirs)})"
+
+
+def _stopped(comparison: Comparison, view: View, mechanism: str) -> str:
+    failure = comparison.failures.get((view, mechanism))
+    if failure is None:
+        return ""
+    why = {"out of memory": "it ran out of memory", "timeout": "it took too long"}.get(
+        failure.failure, f"it failed ({failure.message})"
+    )
+    return f"; at {failure.length} {why}"

@@ -1,0 +1,230 @@
+"""The rows of a comparison, read: costs, ratios and crossovers by view.
+
+A view is what can be compared with each other: one form (bidirectional or causal), one kind of work, one setting.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from subquad.measure.fits import (
+    Costs,
+    Crossover,
+    Growth,
+    Scatter,
+    crossover,
+    draw_costs,
+    extrapolated_crossover,
+    growth,
+    middle,
+    pooled_scatter,
+)
+from subquad.results import Row
+from subquad.statistics import Interval, percentile_interval
+
+BASELINE = "softmax"
+MATERIALISED = "materialised"
+
+Form = Literal["bidirectional", "causal"]
+What = Literal["forward", "training", "layer", "step", "update"]
+FORMS: tuple[Form, ...] = get_args(Form)
+WHATS: tuple[What, ...] = get_args(What)
+WORDS: dict[str, str] = {
+    "forward": "attention, forward",
+    "training": "attention, forward and backward",
+    "layer": "a whole transformer layer, forward",
+    "step": "one decoding step after so many tokens",
+    "update": "one training step of an encoder-decoder on the copy task",
+}
+CAUSAL_WORK = ("step", "update")
+"""Kinds of work that there is one form of."""
+AXES = ("batch", "heads", "head_dim", "threads", "dtype", "device")
+
+
+class View(NamedTuple):
+    """A form, a kind of work and a setting, the last as values of `AXES`."""
+
+    form: str
+    what: str
+    setting: tuple[object, ...]
+
+
+class Failure(NamedTuple):
+    """Where a mechanism stopped, and why."""
+
+    length: int
+    failure: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the rows of one run say. Computed once, because the intervals take draws."""
+
+    rows: Sequence[Row]
+    seed: int = 0
+
+    @cached_property
+    def views(self) -> list[View]:
+        """In the order of forms and kinds of work."""
+        found = {view_of(row) for row in self.rows if row["metric"] == "seconds"}
+        return sorted(found, key=lambda view: (str(view.setting), FORMS.index(view.form), WHATS.index(view.what)))
+
+    @cached_property
+    def mechanisms(self) -> list[str]:
+        """The baseline first, the others in the order in which they were measured, what only makes its matrix last."""
+        names = dict.fromkeys(row["mechanism"] for row in self.rows if row["metric"] == "seconds")
+        return sorted(names, key=lambda name: (name == MATERIALISED, name != BASELINE))
+
+    def measured(self, view: View) -> list[str]:
+        """The mechanisms that have a time in this view."""
+        return [name for name in self.mechanisms if self._seconds.get((view, name))]
+
+    @cached_property
+    def _seconds(self) -> dict[tuple[View, str], dict[int, dict[int, float]]]:
+        """By view and mechanism, then by length, then by visit."""
+        found: dict[tuple[View, str], dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        for row in self.rows:
+            if row["metric"] == "seconds" and row["value"] is not None:
+                found[view_of(row), row["mechanism"]][row["length"]][row["visit"]] = row["value"]
+        return {key: dict(sorted(lengths.items())) for key, lengths in found.items()}
+
+    @cached_property
+    def _peaks(self) -> dict[tuple[View, str], dict[int, list[float]]]:
+        found: dict[tuple[View, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row in self.rows:
+            if row["metric"] == "peak_memory" and row["value"] is not None:
+                found[view_of(row), row["mechanism"]][row["length"]].append(row["value"])
+        return found
+
+    @cached_property
+    def failures(self) -> dict[tuple[View, str], Failure]:
+        """The shortest length at which a mechanism ran out of memory or time, or raised."""
+        found: dict[tuple[View, str], Failure] = {}
+        for row in self.rows:
+            if row["metric"] == "seconds" and row["value"] is None:
+                key, failure = (view_of(row), row["mechanism"]), Failure(row["length"], row["failure"], row["message"])
+                found[key] = min(found.get(key, failure), failure)
+        return found
+
+    def visits(self, view: View, mechanism: str, length: int) -> int:
+        """How often a cell was measured."""
+        return len(self._seconds.get((view, mechanism), {}).get(length, {}))
+
+    def lengths(self, view: View, mechanism: str) -> list[int]:
+        """Those at which it has a time."""
+        return list(self._seconds.get((view, mechanism), {}))
+
+    def peak(self, view: View, mechanism: str, length: int) -> float | None:
+        """Peak extra bytes: the median over visits."""
+        found = self._peaks.get((view, mechanism), {}).get(length)
+        return median(found) if found else None
+
+    def seconds(self, view: View, mechanism: str) -> dict[int, list[float]]:
+        """By length, ascending: those of each visit."""
+        return {length: list(visits.values()) for length, visits in self._seconds.get((view, mechanism), {}).items()}
+
+    def middle(self, view: View, mechanism: str, length: int) -> float:
+        """Seconds of a cell: the middle over its visits."""
+        return middle(self.seconds(view, mechanism)[length])
+
+    def costs(self, view: View, mechanism: str) -> Costs | None:
+        """Seconds by length, with draws."""
+        cells = self.seconds(view, mechanism)
+        return draw_costs(cells, self._scatter(view, None), self._rng()) if cells else None
+
+    def ratios(self, view: View, mechanism: str, baseline: str = BASELINE) -> Costs | None:
+        """How many times as fast as the baseline, by length, from times of the same visit."""
+        cells = self.paired(view, mechanism, baseline)
+        return draw_costs(cells, self._scatter(view, baseline), self._rng()) if cells else None
+
+    def speedup(self, view: View, mechanism: str, length: int, baseline: str = BASELINE) -> Interval | None:
+        """The ratio at one length."""
+        ratios = self.ratios(view, mechanism, baseline)
+        if ratios is None or length not in ratios.lengths:
+            return None
+        at = int(np.searchsorted(ratios.lengths, length))
+        return percentile_interval(float(ratios.middle[at]), ratios.draws[:, at])
+
+    def crossover(self, view: View, mechanism: str, baseline: str = BASELINE) -> Crossover | None:
+        """From which length on it is faster than the baseline. None for fewer than two lengths in common."""
+        ratios = self.ratios(view, mechanism, baseline)
+        return crossover(ratios) if ratios is not None and len(ratios.lengths) > 1 else None
+
+    def extrapolated(self, view: View, mechanism: str, baseline: str = BASELINE) -> Interval | None:
+        """Where it would become faster beyond the measured lengths, if it does not within them."""
+        found, mine, theirs = (
+            self.crossover(view, mechanism, baseline),
+            self.costs(view, mechanism),
+            self.costs(view, baseline),
+        )
+        if (
+            found is None
+            or found.within
+            or mine is None
+            or theirs is None
+            or min(len(mine.lengths), len(theirs.lengths)) < 3
+        ):
+            return None
+        return extrapolated_crossover(theirs, mine)
+
+    def memory_crossover(self, view: View, mechanism: str, baseline: str = BASELINE) -> float | None:
+        """The shortest measured length from which on it needs less memory than the baseline."""
+        mine, theirs = (self._peaks.get((view, name), {}) for name in (mechanism, baseline))
+        pays: float | None = None
+        for length in sorted(set(mine) & set(theirs), reverse=True):
+            if median(mine[length]) >= median(theirs[length]):
+                break
+            pays = length
+        return pays
+
+    def growth(self, view: View, mechanism: str) -> Growth | None:
+        """How its time grows with the length."""
+        costs = self.costs(view, mechanism)
+        return None if costs is None else growth(costs)
+
+    def paired(self, view: View, mechanism: str, baseline: str = BASELINE) -> dict[int, list[float]]:
+        """Baseline's time over the mechanism's, by length, from visits to both."""
+        mine, theirs = self._seconds.get((view, mechanism), {}), self._seconds.get((view, baseline), {})
+        return {
+            length: [theirs[length][visit] / seconds for visit, seconds in mine[length].items() if visit in theirs[length]]
+            for length in mine
+            if mine[length].keys() & theirs.get(length, {}).keys()
+        }
+
+    def _scatter(self, view: View, baseline: str | None) -> Scatter:
+        """From visit to visit: of ratios to a baseline, or of seconds. Pooled over the view, all mechanisms and lengths."""
+        cells: Iterable[Sequence[float]]
+        if baseline is None:
+            cells = [list(v.values()) for (at, _), lengths in self._seconds.items() if at == view for v in lengths.values()]
+        else:
+            others = [name for name in self.measured(view) if name != baseline]
+            cells = [ratios for name in others for ratios in self.paired(view, name, baseline).values()]
+        return pooled_scatter(list(cells))
+
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng(self.seed)
+
+
+def view_of(row: Row) -> View:
+    """The view that a row belongs to."""
+    return View(row["form"], row["what"], tuple(row[axis] for axis in AXES))
+
+
+def name_setting(view: View, views: Iterable[View]) -> str:
+    """What tells this view's setting from the others', in words; nothing if there is one only."""
+    settings = {other.setting for other in views}
+    differing = [at for at in range(len(AXES)) if len({setting[at] for setting in settings}) > 1]
+    return ", ".join(f"{AXES[at]} {view.setting[at]}" for at in differing)
+
+
+def name_view(view: View, views: Iterable[View] = ()) -> str:
+    """A view in words."""
+    return ", ".join(
+        filter(None, (WORDS[view.what], "" if view.what in CAUSAL_WORK else view.form, name_setting(view, views)))
+    )

@@ -1,0 +1,184 @@
+"""The contract of an experiment, and the trainings and conversions that it is made of.
+
+An experiment is a package `subquad.experiments.<name>` with a subclass of `Experiment`, and a line in `EXPERIMENTS`
+(`subquad.experiments.registry`). Its scales say which trainings to run, as options; verdicts and the page are made from the
+rows that are in the folder of `subquad reproduce <name>`, finished or not.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol
+
+from subquad.compare.plan import Plan
+from subquad.conversion.options import ConversionOptions
+from subquad.conversion.recipes import CONVERSION, EXACT
+from subquad.files import read_text
+from subquad.machine import circumstances
+from subquad.measure.workers import Limits
+from subquad.models import ModelOptions
+from subquad.report.page import Page
+from subquad.results import Row, Run
+from subquad.statistics import Verdict
+from subquad.training import TrainOptions
+from subquad.types import AttentionOptions
+
+
+class TaskOptions(Protocol):
+    """Options of a task: a frozen dataclass that is registered in `TASKS` under its kind."""
+
+    @property
+    def kind(self) -> str:
+        """Name of the task."""
+        ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model that is trained on a task, as `subquad train` does."""
+
+    task: TaskOptions
+    attention: AttentionOptions
+    model: ModelOptions
+    options: TrainOptions
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A trained model that is converted to another attention, as `subquad convert` does."""
+
+    attention: AttentionOptions
+    options: ConversionOptions
+    model: str = ""
+    """Run or folder of the trained model; empty where the trial starts from another trial."""
+    text: str = ""
+    """Texts for a model that is no run; empty for the usual ones."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A training or conversion of an experiment, in a folder of its own."""
+
+    name: str
+    """Name of the folder."""
+    variant: str
+    """What tells it from the trials that it is compared with, such as the attention."""
+    length: int
+    """Length of its sequences, or 0 where that does not tell trials apart."""
+    seed: int
+    work: Training | Conversion
+    start: str = ""
+    """Name of the trial whose model it starts from, which has to be finished before."""
+
+
+class Timing(NamedTuple):
+    """A comparison of attentions that an experiment measures, as `subquad compare` does."""
+
+    plan: Plan
+    limits: Limits
+    budget_seconds: float
+
+
+class Instruments(NamedTuple):
+    """Commands that an experiment may measure with, lent by the command line. Each resumes what is in the folder."""
+
+    time: Callable[[Path, Timing], None]
+    """Measures a comparison into a folder."""
+    look: Callable[[Path, Path], None]
+    """Measures the spectrum of a trained run, the first folder, into the second folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(ABC):
+    """What an experiment runs at one scale."""
+
+    minutes: str
+    """How long it takes, in words."""
+    data: str = ""
+    """Real data, for an experiment that takes them; empty for data that are simulated or that come with Python."""
+    original: str = ""
+    """A trained model, for an experiment that takes one; empty where it is trained by the experiment."""
+
+    @abstractmethod
+    def trials(self) -> Iterator[Trial]:
+        """The trainings and conversions, each after the one that it starts from."""
+
+
+class Experiment(ABC):
+    """A published claim, and how it is examined."""
+
+    claim: ClassVar[str]
+    """What was published, in one sentence."""
+    scales: ClassVar[Mapping[str, Scale]]
+    """What to run, by the name of the scale. One is called quick."""
+    takes_data: ClassVar[bool] = False
+    takes_original: ClassVar[bool] = False
+
+    def measure(self, folder: Path, scale: str, instruments: Instruments) -> None:  # noqa: B027, nothing by default
+        """Measures what trainings do not, after all of them are finished."""
+
+    @abstractmethod
+    def judge(self, folder: Path, scale: str) -> list[Verdict]:
+        """A verdict on each part of the claim, from what is finished in the folder."""
+
+    @abstractmethod
+    def page(self, folder: Path, scale: str) -> Page:
+        """The page, from what is finished in the folder."""
+
+
+def open_part(folder: Path, kind: str, command: str) -> Run:
+    """The run of an experiment's own measurements, such as ``costs``; created where there is none."""
+    return Run.open(folder, kind) if (folder / "run.json").exists() else Run.create(folder, kind, circumstances(command))
+
+
+def part_rows(folder: Path, kind: str) -> list[Row] | None:
+    """The rows of such a run, or None where there is none."""
+    return Run.open(folder, kind).rows() if (folder / "run.json").exists() else None
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a training, or a conversion with its controls, has its last checkpoint."""
+    if not (folder / "run.json").exists():
+        return False
+    run = Run.open(folder)
+    if run.about.get("kind") == "convert":
+        return _is_converted(run)
+    steps = Run.open(folder, "train").about["options"]["training"]["steps"]
+    return (folder / "checkpoint" / f"step-{steps:09d}").exists()
+
+
+def _is_converted(run: Run) -> bool:
+    """Whether the newest checkpoint is after the last phase. Earlier versions did not keep the number of phases."""
+    newest = max(run.folder.glob("checkpoint/step-?????????/about.json"), default=None)
+    try:
+        about = {} if newest is None else json.loads(read_text(newest))
+        if isinstance(about, dict) and "phases" not in about:
+            return _has_last_control(run)
+        return bool(about["stand"]["phase"] == about["phases"])
+    except (ValueError, KeyError, TypeError):  # a damaged checkpoint, which is not the last
+        return False
+
+
+def _has_last_control(run: Run) -> bool:
+    """Whether the last of a language model's controls, which is softmax, has been tuned."""
+    last_recipe = EXACT if run.about["options"]["conversion"]["controls"] else CONVERSION
+    ends = {"recipe": last_recipe, "stage": "tuned", "split": "test"}
+    return any(all(row.get(name) == value for name, value in ends.items()) for row in run.rows())
+
+
+def finished_rows(folder: Path, trials: Sequence[Trial]) -> dict[str, list[Row]]:
+    """The rows of the finished trials, by name."""
+    return {trial.name: Run.open(folder / trial.name).rows() for trial in trials if is_finished(folder / trial.name)}
+
+
+def last_value(rows: Sequence[Row], metric: str) -> float:
+    """A metric at the last step that has it."""
+    return [row["value"] for row in rows if row["metric"] == metric][-1]
+
+
+def value_on_test(rows: Sequence[Row], metric: str) -> float | None:
+    """A metric on the test split, or None where it was not measured."""
+    values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
+    return values[-1] if values else None

@@ -1,0 +1,106 @@
+"""The page of the conversions of a masked language model: perplexity against steps, and by way and stage."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import altair as alt
+
+from subquad.experiments.conversion.grid import SCALES, WAYS, WINDOW, Grid, Way
+from subquad.experiments.conversion.verdicts import CONTROL, Converted, converted, judge, nats
+from subquad.report.curves import curves
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.tables import NOTHING, Cell, Table
+from subquad.report.verdicts import verdict_answer, verdict_fold
+from subquad.results import Row
+from subquad.statistics import Interval, geometric_mean, geometric_ratio
+from subquad.words import between, duration
+
+TITLE = "Another attention in a trained masked language model"
+STAGES = {"swapped": "at first", "calibrated": "calibrated", "distilled": "matched", "tuned": "fine-tuned"}
+CHARTS: Mapping[str, tuple[Way, ...]] = {
+    "alone": tuple(way for way in WAYS if not way.is_matched and way.attention != WINDOW),
+    "matched": tuple(way for way in WAYS if way.is_matched or way.attention == WINDOW or way == CONTROL),
+}
+CAPTIONS = {
+    "alone": "Fine-tuning alone, by step",
+    "matched": "Matched layer by layer first, by step; beside them the window alone and softmax, which are only fine-tuned",
+}
+
+
+DEVELOPMENT_NOTE = "On development texts, by which the best model of each stage is chosen; the table has test texts."
+
+
+def conversion_page(folder: Path, scale: str) -> Page:
+    """Perplexity by step of all ways, those that are only fine-tuned first."""
+    grid = SCALES[scale]
+    runs, verdicts = converted(folder, grid), judge(folder, scale)
+    pictures = [Picture(name, CAPTIONS[name], chart) for name, chart in way_charts(runs).items()]
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}; after Dmitriev et al. 2020, who put FAVOR+ into DistilBERT. Every training and every "
+        "conversion is a run in the same folder; subquad report makes a page of it.",
+        picture=pictures[0] if pictures else None,
+        chapters=[Chapter("Perplexity by step", pictures[1:], DEVELOPMENT_NOTE)] if pictures[1:] else [],
+        folds=[
+            verdict_fold(verdicts),
+            Fold("Perplexity after each stage", [paragraph(_words(grid)), table(way_table(runs))]),
+        ],
+        commands=[Command("", f"subquad reproduce conversion --scale {scale}")],
+    )
+
+
+def _words(grid: Grid) -> str:
+    return (
+        "Perplexity of tokens that were taken out of test texts: geometric means over seeds with their 95% intervals. "
+        "At first: the attention is put in the place of softmax, nothing trained. Calibrated: FAVOR+'s directions are set "
+        "by the means and covariances of queries and keys. Matched: each layer's attention has learned, by itself, what "
+        f"softmax does, in {grid.match_steps} steps. Fine-tuned: all but the embeddings has learned the task itself, in "
+        f"{grid.tune_steps} steps after matching, in {grid.total_steps} without; softmax, too, on the same batches."
+    )
+
+
+def way_table(runs: Sequence[Converted]) -> Table:
+    """Each way, stage by stage, and at its end beside softmax."""
+    rows = []
+    original = nats(runs, CONTROL, "original")
+    if original:
+        rows.append([Cell("the original"), _count(original), _cell(geometric_mean(original), ".1f"), *[NOTHING] * 5])
+    for way in WAYS:
+        if last := nats(runs, way):
+            stages = [_cell(geometric_mean(nats(runs, way, stage)), ".1f") for stage in STAGES]
+            beside = NOTHING if way == CONTROL else _cell(geometric_ratio(last, nats(runs, CONTROL)), ".3f")
+            rows.append([Cell(way.words), _count(last), *stages, beside, _seconds(runs, way)])
+    columns = ["recipe", "seeds", *STAGES.values(), "times softmax fine-tuned", "training"]
+    return Table("Perplexity after each stage", columns, rows)
+
+
+def _count(seeds: Mapping[int, float]) -> Cell:
+    return Cell(str(len(seeds)), len(seeds))
+
+
+def _cell(found: Interval | None, form: str) -> Cell:
+    return NOTHING if found is None else Cell(between(found, form), found.value)
+
+
+def _seconds(runs: Sequence[Converted], way: Way) -> Cell:
+    """The mean over seeds."""
+    found = [max(row["elapsed"] for row in one.rows) for one in runs if one.way == way]
+    return Cell(duration(sum(found) / len(found)), sum(found) / len(found))
+
+
+def way_charts(runs: Sequence[Converted]) -> dict[str, alt.LayerChart]:
+    """Perplexity against steps, with as many ways in a chart as there are colours."""
+    found = {name: [row for way in ways for row in points(runs, way)] for name, ways in CHARTS.items()}
+    return {name: curves(rows, "perplexity", log=True) for name, rows in found.items() if rows}
+
+
+def points(runs: Sequence[Converted], way: Way) -> Iterator[Row]:
+    """Figures on development texts, from the swapped model on."""
+    for one in runs:
+        if one.way == way:
+            for row in one.rows:
+                is_watched = row["metric"] == "perplexity" and row["split"] == "development"
+                if is_watched and row["stage"] != "original":
+                    about = {"label": way.words, "run": f"{way.words}, {one.seed}"}
+                    yield {**about, "step": row["step"], "value": row["value"]}

@@ -1,0 +1,1 @@
+"""Event sequences: FAVOR+ and others beside softmax (after Zuo et al. 2020)."""

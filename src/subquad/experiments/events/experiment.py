@@ -1,0 +1,28 @@
+"""The experiment on event sequences."""
+
+from pathlib import Path
+
+from subquad.experiments.base import Experiment, Instruments
+from subquad.experiments.events.costs import measure
+from subquad.experiments.events.grid import CLAIM, SCALES
+from subquad.experiments.events.page import events_page
+from subquad.experiments.events.verdicts import judge
+from subquad.report.page import Page
+from subquad.statistics import Verdict
+
+
+class EventsExperiment(Experiment):
+    """Does FAVOR+ predict the next event as well as softmax, for less time and memory?"""
+
+    claim = CLAIM
+    scales = SCALES
+    takes_data = True
+
+    def measure(self, folder: Path, scale: str, instruments: Instruments) -> None:
+        measure(folder, scale)
+
+    def judge(self, folder: Path, scale: str) -> list[Verdict]:
+        return judge(folder)
+
+    def page(self, folder: Path, scale: str) -> Page:
+        return events_page(folder, scale)

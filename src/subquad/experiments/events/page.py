@@ -1,0 +1,122 @@
+"""The page of the experiment on events: likelihood by step, residuals, quality beside baselines and the truth, cost."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from subquad.experiments.base import part_rows
+from subquad.experiments.events.grid import ATTENTIONS, BASELINE, BATCH, LONG, SIMULATED, Setting
+from subquad.experiments.events.verdicts import Trained, difference, judge, over_seeds, pick, trained
+from subquad.report import training
+from subquad.report.curves import curves
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.residuals import quantiles, residual_chart
+from subquad.report.tables import NOTHING, Cell, Table
+from subquad.report.verdicts import verdict_answer, verdict_fold
+from subquad.results import Row
+from subquad.statistics import Interval
+from subquad.words import amount, between, capitalized, duration
+
+TITLE = "The next event's time and type"
+METRICS = {
+    **{"nll": "-log-likelihood", "nll_time": "of the time", "nll_type": "of the type"},
+    **{"accuracy": "accuracy", "macro_f1": "macro F1", "rmse": "RMSE", "mae": "MAE"},
+}
+BASELINES = {
+    "accuracy": "accuracy_of_most_frequent",
+    "macro_f1": "macro_f1_of_most_frequent",
+    "rmse": "rmse_of_mean_gap",
+    "mae": "mae_of_median_gap",
+}
+
+
+QUALITY_NOTE = (
+    "Test sequences, events 2 to n of each; means over seeds with their 95% intervals. Times are in the data's unit. The "
+    "weights are those that did best on the development sequences."
+)
+
+
+def events_page(folder: Path, scale: str) -> Page:
+    """Likelihood and residuals in each setting."""
+    runs, verdicts = trained(folder), judge(folder)
+    settings = list(dict.fromkeys(each.setting for each in runs))
+    pictures = {setting: _pictures(runs, setting) for setting in settings}
+    first = pictures[settings[0]].pop(0) if settings else None
+    folds = [verdict_fold(verdicts)]
+    folds += [
+        Fold(f"Quality: {setting}", [paragraph(QUALITY_NOTE), table(qualities(runs, setting))]) for setting in settings
+    ]
+    if costs := part_rows(folder / "costs", "costs"):
+        folds.append(Fold("Cost of a training step", [table(cost_table(costs))]))
+    real = " --data FOLDER" if any(setting.source != SIMULATED for setting in settings) else ""
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}; {'; '.join(map(str, settings))}.",
+        picture=first,
+        chapters=[Chapter(capitalized(str(setting)), drawn) for setting, drawn in pictures.items() if drawn],
+        folds=folds,
+        commands=[Command("", f"subquad reproduce events --scale {scale}{real}")],
+    )
+
+
+def _pictures(runs: Sequence[Trained], setting: Setting) -> list[Picture]:
+    """The likelihood of all seeds by step, and the residuals of the first seed."""
+    here = [each for each in runs if each.setting == setting]
+    labelled = [training.Trained(each.run, each.rows, each.attention) for each in here]
+    likelihood = curves(training.points(labelled, "nll"), "negative log-likelihood per event, nats")
+    pictures = [Picture(f"nll_{key(setting)}", f"Development sequences by step: {setting}", likelihood)]
+    first_seed = min(each.seed for each in here)
+    points = [point for each in here if each.seed == first_seed for point in quantiles(each.rows, each.attention)]
+    if points:
+        pictures.append(Picture(f"residuals_{key(setting)}", "Residuals of the first seed", residual_chart(points)))
+    return pictures
+
+
+def key(setting: Setting) -> str:
+    """Name of a setting in the names of charts."""
+    return "_".join(setting)
+
+
+def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
+    """Every metric of each attention, then what needs no model, and the truth where it is known."""
+    rows = []
+    for attention in ATTENTIONS:
+        own = pick(runs, setting, attention)
+        if own:
+            cells = [_cell(own, metric) for metric in METRICS]
+            gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
+            gaps = NOTHING if gap is None else Cell(between(gap, "+.3f"), gap.value)
+            rows.append([Cell(attention), Cell(str(len(own)), len(own)), *cells, gaps])
+    every = [one for one in runs if one.setting == setting]
+    without = [_cell(every, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
+    rows.append([Cell("no history"), NOTHING, *without, NOTHING])
+    if over_seeds(every, "nll_of_truth") is not None:
+        rows.append([Cell("true process"), NOTHING, _cell(every, "nll_of_truth", spread=False), *[NOTHING] * len(METRICS)])
+    columns = ["attention", "seeds", *METRICS.values(), f"-log-likelihood minus {BASELINE}'s"]
+    return Table("The most frequent type, the mean and the median gap are what no history gives", columns, rows)
+
+
+def _cell(runs: Sequence[Trained], metric: str, *, spread: bool = True) -> Cell:
+    found = over_seeds(runs, metric)
+    return NOTHING if found is None else Cell(between(found, ".3f") if spread else f"{found.value:.3f}", found.value)
+
+
+def cost_table(rows: Sequence[Row]) -> Table:
+    """Time and peak of a training step, and both beside softmax's."""
+    known = {(row["metric"], row["mechanism"]): row for row in rows}
+    found = []
+    for name in dict.fromkeys(row["mechanism"] for row in rows):
+        seconds, times, peak, more = (
+            known[metric, name] for metric in ("seconds", "times_as_fast", "peak_bytes", "times_the_peak")
+        )
+        found.append(
+            [
+                Cell(name),
+                Cell(duration(seconds["value"]), seconds["value"]),
+                Cell(between(Interval.of_row(times), ".2f"), times["value"]),
+                Cell(amount(peak["value"]), peak["value"]),
+                Cell(between(Interval.of_row(more), ".3f"), more["value"]),
+            ]
+        )
+    columns = ["attention", "training step", "times as fast as softmax", "peak of a step", "times softmax's peak"]
+    return Table(f"In turns on one thread of this machine: {BATCH} sequences of {LONG} events", columns, found)

@@ -1,0 +1,71 @@
+"""Verdicts on the infinity-former (Martins et al. 2022): does a memory of fixed size help, at a constant cost?
+
+1. On the sorting task a model with the memory answers better than the same model without it, which sees a segment only.
+2. Sticky memories, whose points are drawn where attention has gone, answer better than evenly spaced ones.
+3. The cost of the next segment does not depend on how much came before it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from subquad.experiments.base import Trial, finished_rows, last_value, part_rows
+from subquad.experiments.infinity.grid import EVEN, SCALES, STICKY, WINDOW
+from subquad.results import Row
+from subquad.statistics import Interval, Verdict, is_above, mean_over_seeds
+from subquad.words import between
+
+SAME = 1.1
+"""Largest multiple of the time at the shortest context that counts as the same time."""
+
+
+def judge(folder: Path, scale: str) -> list[Verdict]:
+    """A verdict on each claim."""
+    trials = list(SCALES[scale].trials())
+    trained = finished_rows(folder, trials)
+    verdicts = [*helps(trained, trials, EVEN, WINDOW), *helps(trained, trials, STICKY, EVEN)]
+    return [*verdicts, *constant(part_rows(folder / "context", "context") or [])]
+
+
+def helps(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], better: str, worse: str) -> Iterator[Verdict]:
+    """Whether the intervals of the accuracy over seeds lie apart, at each length; not decided where they overlap."""
+    for length in dict.fromkeys(trial.length for trial in trials):
+        of = {
+            variant: [trial for trial in trials if (trial.variant, trial.length) == (variant, length)]
+            for variant in (better, worse)
+        }
+        claim = f"{better} answers better than {worse} at {length} tokens"
+        done = {variant: [trial for trial in own if trial.name in trained] for variant, own in of.items()}
+        if any(len(done[variant]) < len(own) for variant, own in of.items()):
+            counts = ", ".join(f"{len(done[variant])} of {len(own)} with {variant}" for variant, own in of.items())
+            yield Verdict(claim, None, f"runs done: {counts}")
+            continue
+        high, low = (
+            mean_over_seeds([last_value(trained[trial.name], "token_accuracy") for trial in own]) for own in done.values()
+        )
+        figures = (
+            f"accuracy {_share(high)} against {_share(low)}, a difference of {100 * (high.value - low.value):.1f} points; "
+            f"95% intervals over {len(done[better])} seeds"
+        )
+        yield Verdict(claim, is_above(high, low), figures)
+
+
+def _share(found: Interval) -> str:
+    return between(Interval(found.value, max(0.0, found.low), min(1.0, found.high)), ".1%")
+
+
+def constant(rows: Sequence[Row]) -> Iterator[Verdict]:
+    """Whether the longest context costs what the shortest does."""
+    by_context = {
+        metric: {row["context"]: row for row in rows if row["metric"] == metric} for metric in ("times_first", "state_bytes")
+    }
+    contexts = sorted(by_context["state_bytes"])
+    if len(contexts) < 2:
+        return
+    first, longest = contexts[0], contexts[-1]
+    found, sizes = by_context["times_first"][longest], {row["value"] for row in by_context["state_bytes"].values()}
+    yield Verdict(
+        f"the next segment costs after {longest} tokens what it costs after {first}",
+        found["value"] <= SAME and len(sizes) == 1,
+        f"{between(Interval.of_row(found), '.3f')} times the time; "
+        f"the state has {', '.join(f'{size:,}' for size in sorted(sizes))} bytes at every context",
+    )

@@ -1,0 +1,181 @@
+"""The page of Linformer's experiment: perplexity by slots, sharing and length, classifiers, the spectrum, speed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import altair as alt
+
+from subquad.compare.views import Comparison
+from subquad.experiments.base import part_rows, value_on_test
+from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, Grid, Variant
+from subquad.experiments.linformer.verdicts import (
+    WORDS,
+    Pretrained,
+    above_unigram,
+    accuracies,
+    judge,
+    layer_shares,
+    nats,
+    pretrained,
+    spectra,
+)
+from subquad.report import tables, training
+from subquad.report.curves import curves
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.spectrum import spectrum_charts
+from subquad.report.tables import Cell, Table
+from subquad.report.verdicts import verdict_answer, verdict_fold
+from subquad.results import Row
+from subquad.statistics import Interval, geometric_mean, geometric_ratio, mean_over_seeds
+from subquad.words import between
+
+TITLE = "Linformer: slots, sharing and length"
+MISSING = tables.NOTHING
+CLASSIFIER_NOTE = "Each classifier learns the classes of texts, from the weights of a language model or from none."
+SPECTRUM_NOTE = "Softmax models on held-out texts, beside the same models before they learned anything."
+SPECTRUM_CAPTIONS = {
+    "spectrum_cumulative": "The first seed. Trained: heads thin, their mean by layer thick. Fresh weights: dashed",
+    "spectrum_share-trained": "Trained: what the first quarter holds",
+    "spectrum_share-random": "Fresh weights: what the first quarter holds",
+}
+
+
+def linformer_page(folder: Path, scale: str) -> Page:
+    """Perplexity by slots first, then by sharing and length, then the attention matrices."""
+    runs, grid, verdicts = pretrained(folder), SCALES[scale], judge(folder, scale)
+    pictures = [Picture(name, _caption(name), chart) for name, chart in perplexity_charts(runs, grid).items()]
+    by_seed = spectra(folder)
+    matrices = [
+        Picture(f"spectrum_{name}", SPECTRUM_CAPTIONS[f"spectrum_{name}"], chart)
+        for name, chart in (spectrum_charts(by_seed[min(by_seed)]) if by_seed else {}).items()
+    ]
+    chapters = [Chapter("Perplexity on development texts", pictures[1:])] if pictures[1:] else []
+    chapters += [Chapter("Attention matrices", matrices, SPECTRUM_NOTE)] if matrices else []
+    folds = [verdict_fold(verdicts), _perplexity_fold(runs, grid)]
+    folds.append(Fold("After pretraining", [paragraph(CLASSIFIER_NOTE), table(downstream_table(accuracies(folder)))]))
+    if by_seed:
+        folds.append(Fold("Attention matrices", [paragraph(SPECTRUM_NOTE), table(spectrum_table(by_seed))]))
+    grids = list(tables.linformer_grids(Comparison(part_rows(folder / "timing", "compare") or [])))
+    folds += [Fold("Speed-up and memory", list(map(table, grids)))] if grids else []
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}; after Wang et al. 2020. Every training is a run in the same folder.",
+        picture=pictures[0] if pictures else None,
+        chapters=chapters,
+        folds=folds,
+        commands=[Command("", f"subquad reproduce linformer --scale {scale}")],
+    )
+
+
+def _caption(chart: str) -> str:
+    kind, _, length = chart.partition("_")
+    return {
+        "slots": f"Perplexity on development texts by step, n={length}",
+        "sharing": "Perplexity by step, for each way of sharing projections",
+        "length": "Perplexity by step, for each length",
+    }[kind]
+
+
+def _perplexity_fold(runs: Sequence[Pretrained], grid: Grid) -> Fold:
+    """Quality by slots, by sharing and by length, and some answers."""
+    note = (
+        "Perplexity of tokens that were taken out of test texts: geometric means over seeds with their 95% intervals. Every "
+        f"model was given up to {grid.step_tokens:,} tokens in each of as many steps. The best weights on development texts "
+        "are taken."
+    )
+    parts = [paragraph(note)]
+    for length, slots in grid.slots.items():
+        parts.append(table(quality_table(f"By slots, n={length}", runs, [Variant(length, k) for k in (0, *slots)])))
+    parts.append(table(quality_table(f"By sharing, n={grid.shared.length}, k={grid.shared.k}", runs, _ways(grid))))
+    grown = [Variant(length, k) for length in grid.lengths for k in (0, grid.fixed_slots)]
+    parts.append(table(quality_table(f"By length, k={grid.fixed_slots}", runs, grown)))
+    parts.append(table(training.sample_table(_labelled(runs, [grid.shared.baseline, grid.shared], first=True))))
+    return Fold("Perplexity", parts)
+
+
+def _ways(grid: Grid) -> list[Variant]:
+    """Softmax, and every way of sharing projections."""
+    return [grid.shared.baseline, *(grid.shared._replace(sharing=sharing) for sharing in SHARINGS)]
+
+
+def perplexity_charts(runs: Sequence[Pretrained], grid: Grid) -> dict[str, alt.LayerChart]:
+    """Perplexity against steps: for each number of slots, way of sharing, and length."""
+    shown = {f"slots_{length}": [Variant(length, k) for k in (0, *slots)] for length, slots in grid.slots.items()}
+    shown["sharing"] = _ways(grid)
+    shown["length"] = [Variant(length, k) for k in (0, grid.fixed_slots) for length in grid.lengths]
+    return {
+        name: curves(training.points(_labelled(runs, variants), "perplexity"), "perplexity", log=True)
+        for name, variants in shown.items()
+        if _labelled(runs, variants)
+    }
+
+
+def _labelled(runs: Sequence[Pretrained], variants: Sequence[Variant], *, first: bool = False) -> list[training.Trained]:
+    """Runs of some models in their order, all seeds or the first only, named by what tells these models apart."""
+    found = []
+    for variant in variants:
+        own = [one for one in runs if one.variant == variant]
+        for one in own[:1] if first else own:
+            found.append(training.Trained(one.run, one.rows, name_of(variant, variants)))
+    return found
+
+
+def name_of(variant: Variant, among: Sequence[Variant]) -> str:
+    """A model, in words: no more than tells it from the others."""
+    slots = f"{LINFORMER} k={variant.k}" if variant.k else SOFTMAX
+    length = f", n={variant.length}" if len({one.length for one in among}) > 1 else ""
+    ways = {one.sharing for one in among if one.k}
+    return slots + length + (f", one for {WORDS[variant.sharing]}" if variant.k and len(ways) > 1 else "")
+
+
+def quality_table(caption: str, runs: Sequence[Pretrained], variants: Sequence[Variant]) -> Table:
+    """Each model's perplexity, by itself, beside softmax's at its length and beside the unigram's; and its accuracy."""
+    rows = []
+    for variant in variants:
+        own = [one for one in runs if one.variant == variant]
+        if not own:
+            continue
+        beside = geometric_ratio(nats(runs, variant), nats(runs, variant.baseline)) if variant.k else None
+        accuracy = mean_over_seeds([value_on_test(one.rows, "accuracy") or 0.0 for one in own])
+        model = own[0].run.about["options"]["model"]
+        learned = variant.projections(model["layers"], model["heads"]) if variant.k else 0
+        rows.append(
+            [
+                Cell(name_of(variant, variants)),
+                Cell(str(len(own)), len(own)),
+                Cell(str(learned), learned) if learned else MISSING,
+                _cell(geometric_mean(nats(runs, variant)), ".1f"),
+                _cell(beside),
+                _cell(geometric_mean(above_unigram(runs, variant))),
+                _cell(accuracy),
+            ]
+        )
+    columns = ["model", "seeds", "projections", "perplexity", "times softmax's", "times the unigram's", "accuracy"]
+    return Table(caption, columns, rows)
+
+
+def _cell(found: Interval | None, form: str = ".3f") -> Cell:
+    return MISSING if found is None else Cell(between(found, form), found.value)
+
+
+def downstream_table(accuracies: Mapping[str, Mapping[int, float]]) -> Table:
+    """Accuracy of classifiers on their tests, by what they start from."""
+    names = {SOFTMAX: "softmax, pretrained", LINFORMER: "linformer, pretrained", NOTHING: "softmax, from nothing"}
+    rows = []
+    for start, name in names.items():
+        if found := accuracies.get(start):
+            rows.append([Cell(name), Cell(str(len(found)), len(found)), _cell(mean_over_seeds(list(found.values())))])
+    return Table("Accuracy on the test, which is another for each seed", ["model", "seeds", "accuracy"], rows)
+
+
+def spectrum_table(spectra: Mapping[int, Sequence[Row]]) -> Table:
+    """Layer by layer, what the first singular values hold: mean over heads, and over seeds with its interval."""
+    rows = []
+    found = {model: [layer_shares(one, model) for one in spectra.values()] for model in ("trained", "random")}
+    for layer in found["trained"][0]:
+        cells = [_cell(mean_over_seeds([one[layer] for one in each])) for each in found.values()]
+        rows.append([Cell(str(layer), layer), *cells])
+    place = next(row for one in spectra.values() for row in one if row["metric"] == "share_at_index")
+    caption = f"The share of the first {place['index']:.0f} of {place['length']:.0f} singular values"
+    return Table(caption, ["layer", "trained", "fresh weights"], rows)

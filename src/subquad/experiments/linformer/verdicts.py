@@ -1,0 +1,193 @@
+"""Verdicts on Linformer: perplexities by slots, sharing and length, attention matrices, classifiers, and speed."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from subquad.compare.views import Comparison
+from subquad.experiments.base import is_finished, part_rows, value_on_test
+from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, USUAL, Grid, Variant
+from subquad.experiments.linformer.speed import judge_table
+from subquad.results import Row, Run
+from subquad.statistics import (
+    Verdict,
+    at_least,
+    at_most,
+    geometric_mean,
+    geometric_ratio,
+    mean_over_seeds,
+    paired_difference,
+    paired_gaps,
+)
+from subquad.words import between
+
+NEAR = 1.05
+"""Largest multiple of another's perplexity that counts as its level."""
+LOW = 0.9
+"""Share of the singular values' sum that the first quarter of them holds in a matrix of low rank."""
+POINT = 0.01
+"""Loss of accuracy that still counts as none."""
+
+
+class Pretrained(NamedTuple):
+    """A finished language model."""
+
+    variant: Variant
+    seed: int
+    run: Run
+    rows: list[Row]
+
+
+def pretrained(folder: Path) -> list[Pretrained]:
+    """Everything that came to its end."""
+    found = []
+    for path in sorted(folder.glob("mlm-*")):
+        if is_finished(path):
+            run = Run.open(path, "train")
+            mechanism, length = run.about["options"]["mechanism"], run.about["options"]["task"]["length"]
+            own = (mechanism["k"], mechanism["sharing"]) if mechanism["kind"] == LINFORMER else ()
+            found.append(Pretrained(Variant(length, *own), run.about["seed"], run, run.rows()))
+    return found
+
+
+def accuracies(folder: Path) -> dict[str, dict[int, float]]:
+    """Of finished classifiers on their tests: by what they start from, then by seed."""
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted(folder.glob("classify-*")):
+        if is_finished(path):
+            _, start, seed = path.name.split("-")
+            accuracy = value_on_test(Run.open(path, "train").rows(), "accuracy")
+            assert accuracy is not None  # every classifier ends with it
+            found.setdefault(start, {})[int(seed)] = accuracy
+    return found
+
+
+def spectra(folder: Path) -> dict[int, list[Row]]:
+    """Rows of `subquad spectrum`, by seed."""
+    found = {int(path.name.split("-")[1]): Run.open(path, "spectrum").rows() for path in sorted(folder.glob("spectrum-*"))}
+    return {seed: rows for seed, rows in found.items() if rows}
+
+
+def nats(runs: Sequence[Pretrained], variant: Variant, metric: str = "perplexity") -> dict[int, float]:
+    """The logarithm of a model's perplexity on the test, by seed."""
+    found = {one.seed: value_on_test(one.rows, metric) for one in runs if one.variant == variant}
+    return {seed: math.log(value) for seed, value in found.items() if value is not None}
+
+
+def above_unigram(runs: Sequence[Pretrained], variant: Variant) -> dict[int, float]:
+    """The same beside what knows only how frequent tokens are: sequences of other lengths ask for other tokens."""
+    known = nats(runs, variant, "perplexity_of_unigram")
+    return {seed: value - known[seed] for seed, value in nats(runs, variant).items()}
+
+
+def judge(folder: Path, scale: str) -> list[Verdict]:
+    """A verdict on each claim."""
+    runs, grid = pretrained(folder), SCALES[scale]
+    found = [*close(runs, grid), *grows_better(runs, grid), *shared(runs, grid), *grown(runs, grid)]
+    found += [*low_rank(spectra(folder)), *kept(accuracies(folder))]
+    return [*found, *judge_table(Comparison(part_rows(folder / "timing", "compare") or []))]
+
+
+def close(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
+    """Whether so many slots do: perplexity beside softmax's."""
+    for variant in sorted({one for one in grid.variants if one.k and one.sharing == USUAL}):
+        found = geometric_ratio(nats(runs, variant), nats(runs, variant.baseline))
+        ours, theirs = geometric_mean(nats(runs, variant)), geometric_mean(nats(runs, variant.baseline))
+        if found is not None and ours is not None and theirs is not None:
+            share = ", a quarter as in the paper" if 4 * variant.k == variant.length else ""
+            claim = f"n={variant.length}, k={variant.k}{share}: perplexity is within {NEAR:g} times softmax's"
+            figures = f"{between(found, '.3f')} times, {ours.value:.1f} against {theirs.value:.1f}"
+            yield Verdict(claim, at_most(found, NEAR), figures)
+
+
+def grows_better(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
+    """Whether more slots are better."""
+    for length, slots in grid.slots.items():
+        few, many = min(slots), max(slots)
+        found = geometric_ratio(nats(runs, Variant(length, many)), nats(runs, Variant(length, few)))
+        if found is not None and few < many:
+            claim = f"n={length}: perplexity is lower with k={many} than with k={few}"
+            yield Verdict(claim, at_most(found, 1.0), f"{between(found, '.3f')} times")
+
+
+def shared(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
+    """Whether shared projections cost anything beside those of each head's own."""
+    alone = grid.shared._replace(sharing="none")
+    for sharing in SHARINGS[1:]:
+        found = geometric_ratio(nats(runs, grid.shared._replace(sharing=sharing)), nats(runs, alone))
+        if found is not None:
+            about = f"n={alone.length}, k={alone.k}: one projection for {WORDS[sharing]}"
+            claim = f"{about} leaves perplexity within {NEAR:g} times that with each head's own"
+            yield Verdict(claim, at_most(found, NEAR), f"{between(found, '.3f')} times")
+
+
+WORDS = {
+    "none": "each head and side",
+    "heads": "all heads",
+    "keys-values": "all heads, keys and values",
+    "layerwise": "all heads, keys, values and layers",
+}
+
+
+def grown(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
+    """Whether perplexity depends on the slots and not on the length: by itself, and beside softmax."""
+    short, long = (Variant(length, grid.fixed_slots) for length in (min(grid.lengths), max(grid.lengths)))
+    about = f"k={grid.fixed_slots}: from n={short.length} to n={long.length}"
+    found = geometric_ratio(above_unigram(runs, long), above_unigram(runs, short))
+    theirs = geometric_ratio(above_unigram(runs, long.baseline), above_unigram(runs, short.baseline))
+    if found is not None and theirs is not None:
+        claim = f"{about} perplexity, relative to the unigram's on the same tokens, grows to at most {NEAR:g} times"
+        yield Verdict(
+            claim, at_most(found, NEAR), f"{between(found, '.3f')} times; softmax's {between(theirs, '.3f')} times"
+        )
+    gaps = [paired_gaps(nats(runs, one), nats(runs, one.baseline)) for one in (long, short)]
+    wider, before, after = geometric_ratio(*gaps), geometric_mean(gaps[1]), geometric_mean(gaps[0])
+    if wider is not None and before is not None and after is not None:
+        claim = f"{about} the distance to softmax grows to at most {NEAR:g} times"
+        ends = f"from {between(before, '.3f')} to {between(after, '.3f')} times softmax's perplexity"
+        figures = f"{between(wider, '.3f')} times: {ends}"
+        yield Verdict(claim, at_most(wider, NEAR), figures)
+
+
+def layer_shares(rows: Sequence[Row], model: str) -> dict[int, float]:
+    """What the first singular values hold in each layer: the mean over heads."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        if row["metric"] == "share_at_index" and row["model"] == model:
+            found.setdefault(row["layer"], []).append(row["value"])
+    return {layer: sum(values) / len(values) for layer, values in sorted(found.items())}
+
+
+def low_rank(spectra: Mapping[int, Sequence[Row]]) -> Iterator[Verdict]:
+    """Whether few singular values hold most of softmax's matrices, more so than by chance, and more so in higher layers."""
+    if not spectra:
+        return
+    trained, fresh = ([layer_shares(rows, model) for rows in spectra.values()] for model in ("trained", "random"))
+    place = next(row for rows in spectra.values() for row in rows if row["metric"] == "share_at_index")
+    about = f"the first {place['index']:.0f} of {place['length']:.0f} singular values of softmax's attention"
+    shares, before = ([sum(one.values()) / len(one) for one in each] for each in (trained, fresh))
+    share = mean_over_seeds(shares)
+    figures = f"{between(share, '.3f')} of their sum, mean over layers and heads"
+    yield Verdict(f"{about} hold at least {LOW:g} of all", at_least(share, LOW), figures)
+    learned = mean_over_seeds([one - other for one, other in zip(shares, before, strict=True)])
+    figures = f"{between(learned, '+.3f')} beside {between(mean_over_seeds(before), '.3f')} with fresh weights"
+    yield Verdict(f"{about} hold more than before training", at_least(learned, 0.0), figures)
+    first, last = min(trained[0]), max(trained[0])
+    if first < last:
+        more = mean_over_seeds([one[last] - one[first] for one in trained])
+        each = [mean_over_seeds([one[layer] for one in trained]).value for layer in (first, last)]
+        figures = f"{between(more, '+.3f')}: {each[0]:.3f} in layer {first}, {each[1]:.3f} in layer {last}"
+        yield Verdict(f"{about} hold more in the last layer than in the first", at_least(more, 0.0), figures)
+
+
+def kept(accuracies: Mapping[str, Mapping[int, float]]) -> Iterator[Verdict]:
+    """Whether a classifier that starts from Linformer's language model is as good as one from softmax's."""
+    ours, theirs = accuracies.get(LINFORMER, {}), accuracies.get(SOFTMAX, {})
+    gap = paired_difference(ours, theirs)
+    if gap is not None:
+        means = {name: mean_over_seeds(list(found.values())).value for name, found in accuracies.items()}
+        said = ", ".join(f"{name} {means[name]:.3f}" for name in (LINFORMER, SOFTMAX))
+        without = f"; softmax without pretraining {means[NOTHING]:.3f}" if NOTHING in means else ""
+        claim = f"fine-tuned, its accuracy is at most {POINT:g} below softmax's"
+        yield Verdict(claim, at_least(gap, -POINT), f"{between(gap, '+.3f')}: {said}{without}")

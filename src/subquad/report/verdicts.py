@@ -1,0 +1,30 @@
+"""Verdicts of an experiment on its page and on the terminal."""
+
+from collections.abc import Sequence
+
+from subquad.report.page import Fold, table
+from subquad.report.tables import Cell, Table
+from subquad.statistics import Verdict
+
+WORDS = {True: "held", False: "did not hold", None: "not decided"}
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+    """Each claim, whether it held, and by which figures."""
+    rows = [[Cell(each.claim), Cell(WORDS[each.held]), Cell(each.figures)] for each in verdicts]
+    return Table("Verdicts", ["claim", "verdict", "figures"], rows)
+
+
+def verdict_answer(verdicts: Sequence[Verdict]) -> str:
+    """How many claims held, and the first one, in one sentence."""
+    if not verdicts:
+        return "Nothing is finished that could be judged."
+    counts = {held: sum(each.held is held for each in verdicts) for held in WORDS}
+    said = f"Of {len(verdicts)} claims {counts[True]} held, {counts[False]} did not, and {counts[None]} are not decided"
+    first = verdicts[0]
+    return f"{said}; {WORDS[first.held]}: {first.claim} ({first.figures.rstrip('.')})."
+
+
+def verdict_fold(verdicts: Sequence[Verdict]) -> Fold:
+    """The table of verdicts, which is shown from the start."""
+    return Fold("Verdicts on each claim", [table(verdict_table(verdicts))], is_open=True)

@@ -1,0 +1,93 @@
+"""How numbers are said: digits, ranges, durations, amounts of memory, and comparisons such as "times as fast"."""
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from subquad.statistics import Interval  # which imports scipy, not needed to say a number
+
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+FRACTIONS = {
+    2: "half",
+    3: "a third",
+    4: "a quarter",
+    5: "a fifth",
+    6: "a sixth",
+    7: "a seventh",
+    8: "an eighth",
+    9: "a ninth",
+}
+
+
+def digits(value: float) -> str:
+    """A measured number with two to three digits, which is what measurements here are good for."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def short(value: float) -> str:
+    """A score: three decimals up to 1, two to three digits above."""
+    return f"{value:.3f}" if abs(value) <= 1 else digits(value)
+
+
+def compact(value: float) -> str:
+    """A loss or a metric of any size: three significant digits below 1, two to three digits above."""
+    return f"{value:.3g}" if abs(value) < 1 else digits(value)
+
+
+def between(found: "Interval", form: str = "") -> str:
+    """A value and its interval, by a format such as ``.3f``, or with two to three digits where none is named."""
+
+    def say(number: float) -> str:
+        return format(number, form) if form else digits(number)
+
+    if not math.isfinite(found.high):
+        return f"{say(found.value)} (one seed)"
+    return f"{say(found.value)} ({say(found.low)} to {say(found.high)})"
+
+
+def amount(count: float, *, brief: bool = False) -> str:
+    """Bytes in the unit that fits. `brief` leaves out zeros at the end, for numbers that are not measured."""
+    power = max((at for at in range(len(BYTE_UNITS)) if count >= 1000**at), default=0)
+    scaled, unit = count / 1000**power, BYTE_UNITS[power]
+    if brief:
+        return f"{scaled:.3g} {unit}" if scaled < 1000 else f"{scaled:.1e} {unit}"
+    return f"{scaled:.0f} B" if power == 0 else f"{digits(scaled)} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, milliseconds or microseconds, whichever fits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{digits(seconds / size)} {unit}"
+    return f"{digits(seconds / 1e-6)} µs"
+
+
+def times_as_fast(ratio: float) -> str:
+    """A speed beside another, such as "2.10 times as fast"."""
+    return f"{digits(ratio)} times as fast"
+
+
+def share_of_memory(ours: float, theirs: float) -> str:
+    """Memory beside another's, such as "a third of the memory" or "2.10 times the memory"."""
+    ratio = max(ours, 1.0) / max(theirs, 1.0)
+    if 0.8 <= ratio <= 1.25:
+        return "about the same memory"
+    return f"{digits(ratio)} times the memory" if ratio > 1 else f"{_fraction(ratio)} of the memory"
+
+
+def memory_ratio(ours: float, theirs: float) -> str:
+    """Memory beside another's for tables, such as "2.10x", "0.45x" or "1/12"."""
+    ratio = max(ours, 1.0) / max(theirs, 1.0)
+    return f"{digits(ratio)}x" if ratio > 0.1 else f"1/{round(1 / ratio)}"
+
+
+def _fraction(ratio: float) -> str:
+    parts = round(1 / ratio)
+    return f"{ratio:.0%}" if parts < 2 else FRACTIONS.get(parts, f"1/{parts}")
+
+
+def capitalized(text: str) -> str:
+    """The text with its first letter in upper case and the others as they are."""
+    return text[:1].upper() + text[1:]
