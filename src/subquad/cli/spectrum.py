@@ -156,6 +156,7 @@ def _run(given: Spectrum, console: Console) -> Looked:
 def _hub(given: Spectrum, console: Console) -> Looked:
     """A model of Hugging Face."""
     check_pretrained(given.model)
+    from subquad.hub._compat import implementation_of
     from subquad.hub.looking import (
         attention_matrices,
         head_dim_of,
@@ -179,7 +180,7 @@ def _hub(given: Spectrum, console: Console) -> Looked:
             yield attention_matrices(model, one[None])
 
     head_dim = head_dim_of(model)
-    about = {"attention": str(model.config._attn_implementation), "class": type(model).__name__, "head_dim": head_dim}
+    about = {"attention": implementation_of(model), "class": type(model).__name__, "head_dim": head_dim}
     fresh = random_like(model, given.seed) if given.random else model
     return Looked(lambda: matrices(model), lambda: matrices(fresh), len(tokens), about, _bounds(head_dim))
 

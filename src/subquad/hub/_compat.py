@@ -1,4 +1,8 @@
-"""Private names of transformers, and what only the source of a family's attention class tells."""
+"""Everything of transformers that may change with its version: private names, inner modules, and patterns of its sources.
+
+The rest of the package imports from transformers only what its top level exports. `tests/hub/test_compat.py` tests each
+assumption made here by itself, so that a new version of transformers says which one it broke.
+"""
 
 import ast
 import inspect
@@ -12,7 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+from transformers.utils.generic import ModelOutput
 from transformers.utils.output_capturing import _active_collector
+
+TESTED_VERSIONS = ("5.22.2",)
+"""Versions of transformers that all tests have passed with."""
+
+NAMING_METHODS = ("get_correct_attn_implementation", "set_attn_implementation")
+"""Methods of `PreTrainedModel` that give a model the name of its attention."""
 
 _LOOKS_UP = "ALL_ATTENTION_FUNCTIONS.get_interface("
 _CHANGES_MASK = re.compile(r"\battention_mask(\[| &|\.masked_fill)|\[attention_mask,|build_\w*mask")
@@ -42,13 +58,24 @@ def can_swap(kind: type[PreTrainedModel]) -> bool:
 
 def implementation_of(model: PreTrainedModel) -> str:
     """The name of a model's attention, as transformers has it."""
-    return str(model.config._attn_implementation)
+    return str(implementation_in(model.config))
+
+
+def implementation_in(config: PreTrainedConfig) -> str | None:
+    """The name of the attention in a config, None where it names none."""
+    name: str | None = config._attn_implementation
+    return name
+
+
+def name_implementation(config: PreTrainedConfig, name: str | None) -> None:
+    """Puts the name of an attention into a config that no model has yet."""
+    config._attn_implementation = name
 
 
 def implementations(model: PreTrainedModel) -> Implementations:
     """The configs of a model and of the models inside it, each with the name of its attention."""
     configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
-    return [(config, config._attn_implementation) for config in configs.values()]
+    return [(config, implementation_in(config)) for config in configs.values()]
 
 
 def set_implementations(names: Implementations) -> None:
@@ -121,6 +148,25 @@ def decides_causality(kind: Any) -> bool:
     return _DECIDES_CAUSALITY.search(_source(kind)) is not None
 
 
+def saved_names(model: PreTrainedModel, saved: list[str]) -> dict[str, str]:
+    """The name in a file of each tensor, by its name in the model.
+
+    `save_pretrained` writes the weights of many families under the names of their older checkpoints, which reading turns
+    back. The mechanisms' tensors stand below modules that are renamed, so the same rules apply to them.
+    """
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    held: dict[str, Any] = dict(model.state_dict())
+    keys: dict[str, str] = {}
+    for key in saved:
+        name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, held)
+        if name not in held:  # in a file whose names are the model's, some of which may look like old ones
+            name, _ = rename_source_key(key, [], [], model.base_model_prefix, held)
+        keys.setdefault(name, key)
+    return keys
+
+
 @cache
 def _source(kind: Any) -> str:
     """The source of a class of modules and of those that it is built on; empty where there is none to be had."""
@@ -138,3 +184,36 @@ def _sources_in(module: str) -> dict[str, str]:
     lines = source.splitlines()
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in classes}
+
+
+__all__ = [
+    "NAMING_METHODS",
+    "SOFTMAX_CALLS",
+    "TESTED_VERSIONS",
+    "CacheLayerMixin",
+    "DynamicLayer",
+    "DynamicSlidingWindowLayer",
+    "Implementations",
+    "ModelOutput",
+    "bidirectional_mask_function",
+    "can_swap",
+    "causal_mask_function",
+    "changes_cached_keys",
+    "changes_mask",
+    "classes_beside",
+    "collects_attentions",
+    "decides_causality",
+    "hook_once",
+    "implementation_in",
+    "implementation_of",
+    "implementations",
+    "looks_up",
+    "name_implementation",
+    "own_cache",
+    "own_implementation",
+    "parameters_of",
+    "saved_names",
+    "sdpa_attention_forward",
+    "sdpa_mask",
+    "set_implementations",
+]

@@ -6,11 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from subquad.attention import require_causal
 from subquad.errors import SubquadError
-from subquad.hub._compat import changes_cached_keys, hook_once, implementation_of, own_cache
+from subquad.hub._compat import (
+    CacheLayerMixin,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    changes_cached_keys,
+    hook_once,
+    implementation_of,
+    own_cache,
+)
 from subquad.hub.attach import SWAPPED, attached, attention_modules, find_options, getattr_int
 from subquad.types import CausalAttention
 

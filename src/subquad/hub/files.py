@@ -12,12 +12,11 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.utils import logging
 
 from subquad.attention import Softmax
 from subquad.errors import SubquadError
+from subquad.hub._compat import implementation_in, name_implementation, saved_names
 from subquad.hub.attach import (
     ATTRIBUTE,
     SWAPPED,
@@ -46,8 +45,8 @@ def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> 
     """
     folder = _folder(path)
     config = _config(path, folder)
-    is_swapped = config._attn_implementation == SWAPPED or getattr(config, ATTRIBUTE, None) is not None
-    config._attn_implementation = None
+    is_swapped = implementation_in(config) == SWAPPED or getattr(config, ATTRIBUTE, None) is not None
+    name_implementation(config, None)
     if is_swapped and read_back(config) is None:
         raise SubquadError(f"{path} was saved with subquad's attention, but config.json does not say which: save it again")
     kind: Any = model_class or _class(config, path)
@@ -77,15 +76,15 @@ def _hang_all(model: PreTrainedModel, config: PreTrainedConfig, path: str | Path
     for place, ((_, module), options) in enumerate(zip(modules.items(), described, strict=True)):
         hang(module, options or Softmax(), getattr_int(module, "layer_idx", place), own=options is None)
     targets = {name: held for name, held in model.state_dict(keep_vars=True).items() if _INFIX in name}
-    saved_names = _saved_names(model, list(tensors))
+    keys = saved_names(model, list(tensors))
     for name, target in targets.items():
-        key = saved_names.get(name)
+        key = keys.get(name)
         if key is None or tensors[key].shape != target.shape:
             what = "lack" if key is None else "hold with another shape"
             raise SubquadError(f"the weights in {path} {what} {name}, which its config.json speaks of")
         with torch.no_grad():
             target.copy_(tensors[key])
-    if foreign := sorted(tensors.keys() - {saved_names[name] for name in targets}):
+    if foreign := sorted(tensors.keys() - {keys[name] for name in targets}):
         raise SubquadError(f"the weights in {path} hold {foreign[0]}, which its config.json does not speak of")
 
 
@@ -110,25 +109,6 @@ def _refuse_unsaved(
             f"config.json in {path} speaks of mechanisms with {needed:,} numbers, but the weights hold {saved:,} for them: "
             "it is that of another model"
         )
-
-
-def _saved_names(model: PreTrainedModel, saved: list[str]) -> dict[str, str]:
-    """The name in the file of each tensor, by its name in the model.
-
-    `save_pretrained` writes the weights of many families under the names of their older checkpoints, which reading turns
-    back. The mechanisms' tensors stand below modules that are renamed, so the same rules apply to them.
-    """
-    rules = get_model_conversion_mapping(model)
-    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    held: dict[str, Any] = dict(model.state_dict())
-    found: dict[str, str] = {}
-    for key in saved:
-        name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, held)
-        if name not in held:  # of a file whose names are the model's, some of which may look like old ones
-            name, _ = rename_source_key(key, [], [], model.base_model_prefix, held)
-        found.setdefault(name, key)
-    return found
 
 
 def _own_tensors(folder: Path | None) -> dict[str, Tensor]:

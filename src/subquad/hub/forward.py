@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from subquad.attention import require_causal
 from subquad.errors import SubquadError
-from subquad.hub._compat import collects_attentions, decides_causality
+from subquad.hub._compat import collects_attentions, decides_causality, sdpa_attention_forward
 from subquad.hub.attach import (
     ATTRIBUTE,
     SWAPPED,

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from subquad.attention import Softmax
 from subquad.attention.looking import watched
 from subquad.errors import SubquadError
+from subquad.hub._compat import implementation_of, name_implementation
 from subquad.hub.attach import ATTRIBUTE, attached, attention_modules, hang, options_of
 from subquad.hub.files import load
 
@@ -39,7 +40,7 @@ def random_like(model: PreTrainedModel, seed: int) -> PreTrainedModel:
     """A model of the same shape and with the same mechanisms, with fresh weights."""
     config = deepcopy(model.config)
     config.__dict__.pop(ATTRIBUTE, None)
-    config._attn_implementation = "eager"
+    name_implementation(config, "eager")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         fresh = type(model)(config).eval()
@@ -113,6 +114,6 @@ def stretches(
 
 def _mechanisms(model: PreTrainedModel) -> list[nn.Module]:
     """Those of subquad that hang on a model, in its order; none where its attention is its own."""
-    if not str(model.config._attn_implementation).startswith(ATTRIBUTE):
+    if not implementation_of(model).startswith(ATTRIBUTE):
         return []
     return [found for module in attention_modules(model).values() if (found := attached(module)) is not None]

@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
-from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from subquad.errors import SubquadError
+from subquad.hub._compat import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 CAUSAL, PACKED_CAUSAL, BOTH_WAYS, PACKED, PATTERN = torch.int8, torch.int32, torch.uint8, torch.int64, torch.int16
 

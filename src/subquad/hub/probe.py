@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
-from transformers.utils.generic import ModelOutput
 
 from subquad.errors import SubquadError
-from subquad.hub._compat import SOFTMAX_CALLS, parameters_of
+from subquad.hub._compat import SOFTMAX_CALLS, ModelOutput, parameters_of
 from subquad.hub.attach import attention_modules
 from subquad.hub.inputs import HEAD_DIM, Batch, behind_encoder, feature_batches, token_batches
 

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from subquad.attention import MECHANISMS
-from subquad.hub._compat import classes_beside
+from subquad.hub._compat import NAMING_METHODS, classes_beside
 from subquad.hub.attach import SWAPPED, require_swappable
 from subquad.hub.forward import mix
 from subquad.hub.masks import describe_mask
@@ -21,7 +21,7 @@ def register() -> None:
     for name in IMPLEMENTATIONS:
         AttentionInterface.register(name, partial(mix, name))
         AttentionMaskInterface.register(name, describe_mask)
-    for method in ("get_correct_attn_implementation", "set_attn_implementation"):
+    for method in NAMING_METHODS:
         if not hasattr(getattr(PreTrainedModel, method), "is_guarded_by_subquad"):
             setattr(PreTrainedModel, method, _guarded(getattr(PreTrainedModel, method)))
 
