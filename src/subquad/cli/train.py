@@ -21,7 +21,7 @@ from subquad.cli.training_options import CommandLine
 from subquad.results import FORMAT, Run, describe_run, new_folder
 from subquad.runs import Built, RunOptions, build_model, check_memory, load, rebuild
 from subquad.tasks import TASKS
-from subquad.training.loop import Progress, parameters, train
+from subquad.training.loop import Progress, import_accelerate, parameters, train
 
 
 class Plan(NamedTuple):
@@ -73,6 +73,7 @@ def plan_run(words: Sequence[str]) -> Plan:
     """The run that a command line asks for. What cannot be built, or read, is refused, and no folder is made."""
     command_line = CommandLine(words)
     given = command_line.parse()
+    import_accelerate()  # so that a missing package is told before there is a run
     check_memory(given.options)
     task = given.options.task.prepare()
     if (size := task.data_size) is not None:

@@ -46,18 +46,18 @@ LEAST = 10  # labelled texts that can be split
 class Classify(TaskOptions):
     """A text's class, from nothing or from a run of the task mlm: which package a docstring is of, or your labels."""
 
-    text: FileName = ""  # *.jsonl(.gz) or a folder: lines with "text" and "label"; docstrings of this Python unless told
-    test_text: FileName = ""  # more of them for the test; a tenth of the others unless told
-    start: FileName = ""  # a run of the task mlm, whose attention, shape, weights and vocabulary are taken
-    frozen: bool = False  # with --start, whether its encoder stays as it is and only the head learns
-    examples: Whole = 0  # texts to learn from, at most; 0 for all
-    vocabulary: VocabularyKind = "wordpiece"  # without --start
-    vocabulary_size: Count = 4096  # tokens at most, for characters and wordpiece, without --start
-    lowercase: bool = True  # for wordpiece, without --start
-    length: Count = 256  # tokens of a text that are read: the first ones
-    split_seed: Seed = 0  # for the splits
-    held_out: Count = 1000  # texts in an evaluation, at most
-    evaluation_tokens: Count = 16_384  # at a time
+    text: FileName = ""  # *.jsonl(.gz) with "text" and "label" in a line, or a folder; default: Python's docstrings
+    test_text: FileName = ""  # more such texts for the test; default: a tenth of the others
+    start: FileName = ""  # run of the task mlm whose attention, shape, weights and vocabulary are taken
+    frozen: bool = False  # with --start, train the head only and leave the encoder as it is
+    examples: Whole = 0  # largest number of texts to learn from; 0 for all
+    vocabulary: VocabularyKind = "wordpiece"  # kind of tokens, without --start
+    vocabulary_size: Count = 4096  # largest number of different tokens, without --start
+    lowercase: bool = True  # read capital letters as small ones, for wordpiece without --start
+    length: Count = 256  # number of a text's first tokens that are read
+    split_seed: Seed = 0  # seed of the splits
+    held_out: Count = 1000  # largest number of texts in an evaluation
+    evaluation_tokens: Count = 16_384  # tokens that are evaluated at a time
     kind: str = field(default="classify", init=False)
 
     default_notes: ClassVar[str] = (
@@ -267,7 +267,7 @@ class ClassifyTask(Task[TextBatch]):
         return _pad(self.train, self.buckets.draw(size, generator))
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Counted:
-        """Of each text."""
+        """Cross-entropy of each text's class."""
         logits = model(batch.tokens, keep=batch.keep).float()
         return Counted(F.cross_entropy(logits, batch.label, reduction="sum"), self.count(batch))
 

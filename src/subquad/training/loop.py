@@ -65,9 +65,7 @@ def train(
         begin: puts other weights into the model, where the run starts at its first step.
         restart: deletes what the run has so far and starts at the first step.
     """
-    from accelerate import Accelerator  # takes a second to import, and only training needs it
-
-    accelerator = Accelerator(mixed_precision="no")  # autocast is done here, where it can differ between runs
+    accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is done here, where runs can differ in it
     options.check_processes(accelerator.num_processes)
     optimizer = options.build_optimizer(model.parameters())
     if restart and accelerator.is_main_process:
@@ -97,6 +95,17 @@ def train(
     loop.run_from(start.step)
     loop.restore_best()
     return model
+
+
+def import_accelerate() -> Any:
+    """The package accelerate, which takes a second to import and which only training needs."""
+    try:
+        import accelerate
+    except ImportError:
+        raise SubquadError(
+            "training needs the package accelerate, which is not installed: pip install 'subquad[hub]'"
+        ) from None
+    return accelerate
 
 
 class _Loop:

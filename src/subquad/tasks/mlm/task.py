@@ -51,19 +51,19 @@ GUESSES = 3  # that an answer names for each [MASK]
 class Mlm(TaskOptions):
     """Words that were taken out of a text, from those around them: Python's own help, or your texts."""
 
-    text: FileName = ""  # a folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; Python's help topics unless told
-    vocabulary: VocabularyKind = "wordpiece"  # pieces of words are learned by the package tokenizers
-    vocabulary_size: Count = 4096  # tokens at most, for characters and wordpiece
-    lowercase: bool = True  # for wordpiece
+    text: FileName = ""  # folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; default: Python's help topics
+    vocabulary: VocabularyKind = "wordpiece"  # kind of tokens; wordpiece needs the package tokenizers
+    vocabulary_size: Count = 4096  # largest number of different tokens, for characters and wordpiece
+    lowercase: bool = True  # read capital letters as small ones, for wordpiece
     length: AtLeastTwo = 256  # tokens of a sequence
-    mask_share: InnerShare = 0.15  # of the tokens that are to be found
-    blank_share: Share = 0.8  # of these, that become [MASK]
-    random_share: Share = 0.1  # of these, that become any token; the rest stays as it is
-    whole_words: bool = False  # all pieces of a word are taken out together
-    split_seed: Seed = 0  # for the splits, and for what is taken out of held-out text
-    held_out: Count = 128  # stretches of the development split in an evaluation
-    tested: Count = 512  # stretches of the test split at the end
-    evaluation_tokens: Count = 16_384  # at a time
+    mask_share: InnerShare = 0.15  # share of the tokens that are to be found
+    blank_share: Share = 0.8  # share of the tokens to be found that become [MASK]
+    random_share: Share = 0.1  # share of the tokens to be found that become any token; the rest stays as it is
+    whole_words: bool = False  # take out all pieces of a word together
+    split_seed: Seed = 0  # seed of the splits, and of what is taken out of held-out text
+    held_out: Count = 128  # number of stretches of the development split in an evaluation
+    tested: Count = 512  # number of stretches of the test split at the end
+    evaluation_tokens: Count = 16_384  # tokens that are evaluated at a time
     kind: str = field(default="mlm", init=False)
 
     default_notes: ClassVar[str] = (
@@ -172,7 +172,7 @@ class MlmTask(Task[MaskedBatch]):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Of the training texts."""
+        """The vocabulary of the training texts, or the one that a run kept."""
         if self.kept is not None:
             return vocabulary_from(self.kept["vocabulary"])
         options = self.options
@@ -231,7 +231,7 @@ class MlmTask(Task[MaskedBatch]):
         return self.options.masking.mask(windows, self.vocabulary.size, generator)
 
     def loss(self, model: nn.Module, batch: MaskedBatch) -> Counted:
-        """Of the tokens that were taken out."""
+        """Cross-entropy of the tokens that were taken out."""
         logits = model(batch.tokens, keep=needed(batch.keep), chosen=batch.chosen).float()
         return Counted(F.cross_entropy(logits, batch.right[batch.chosen], reduction="sum"), self.count(batch))
 
@@ -344,7 +344,7 @@ class MlmTask(Task[MaskedBatch]):
 
     @torch.no_grad()
     def _probabilities(self, model: nn.Module, tokens: Tensor, chosen: Tensor) -> Float[Tensor, "places v"]:
-        """Of ordinary tokens only."""
+        """Probabilities of the tokens at chosen positions. Special tokens have none."""
         model.eval()
         device = next(model.parameters()).device
         logits = model(tokens.to(device), chosen=chosen.to(device)).double().cpu()
