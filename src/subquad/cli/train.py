@@ -19,7 +19,7 @@ from subquad.cli.show import Output, PlainColumn
 from subquad.cli.streams import say
 from subquad.cli.training_options import CommandLine
 from subquad.results import FORMAT, Run, describe_run, new_folder
-from subquad.runs import Built, RunOptions, build_model, check_memory, load, rebuild
+from subquad.runs import Built, RunOptions, build_model, check_options, load, rebuild
 from subquad.tasks import TASKS
 from subquad.training.loop import Progress, import_accelerate, parameters, train
 
@@ -74,11 +74,11 @@ def plan_run(words: Sequence[str]) -> Plan:
     command_line = CommandLine(words)
     given = command_line.parse()
     import_accelerate()  # so that a missing package is told before there is a run
-    check_memory(given.options)
+    check_options(given.options)
     task = given.options.task.prepare()
     if (size := task.data_size) is not None:
         given = command_line.parse_again(given, size)
-        check_memory(given.options)
+        check_options(given.options)
     options, shared = given.options, given.shared
     built = build_model(options, task, seed=shared.seed)
     options.training.check_processes(int(os.environ.get("WORLD_SIZE", 1)))

@@ -125,6 +125,9 @@ class Events(TaskOptions):
         size = with_stack(event_numbers(types, model.model_dim, self.heads), attention, model)
         return size._replace(data_bytes=0 if self.data else self.sequences * SEQUENCE_BYTES)
 
+    def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
+        require_causal(attention.build(heads=1, head_dim=2), attention.kind)
+
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
         """The task itself. With what was learned before, the data are read only when they are needed."""
         return EventsTask(self, None if learned is None else Scales.from_json(learned))
@@ -202,7 +205,7 @@ class EventsTask(Task[EventBatch]):
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> EventModel:
-        require_causal(attention.build(heads=1, head_dim=2), attention.kind)  # before the data are read
+        self.options.check_model(attention, model)
         return EventModel(self.scales, attention, model, self.options.heads, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> EventBatch:

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from subquad.checking import STRICT, AtLeastTwo, Count, FileName, InnerShare, Seed, Share, Whole, read_as
-from subquad.data.buckets import bounded
+from subquad.data.ragged import needed_mask
 from subquad.data.splits import SplitName
 from subquad.data.texts import Documents, load_texts, python_topics
 from subquad.errors import SubquadError
@@ -25,6 +25,8 @@ from subquad.results import Row, place_of
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.events.metrics import mean_interval
 from subquad.tasks.mlm.corpus import FEW, TextSplits, Tokens, split_texts
+from subquad.tasks.mlm.finding import find, interval_groups, perplexity
+from subquad.tasks.mlm.limits import check_length, length_bytes
 from subquad.tasks.mlm.masking import MaskedBatch, Masking
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
@@ -108,6 +110,9 @@ class Mlm(TaskOptions):
             data_bytes=length_bytes(self.length)
         )
 
+    def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
+        check_length(self.length, attention, model)
+
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "MlmTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
         return MlmTask(self, learned)
@@ -128,14 +133,6 @@ class HeldOut(NamedTuple):
 
     batch: MaskedBatch
     documents: Int[ndarray, "stretches"]
-
-
-class Found(NamedTuple):
-    """What a model makes of held-out stretches: for each token that was taken out, stretch by stretch."""
-
-    nats: Float[ndarray, "tokens"]  # -log of the right token's probability
-    likeliest: Int[ndarray, "tokens"]
-    right: Int[ndarray, "tokens"]
 
 
 class MlmTask(Task[MaskedBatch]):
@@ -222,7 +219,7 @@ class MlmTask(Task[MaskedBatch]):
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> MaskedModel:
-        check_length(self.options.length, attention, model)
+        self.options.check_model(attention, model)
         return MaskedModel(self.vocabulary.size, attention, model, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> MaskedBatch:
@@ -232,7 +229,7 @@ class MlmTask(Task[MaskedBatch]):
 
     def loss(self, model: nn.Module, batch: MaskedBatch) -> Counted:
         """Cross-entropy of the tokens that were taken out."""
-        logits = model(batch.tokens, keep=needed(batch.keep), chosen=batch.chosen).float()
+        logits = model(batch.tokens, keep=needed_mask(batch.keep), chosen=batch.chosen).float()
         return Counted(F.cross_entropy(logits, batch.right[batch.chosen], reduction="sum"), self.count(batch))
 
     def count(self, batch: MaskedBatch) -> int:
@@ -240,18 +237,18 @@ class MlmTask(Task[MaskedBatch]):
 
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
         """On the development split, where the same tokens are taken out for every model."""
-        found = self.find(model, self.development.batch)
-        return {"perplexity": _perplexity(found.nats.mean()), "accuracy": float((found.likeliest == found.right).mean())}
+        found = find(model, self.development.batch, self.options.evaluation_tokens)
+        return {"perplexity": perplexity(found.nats.mean()), "accuracy": float((found.likeliest == found.right).mean())}
 
     def final(self, model: nn.Module) -> list[Row]:
         """On the test split, with intervals, beside what knows how frequent each token is and nothing else."""
         batch, documents = self.test
-        found = self.find(model, batch)
-        groups = _groups(batch.chosen.sum(1).numpy(), documents)
+        found = find(model, batch, self.options.evaluation_tokens)
+        groups = interval_groups(batch.chosen.sum(1).numpy(), documents)
         rows: list[Row] = []
         for name, nats in (("perplexity", found.nats), ("perplexity_of_unigram", self.unigram(found.right))):
             value, low, high = mean_interval(nats, groups)
-            ends = {"value": _perplexity(value), "low": _perplexity(low), "high": _perplexity(high)}
+            ends = {"value": perplexity(value), "low": perplexity(low), "high": perplexity(high)}
             rows.append({"metric": name, "split": "test", "unit": "tokens", **ends})
         accuracy = mean_interval((found.likeliest == found.right).astype(float), groups)
         rows.append({"metric": "accuracy", "split": "test", **accuracy._asdict()})
@@ -263,7 +260,7 @@ class MlmTask(Task[MaskedBatch]):
         some = torch.randperm(len(batch.tokens), generator=generator)[:count]
         lines = []
         for row in _each(batch, some):
-            guess = iter(self.find(model, row).likeliest.tolist())
+            guess = iter(find(model, row, self.options.evaluation_tokens).likeliest.tolist())
             answers = [next(guess) for _ in range(int(row.chosen[:, :SHOWN].sum()))]
             first = MaskedBatch(*(part[:, :SHOWN] for part in row))
             right = first.right[first.chosen].tolist()
@@ -300,22 +297,6 @@ class MlmTask(Task[MaskedBatch]):
         """-log of how frequent each of these tokens is in the training texts, each counted once more than it is there."""
         counts = np.bincount(self.train.all, minlength=self.vocabulary.size)[FIRST - 1 :] + 1.0
         return -np.log(counts / counts.sum())[right - FIRST + 1]
-
-    @torch.no_grad()
-    def find(self, model: nn.Module, batch: MaskedBatch) -> Found:
-        """What the model has to say of each token that was taken out."""
-        model.eval()
-        device = next(model.parameters()).device
-        lengths, number = batch.keep.sum(1).numpy(), batch.chosen.sum(1).numpy()
-        ends = np.cumsum(number)
-        nats, likeliest = np.zeros(ends[-1]), np.zeros(ends[-1], np.int64)
-        for some in bounded(lengths, self.options.evaluation_tokens):
-            part = MaskedBatch(*(tensor[some, : lengths[some].max()].to(device) for tensor in batch))
-            logits = model(part.tokens, keep=needed(part.keep), chosen=part.chosen).float()
-            at = np.concatenate([np.arange(ends[row] - number[row], ends[row]) for row in some])
-            nats[at] = F.cross_entropy(logits, part.right[part.chosen], reduction="none").double().cpu().numpy()
-            likeliest[at] = logits[:, FIRST:].argmax(1).cpu().numpy() + FIRST
-        return Found(nats, likeliest, batch.right[batch.chosen].numpy())
 
     def examples(
         self,
@@ -364,41 +345,8 @@ class MlmTask(Task[MaskedBatch]):
         return HeldOut(options.masking.mask(windows, self.vocabulary.size, drawing), documents[some])
 
 
-def length_bytes(length: int) -> int:
-    """Bytes that `check_length` needs at least: three inputs and an output of two numbers for each position."""
-    return 4 * 4 * 2 * length
-
-
-def check_length(length: int, attention: AttentionOptions, model: ModelOptions) -> None:
-    """Refuses sequences that are longer than a mechanism or learned positions can take, before there is a run."""
-    if model.positions == "learned" and model.longest < length:
-        raise SubquadError(f"--length is {length}, but the model learns {model.longest} positions: give a larger --longest")
-    attend = attention.build(heads=1, head_dim=2)
-    try:
-        with torch.no_grad():
-            attend(*[torch.zeros(1, 1, length, 2)] * 3)
-    except SubquadError as error:
-        raise SubquadError(f"--length is {length}, which {attention.kind} does not take: {error}") from None
-
-
-def needed(keep: Bool[Tensor, "b n"]) -> Bool[Tensor, "b n"] | None:
-    """The mask, if anything is masked: attention without one is the faster."""
-    return None if bool(keep.all()) else keep
-
-
 def _each(batch: MaskedBatch, rows: Tensor) -> Iterator[MaskedBatch]:
     """One stretch at a time, without its padding."""
     for row in rows.tolist():
         length = int(batch.keep[row].sum())
         yield MaskedBatch(*(part[row : row + 1, :length] for part in batch))
-
-
-def _groups(counts: Int[ndarray, "stretches"], documents: Int[ndarray, "stretches"]) -> Int[ndarray, "groups"]:
-    """How many tokens those have which are drawn again together: documents where there are enough, stretches otherwise."""
-    _, number = np.unique(documents, return_inverse=True)
-    sums = np.bincount(number, weights=counts).astype(np.int64)
-    return sums if len(sums) >= FEW else counts
-
-
-def _perplexity(nats: float) -> float:
-    return math.exp(min(float(nats), 700.0))

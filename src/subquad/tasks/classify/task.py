@@ -23,9 +23,10 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.classify.model import TextClassifier
 from subquad.tasks.events.metrics import mean_interval
-from subquad.tasks.mlm.model import MaskedModel, text_encoder
-from subquad.tasks.mlm.task import check_length, length_bytes, needed
+from subquad.tasks.mlm.limits import check_length, length_bytes
+from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
     PAD,
     UNKNOWN,
@@ -94,6 +95,9 @@ class Classify(TaskOptions):
         size = with_stack(symbols * model.model_dim + head, attention, model)
         return size._replace(trained=head if self.frozen else size.trained, data_bytes=length_bytes(self.length))
 
+    def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
+        check_length(self.length, attention, model)
+
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "ClassifyTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
         return ClassifyTask(self, learned)
@@ -115,31 +119,6 @@ class TextBatch(NamedTuple):
     tokens: Int[Tensor, "b n"]
     keep: Bool[Tensor, "b n"]
     label: Int[Tensor, "b"]
-
-
-class TextClassifier(nn.Module):
-    """An encoder, the mean over a text's positions, and the logit of each class."""
-
-    def __init__(
-        self,
-        size: int,
-        classes: int,
-        attention: AttentionOptions,
-        options: ModelOptions,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        """`size` is that of the vocabulary."""
-        super().__init__()
-        self.encoder = text_encoder(size, attention, options, generator)
-        self.dropout = nn.Dropout(options.dropout)
-        self.head = nn.Linear(options.model_dim, classes)
-        nn.init.xavier_uniform_(self.head.weight, generator=generator)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, tokens: Int[Tensor, "b n"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b classes"]:
-        encoded = self.encoder(tokens, keep=needed(keep)).masked_fill(~keep[..., None], 0.0)
-        logits: Tensor = self.head(self.dropout(encoded.sum(1) / keep.sum(1, keepdim=True)))
-        return logits
 
 
 class _Split(NamedTuple):
@@ -251,7 +230,7 @@ class ClassifyTask(Task[TextBatch]):
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> TextClassifier:
-        check_length(self.options.length, attention, model)
+        self.options.check_model(attention, model)
         built = TextClassifier(self.vocabulary.size, len(self.labels), attention, model, generator)
         built.encoder.requires_grad_(not self.options.frozen)
         return built

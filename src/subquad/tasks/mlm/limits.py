@@ -1,0 +1,24 @@
+"""The longest sequences that a model of texts takes."""
+
+import torch
+
+from subquad.errors import SubquadError
+from subquad.models import ModelOptions
+from subquad.types import AttentionOptions
+
+
+def length_bytes(length: int) -> int:
+    """Bytes that `check_length` needs at least: three inputs and an output of two numbers for each position."""
+    return 4 * 4 * 2 * length
+
+
+def check_length(length: int, attention: AttentionOptions, model: ModelOptions) -> None:
+    """Refuses sequences that are longer than a mechanism or learned positions can take, before there is a run."""
+    if model.positions == "learned" and model.longest < length:
+        raise SubquadError(f"--length is {length}, but the model learns {model.longest} positions: give a larger --longest")
+    attend = attention.build(heads=1, head_dim=2)
+    try:
+        with torch.no_grad():
+            attend(*[torch.zeros(1, 1, length, 2)] * 3)
+    except SubquadError as error:
+        raise SubquadError(f"--length is {length}, which {attention.kind} does not take: {error}") from None
