@@ -260,18 +260,18 @@ class Run:
             return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Keeps rows, at once and for good."""
+        """Writes rows to the disk."""
         append_rows(self.rows_path, rows)
 
     def keep_rows(self, wanted: Callable[[Row], bool]) -> None:
-        """Takes out the rows that are not wanted: those that a run which goes on will make again."""
+        """Deletes the rows that are not wanted."""
         rows = self.rows()
         kept = [row for row in rows if wanted(row)]
         if len(kept) < len(rows):
             self._replace_rows(kept)
 
     def keep_first_rows(self, count: int) -> None:
-        """Takes out all rows but the first ones."""
+        """Deletes all rows but the first ones."""
         if count < self.count_rows():
             self._replace_rows(self.rows()[:count] if count else ())  # where none is kept, none has to be readable
 
@@ -304,7 +304,7 @@ class Run:
 
 
 def refuse_taken(folder: Path) -> None:
-    """A folder holds one run."""
+    """Refuses a folder that holds a run already."""
     if holds_run(folder):
         raise SubquadError(f"{folder} holds a run already: continue it with --resume {folder}, or choose another --out")
 

@@ -95,17 +95,18 @@ def read_options(values: Mapping[str, Any]) -> RunOptions:
     )
 
 
-def check_memory(options: RunOptions) -> None:
-    """Refuses a training that is too large for this machine, before anything is read or built."""
+def check_options(options: RunOptions) -> None:
+    """Refuses a training that is too large for this machine, or whose parts do not fit, before data are read."""
     size = options.task.size(options.attention, options.model)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     needed = options.training.memory_bytes(size, options.attention, options.model, processes)
     require_memory("this training", needed, "make the model, the batch, the sequences or the data smaller")
+    options.task.check_model(options.attention, options.model)
 
 
 def build(options: RunOptions, *, seed: int, learned: Mapping[str, Any] | None = None) -> Built:
     """The task and a fresh model. With what a run learned before, the data are read only when they are needed."""
-    check_memory(options)
+    check_options(options)
     return build_model(options, options.task.prepare(learned), seed=seed)
 
 

@@ -142,6 +142,18 @@ def test_mistakes_get_one_sentence_and_code_2(
     assert not Path("runs").exists()
 
 
+def test_training_without_accelerate_is_refused_before_there_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    assert main(["train", "copy", "--out", str(tmp_path / "run")]) == 2
+    assert (
+        "training needs the package accelerate, which is not installed: pip install 'subquad[hub]'"
+        in capsys.readouterr().err
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce"]) == 0
     printed = capsys.readouterr().out

@@ -160,6 +160,13 @@ def test_declared_defaults_are_options(name: str, attention: str) -> None:
 SIZES = (None, DataSize(1, 2), DataSize(1400, 52_000), DataSize(90, 300_000), DataSize(10**6, 10**9))
 
 
+def test_an_attention_that_does_not_fit_is_refused_before_data_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "events", "--data", "nowhere", "--attention", "linformer"]) == 2
+    assert "linformer has no causal form" in capsys.readouterr().err
+    assert main(["train", "mlm", "--text", "nowhere", "--positions", "learned", "--longest", "8"]) == 2
+    assert "--length is 256, but the model learns 8 positions" in capsys.readouterr().err
+
+
 def test_batches_and_steps_of_events_go_by_the_data() -> None:
     def training(sequences: int, mean_length: int) -> tuple[int, int]:
         found = TASKS["events"](data="x").defaults("linear", DataSize(sequences, sequences * mean_length))  # type: ignore[call-arg]

@@ -14,12 +14,12 @@ from subquad.errors import SubquadError
 from subquad.files import because, open_plain
 
 LONGEST_LINE = 2**24
-"""Bytes of a line. Of a longer one no more than that is held at a time."""
+"""Largest number of bytes of a line. Longer lines are read in pieces of this size and left out."""
 BOM = b"\xef\xbb\xbf"
 SHOWN = 3
-"""Lines that cannot be used and are shown; the others are only counted."""
+"""Number of unusable lines that are shown; the others are only counted."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How texts begin that a spreadsheet would compute."""
+"""First characters of texts that a spreadsheet would compute."""
 
 BadLines = Literal["stop", "skip"]
 
@@ -45,7 +45,7 @@ def open_lines(path: Path | None) -> Iterator[Iterator[Line]]:
 
 
 def _read(stream: BinaryIO, name: str) -> Iterator[Line]:
-    """Line by line, as they come."""
+    """The lines of a stream, as they come."""
     number = 0
     try:
         while piece := stream.readline(LONGEST_LINE):

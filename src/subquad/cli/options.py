@@ -36,9 +36,9 @@ class Resume(Checked):
     """Starts the run over, deleting its rows and checkpoints. Needed where no checkpoint can be read."""
 
 
-def is_resumed(given: Sequence[str]) -> bool:
-    """Whether a run is to be gone on with, which takes no other options."""
-    return any(argument == "--resume" or argument.startswith("--resume=") for argument in given)
+def is_resumed(words: Sequence[str]) -> bool:
+    """Whether a command line asks to go on with a run, which takes no other options."""
+    return any(argument == "--resume" or argument.startswith("--resume=") for argument in words)
 
 
 def attention_in(words: Sequence[str]) -> str | None:

@@ -49,22 +49,22 @@ class Predict(Checked):
 
 def main(arguments: Sequence[str]) -> int:
     """Answers each sequence with a line."""
-    given = parse(Predict, arguments, prog="subquad predict")
-    if given.sequence and given.file:
+    options = parse(Predict, arguments, prog="subquad predict")
+    if options.sequence and options.file:
         raise SubquadError("give a sequence or --file, not both")
-    if given.data and (given.sequence or given.file):
+    if options.data and (options.sequence or options.file):
         raise SubquadError("give --data, or a sequence or --file, not both")
-    if given.output and not given.data:
+    if options.output and not options.data:
         raise SubquadError("--output is for the scores of --data: give both")
-    if given.follow and (given.data or given.sequence or given.file):
+    if options.follow and (options.data or options.sequence or options.file):
         raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
-    trained = load(given.run, say=say)
-    if given.data is not None:
-        _score(trained, given.data, given.output)
-    elif given.sequence:
-        print(trained.reply(given.sequence))
+    trained = load(options.run, say=say)
+    if options.data is not None:
+        _score(trained, options.data, options.output)
+    elif options.sequence:
+        print(trained.reply(options.sequence))
     else:
-        _answer_lines(trained, given)
+        _answer_lines(trained, options)
     return 0
 
 
@@ -80,15 +80,15 @@ def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
         write_whole(output, table)
 
 
-def _answer_lines(trained: TrainedModel, given: Predict) -> None:
-    """Answers what comes in lines, and says at the end, however it comes, how many could not be used."""
-    if not given.follow:
+def _answer_lines(trained: TrainedModel, options: Predict) -> None:
+    """Answers line by line, and says at the end how many lines could not be used."""
+    if not options.follow:
         trained.task.require_reply()
-    left_out = LeftOut(given.bad_lines)
+    left_out = LeftOut(options.bad_lines)
     try:
-        with open_lines(given.file) as lines:
-            if given.follow:
-                follow(trained.follow(given.remember), lines, left_out, every=given.every, remember=given.remember)
+        with open_lines(options.file) as lines:
+            if options.follow:
+                follow(trained.follow(options.remember), lines, left_out, every=options.every, remember=options.remember)
             else:
                 for line in left_out.usable(lines):
                     _answer(trained, line, left_out)

@@ -29,7 +29,7 @@ from subquad.results import Row, Run, describe_run, holds_run, new_folder, refus
 from subquad.runs import load, rebuild
 
 Matrices = list[Tensor]
-"""Of one sequence, layer by layer, each 1 h n s."""
+"""Attention matrices of one sequence, layer by layer, each 1 h n s."""
 SEQUENCE_BYTES = 500
 """Memory of a sequence that a task makes, at least."""
 USUAL = 512  # tokens of a sequence, as in Linformer's figure 1, where a model takes so many
@@ -72,29 +72,29 @@ class Looked(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     """Measures, prints the answer and leaves a page."""
-    given = parse(Spectrum, arguments, prog="subquad spectrum")
+    options = parse(Spectrum, arguments, prog="subquad spectrum")
     console = Output()
-    folder = given.out or new_folder("spectrum")
+    folder = options.out or new_folder("spectrum")
     refuse_taken(folder)
-    if given.figures is not None:
-        require_folder(given.figures)
-    looked = look(given, console)
-    rows = measured(looked, console, random=given.random)
-    run = Run.create(folder, "spectrum", about_run(given, looked, ["spectrum", *arguments]), rows)
+    if options.figures is not None:
+        require_folder(options.figures)
+    looked = look(options, console)
+    rows = measured(looked, console, random=options.random)
+    run = Run.create(folder, "spectrum", about_run(options, looked, ["spectrum", *arguments]), rows)
     page = run.folder / "report.html"
     write_spectrum_page([run], page)
     for table in (layer_table(rows), rank_table(rows)):
         show(table, console)
     console.print(f"The page: {page}   The rows: {run.rows_path}", soft_wrap=True)
-    if given.figures is not None:
-        count = sum(1 for _ in write_spectrum_figures([run], given.figures))
-        console.print(f"{count} charts, each as PNG and SVG: {given.figures}", soft_wrap=True)
+    if options.figures is not None:
+        count = sum(1 for _ in write_spectrum_figures([run], options.figures))
+        console.print(f"{count} charts, each as PNG and SVG: {options.figures}", soft_wrap=True)
     return 0
 
 
-def look(given: Spectrum, console: Console) -> Looked:
+def look(options: Spectrum, console: Console) -> Looked:
     """The model that is meant, and what it is looked at with."""
-    return _run(given, console) if holds_run(Path(given.model)) else _hub(given, console)
+    return _run(options, console) if holds_run(Path(options.model)) else _hub(options, console)
 
 
 def measured(looked: Looked, console: Console, *, random: bool) -> list[Row]:
@@ -107,34 +107,34 @@ def measured(looked: Looked, console: Console, *, random: bool) -> list[Row]:
     return rows
 
 
-def about_run(given: Spectrum, looked: Looked, command: Sequence[str]) -> dict[str, Any]:
+def about_run(options: Spectrum, looked: Looked, command: Sequence[str]) -> dict[str, Any]:
     """The contents of run.json."""
-    options = {"model": given.model, "sequences": looked.sequences, **looked.about}
-    return describe_run(options, command, seed=given.seed)
+    described = {"model": options.model, "sequences": looked.sequences, **looked.about}
+    return describe_run(described, command, seed=options.seed)
 
 
 def _values(sequences: Iterable[Matrices]) -> list[list[Tensor]]:
     """The singular values of each layer, sequence by sequence. Matrices are let go of at once."""
-    found: list[list[Tensor]] = []
+    by_layer: list[list[Tensor]] = []
     for matrices in sequences:
         for layer, matrix in enumerate(matrices):
-            if layer == len(found):
-                found.append([])
-            found[layer].append(singular_values(matrix[0]))
-    return found
+            if layer == len(by_layer):
+                by_layer.append([])
+            by_layer[layer].append(singular_values(matrix[0]))
+    return by_layer
 
 
-def _run(given: Spectrum, console: Console) -> Looked:
-    """A model of subquad's own."""
-    trained = load(given.model, say=say)
+def _run(options: Spectrum, console: Console) -> Looked:
+    """The model of a run of `subquad train`."""
+    trained = load(options.model, say=say)
     task, model, run = trained.task, trained.model, trained.run
-    if given.text is not None or given.length is not None:
+    if options.text is not None or options.length is not None:
         task.require_texts()
-    require_memory("so many sequences", given.sequences * SEQUENCE_BYTES, "give fewer --sequences")
-    texts = None if given.text is None else _texts(given.text)
-    drawing = torch.Generator().manual_seed(given.seed)
-    examples = task.examples(given.sequences, drawing, texts=texts, length=given.length)
-    _check_number(len(examples), given, examples[0][0].shape[1], console)
+    require_memory("so many sequences", options.sequences * SEQUENCE_BYTES, "give fewer --sequences")
+    texts = None if options.text is None else _texts(options.text)
+    drawing = torch.Generator().manual_seed(options.seed)
+    examples = task.examples(options.sequences, drawing, texts=texts, length=options.length)
+    _check_number(len(examples), options, examples[0][0].shape[1], console)
 
     def matrices(model: nn.Module) -> Iterator[Matrices]:
         model.eval()
@@ -153,9 +153,9 @@ def _run(given: Spectrum, console: Console) -> Looked:
     return Looked(lambda: matrices(model), lambda: matrices(rebuild(run.about)[1].model), len(examples), about, bounds)
 
 
-def _hub(given: Spectrum, console: Console) -> Looked:
+def _hub(options: Spectrum, console: Console) -> Looked:
     """A model of Hugging Face."""
-    check_pretrained(given.model)
+    check_pretrained(options.model)
     from subquad.hub._compat import implementation_of
     from subquad.hub.looking import (
         attention_matrices,
@@ -166,40 +166,40 @@ def _hub(given: Spectrum, console: Console) -> Looked:
         stretches,
     )
 
-    texts = python_topics().texts if given.text is None else _texts(given.text)
-    model, tokenizer = load_with_tokenizer(given.model)
+    texts = python_topics().texts if options.text is None else _texts(options.text)
+    model, tokenizer = load_with_tokenizer(options.model)
     longest = longest_input(model) or USUAL
-    length = given.length or min(USUAL, longest)
+    length = options.length or min(USUAL, longest)
     if length > longest:
         raise SubquadError(f"--length is {length}, but the model has {longest} positions: give a smaller one")
-    tokens = stretches(tokenizer, texts, given.sequences, length, torch.Generator().manual_seed(given.seed))
-    _check_number(len(tokens), given, length, console)
+    tokens = stretches(tokenizer, texts, options.sequences, length, torch.Generator().manual_seed(options.seed))
+    _check_number(len(tokens), options, length, console)
 
     def matrices(model: Any) -> Iterator[Matrices]:
-        for one in tokens:
-            yield attention_matrices(model, one[None])
+        for sequence in tokens:
+            yield attention_matrices(model, sequence[None])
 
     head_dim = head_dim_of(model)
     about = {"attention": implementation_of(model), "class": type(model).__name__, "head_dim": head_dim}
-    fresh = random_like(model, given.seed) if given.random else model
+    fresh = random_like(model, options.seed) if options.random else model
     return Looked(lambda: matrices(model), lambda: matrices(fresh), len(tokens), about, _bounds(head_dim))
 
 
 def _texts(path: Path) -> list[str]:
-    """What can be read, after a word on what cannot."""
-    found = load_texts(path)
-    for complaint in found.complaints:
+    """The texts of a file or folder. What cannot be read is said."""
+    documents = load_texts(path)
+    for complaint in documents.complaints:
         say(complaint)
-    return found.texts
+    return documents.texts
 
 
-def _check_number(number: int, given: Spectrum, length: int, console: Console) -> None:
+def _check_number(number: int, options: Spectrum, length: int, console: Console) -> None:
     """Refuses a text without a stretch of the length, and says if there are fewer than were asked for."""
     if not number:
-        where = "the text" if given.text is None else given.text
+        where = "the text" if options.text is None else options.text
         raise SubquadError(f"{where} has no stretch of {length} tokens: give more text or a smaller --length")
-    if number < given.sequences:
-        console.print(f"There are {number} stretches of {length} tokens, so not {given.sequences}.")
+    if number < options.sequences:
+        console.print(f"There are {number} stretches of {length} tokens, so not {options.sequences}.")
 
 
 def _bounds(head_dim: int, skip: str = "") -> dict[str, int]:

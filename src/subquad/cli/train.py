@@ -19,9 +19,9 @@ from subquad.cli.show import Output, PlainColumn
 from subquad.cli.streams import say
 from subquad.cli.training_options import CommandLine
 from subquad.results import FORMAT, Run, describe_run, new_folder
-from subquad.runs import Built, RunOptions, build_model, check_memory, load, rebuild
+from subquad.runs import Built, RunOptions, build_model, check_options, load, rebuild
 from subquad.tasks import TASKS
-from subquad.training.loop import Progress, parameters, train
+from subquad.training.loop import Progress, import_accelerate, parameters, train
 
 
 class Plan(NamedTuple):
@@ -73,11 +73,12 @@ def plan_run(words: Sequence[str]) -> Plan:
     """The run that a command line asks for. What cannot be built, or read, is refused, and no folder is made."""
     command_line = CommandLine(words)
     given = command_line.parse()
-    check_memory(given.options)
+    import_accelerate()  # so that a missing package is told before there is a run
+    check_options(given.options)
     task = given.options.task.prepare()
     if (size := task.data_size) is not None:
         given = command_line.parse_again(given, size)
-        check_memory(given.options)
+        check_options(given.options)
     options, shared = given.options, given.shared
     built = build_model(options, task, seed=shared.seed)
     options.training.check_processes(int(os.environ.get("WORLD_SIZE", 1)))

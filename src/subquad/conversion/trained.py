@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from subquad.attention import Softmax
 from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
+from subquad.data.ragged import needed_mask
 from subquad.errors import SubquadError
 from subquad.files import write_whole
 from subquad.models import MultiheadAttention
 from subquad.results import Row, Run
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.tasks.mlm.model import MaskedModel
-from subquad.tasks.mlm.task import MlmTask, needed
+from subquad.tasks.mlm.task import MlmTask
 from subquad.training import checkpoints
 from subquad.types import AttentionOptions
 
@@ -79,7 +80,7 @@ class Trained:
         hooks = [block.register_forward_hook(lambda *given: hidden.append(given[2])) for block in model.encoder.blocks]
         try:
             chosen = batch.chosen if logits else torch.zeros_like(batch.chosen)
-            found = model(batch.tokens, keep=needed(batch.keep), chosen=chosen)
+            found = model(batch.tokens, keep=needed_mask(batch.keep), chosen=chosen)
         finally:
             for hook in hooks:
                 hook.remove()

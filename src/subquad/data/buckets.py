@@ -1,4 +1,4 @@
-"""Sequences of about the same length together, so that little is padding."""
+"""Batches of sequences of about the same length, so that little is padding."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ GROWTH = 1.1
 
 
 def bucket_edges(longest: int) -> Int[ndarray, "edges"]:
-    """The shortest length of each bucket."""
+    """Shortest length of each bucket, up to the one that holds the longest sequence."""
     edges = [1]
     while edges[-1] <= longest:
         edges.append(int(edges[-1] * GROWTH) + 1)
@@ -20,7 +20,7 @@ def bucket_edges(longest: int) -> Int[ndarray, "edges"]:
 
 
 class Buckets:
-    """Sequences by length."""
+    """Sequences grouped by length."""
 
     def __init__(self, sequences: Int[ndarray, "sequences"], lengths: Int[ndarray, "sequences"]) -> None:
         self.of = np.searchsorted(bucket_edges(int(lengths.max())), lengths, side="right")

@@ -47,3 +47,8 @@ def slices(
 ) -> list[Shaped[Tensor, "..."]]:
     """The values of some sequences, as views of the flat tensor."""
     return [values[offsets[at] : offsets[at + 1]] for at in which]
+
+
+def needed_mask(keep: Bool[Tensor, "b n"]) -> Bool[Tensor, "b n"] | None:
+    """The mask, or None if nothing is masked: attention without a mask is faster."""
+    return None if bool(keep.all()) else keep

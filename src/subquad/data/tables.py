@@ -18,10 +18,10 @@ from subquad.errors import SubquadError
 from subquad.files import cannot_read, open_plain
 
 CHUNK = 50_000
-"""Rows at a time: texts take much more room than the numbers that they become."""
+"""Number of rows read at a time: their texts take much more memory than the numbers that are made of them."""
 
 LONGEST_LINE = 2**20
-"""Characters of a line. A longer one is refused before all of it is read."""
+"""Largest number of characters of a line. A longer one is refused before all of it is read."""
 
 ROW_BYTES = 100
 """Memory that a row takes at least, by which files with too many rows are refused before they are read."""
@@ -30,23 +30,23 @@ LARGEST_NUMBER = 1e30
 """Times and amounts beyond this are refused: sums of their squares would overflow."""
 
 ENDS_IN_QUOTES = "unexpected end of data"
-"""What the module csv says of a file that ends within a quoted text."""
+"""Message of the module csv for a file that ends within a quoted text."""
 
 PARQUET = (".parquet", ".pq")
 
 Choose = Callable[[list[str]], Mapping[str, str]]
-"""From the names of a file's columns to those that are wanted, each by what it is for."""
+"""Maps the names of a file's columns to those that are wanted: the name of each by its role."""
 
 
 class Chunk(NamedTuple):
-    """Some rows, column by column; each column by what it is for."""
+    """Some rows of a table, column by column; each column by its role."""
 
     columns: dict[str, Sequence[str]]
     lines: Int[ndarray, "rows"]
 
 
 class Tally:
-    """Rows of a file that are left out: why, how many, and the first one's line."""
+    """Counts rows of a file that are left out, by reason, with the line of the first one."""
 
     def __init__(self, path: Path, place: str = "line") -> None:
         self.path, self.place = path, place
@@ -59,7 +59,7 @@ class Tally:
             self.counts[why] = (count + len(lines), first)
 
     def sentences(self) -> list[str]:
-        """One for each reason."""
+        """One sentence for each reason."""
         said = []
         for why, (count, first) in self.counts.items():
             rows, at = ("1 row is", "at") if count == 1 else (f"{count:,} rows are", "the first at")
@@ -68,7 +68,7 @@ class Tally:
 
 
 class Names:
-    """Numbers for names, in the order in which they first come. Spaces around a name do not count."""
+    """Numbers names in the order in which they first occur. Spaces around a name do not count."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}

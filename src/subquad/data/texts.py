@@ -15,7 +15,7 @@ PACKAGES = (
     *("asyncio", "email", "http", "idlelib", "importlib", "logging", "multiprocessing"),
     *("tkinter", "unittest", "urllib", "xml"),
 )
-"""Of the standard library, whose docstrings are told apart; some installations have fewer."""
+"""Packages of the standard library whose docstrings are labelled by package; some installations have fewer."""
 SAYS_SOMETHING = 60  # characters of a docstring
 TESTS = {"test", "tests", "idle_test"}  # folders whose docstrings are of another kind
 
@@ -30,12 +30,12 @@ class Documents(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """Of all texts together."""
+        """Characters of all texts together."""
         return sum(map(len, self.texts))
 
 
 def python_topics() -> Documents:
-    """English text that is there wherever Python is: what its own `help()` has to say."""
+    """English text that comes with Python: the topics of its `help()`."""
     from pydoc_data.topics import topics
 
     return Documents(sorted(topics), [topics[name] for name in sorted(topics)], [], ())
@@ -59,7 +59,7 @@ def python_docstrings() -> Documents:
 
 
 def _docstrings(file: Path) -> Iterator[tuple[int, str]]:
-    """Each with the line where the module, class or function begins."""
+    """The docstrings of a file, each with the line where its module, class or function begins."""
     for node in ast.walk(ast.parse(read_bytes(file))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
@@ -86,7 +86,7 @@ def load_texts(path: Path, *, labelled: bool = False) -> Documents:
 
 
 def has_labels(path: Path) -> bool:
-    """Whether some JSON lines there begin with one that names a label."""
+    """Whether a file of JSON lines at a path has a label in its first line."""
     for file, _ in _files(path, SUFFIXES):
         if file.name.endswith(SUFFIXES[2:]):
             row = _object(read_bytes(file).split(b"\n", 1)[0])
@@ -96,7 +96,7 @@ def has_labels(path: Path) -> bool:
 
 
 class _LeftOut:
-    """What is left out: why, how much of it, and the first."""
+    """Counts texts, lines and files that are left out, by reason, with the place of the first one."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], tuple[int, str]] = {}
@@ -106,7 +106,7 @@ class _LeftOut:
         self.counts[what, why] = (count + 1, first)
 
     def sentences(self, path: Path) -> list[str]:
-        """One for each reason."""
+        """One sentence for each reason."""
         said = []
         for (what, why), (count, first) in self.counts.items():
             number, at = (f"1 {what} is", "") if count == 1 else (f"{count:,} {what}s are", "the first ")
@@ -115,7 +115,7 @@ class _LeftOut:
 
 
 class _Found:
-    """Texts so far."""
+    """Texts that were read so far, each once."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -124,7 +124,7 @@ class _Found:
         self.seen: set[str] = set()
 
     def add(self, name: str, text: str, label: str, left_out: _LeftOut) -> None:
-        """A copy could stand in two splits, so there is none."""
+        """Adds a text unless it is empty, or a copy of an earlier one, which could then stand in two splits."""
         if not text.strip():
             left_out.add("text", "empty", name)
         elif text in self.seen:

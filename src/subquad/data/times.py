@@ -17,7 +17,7 @@ ReadTime = Callable[[str], float]
 
 @cache
 def _clocks() -> dict[str, float]:
-    """Every time of day as it is written. A minute may have a sixtieth second, as in Sberbank's data."""
+    """Seconds since midnight of each time of day as written. A minute may have a sixtieth second, as in Sberbank's data."""
     return {
         f"{hour:02}:{minute:02}:{second:02}": float(hour * 3600 + minute * 60 + second)
         for hour in range(24)
@@ -61,7 +61,7 @@ UNREADABLE = (ValueError, KeyError, OverflowError, TypeError)  # what reading ra
 
 
 def attempt(read: ReadTime, text: str) -> float:
-    """What is read, or NaN where it cannot be."""
+    """The time in a text, or NaN if it cannot be read."""
     try:
         return read(text)
     except UNREADABLE:
@@ -69,7 +69,7 @@ def attempt(read: ReadTime, text: str) -> float:
 
 
 def numbers(column: Sequence[str], read: ReadTime = float) -> Float[ndarray, "rows"]:
-    """All at once, which is fast; one by one where some cannot be read, which become NaN."""
+    """The times in a column. Those that cannot be read become NaN."""
     try:
         return np.fromiter(map(read, column), np.float64, len(column))
     except UNREADABLE:

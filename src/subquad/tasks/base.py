@@ -237,6 +237,9 @@ class TaskOptions(Checked, ABC):
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
         """Lower bounds for the memory of the model and of a training step, known before data are read."""
 
+    def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
+        """Refuses an attention or a model that cannot learn the task, before data are read."""
+
     @abstractmethod
     def prepare(self, learned: Mapping[str, Any] | None = None) -> Task[Any]:
         """The task. With what a run learned before, the data are read only when they are needed."""

@@ -29,11 +29,11 @@ class CopyBatch(NamedTuple):
 class Copy(TaskOptions, Task[CopyBatch]):
     """Sequences of symbols, a separator, the copy."""
 
-    length: Count = 32  # of all that a decoder reads and writes, as in the paper; of the source for an encoder-decoder
-    symbols: Count = 10
-    form: Literal["decoder", "encoder-decoder"] = "decoder"  # the paper's, or that of the replication in Julia
-    moving: bool = False  # whether the copy starts right after the symbols, as in the paper, or always at the same place
-    held_out: Count = 256  # fresh sequences in an evaluation
+    length: Count = 32  # positions that a decoder reads and writes; those of the source for an encoder-decoder
+    symbols: Count = 10  # number of different symbols
+    form: Literal["decoder", "encoder-decoder"] = "decoder"  # the model of the paper, or that of the replication in Julia
+    moving: bool = False  # start the copy right after the symbols, as in the paper, and not always at the same place
+    held_out: Count = 256  # number of fresh sequences in an evaluation
     kind: str = field(default="copy", init=False)
 
     line_form: ClassVar[LineForm] = "words"
@@ -83,7 +83,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
         return self._sequences(lengths, generator)
 
     def loss(self, model: nn.Module, batch: CopyBatch) -> Counted:
-        """Of the copied symbols; blanks and what comes before the copy do not count."""
+        """Cross-entropy of the copied symbols. Blanks and what comes before the copy do not count."""
         logits, targets, counts = self._predict(model, batch)
         losses = F.cross_entropy(logits[counts].float(), targets[counts], reduction="sum")
         return Counted(losses, self.count(batch))

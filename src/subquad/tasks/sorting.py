@@ -32,11 +32,11 @@ class SortingBatch(NamedTuple):
 class Sorting(TaskOptions, Task[SortingBatch]):
     """A long sequence of symbols, and the symbols by their frequency in it."""
 
-    length: AtLeastTwo = 4096  # of the sequence and the token at its end that asks
-    symbols: AtLeastTwo = 20
-    concentration: Moderate = 1.0  # of the Dirichlet distribution that a sequence's probabilities are drawn from
-    held_out: Count = 64  # fresh sequences in an evaluation
-    evaluation_batch: Count = 8  # of them at a time
+    length: AtLeastTwo = 4096  # positions of a sequence, with the token at its end that asks for the answer
+    symbols: AtLeastTwo = 20  # number of different symbols
+    concentration: Moderate = 1.0  # concentration of the Dirichlet distribution of the symbols' probabilities
+    held_out: Count = 64  # number of fresh sequences in an evaluation
+    evaluation_batch: Count = 8  # sequences that are evaluated at a time
     kind: str = field(default="sorting", init=False)
 
     line_form: ClassVar[LineForm] = "words"
@@ -79,7 +79,7 @@ class Sorting(TaskOptions, Task[SortingBatch]):
         return SortingBatch(drawn, self._order(drawn))
 
     def loss(self, model: nn.Module, batch: SortingBatch) -> Counted:
-        """Of each symbol in its turn, among those that have not been named."""
+        """-log of the probability of each symbol in its turn, among those that have not been named before it."""
         named = self.scores(model, batch.symbols).gather(1, batch.order)
         among = named.flip(1).logcumsumexp(1).flip(1)
         return Counted((among - named).sum(), self.count(batch))
@@ -137,7 +137,7 @@ class Sorting(TaskOptions, Task[SortingBatch]):
         return " ".join(str(symbol) for symbol in symbols.tolist())
 
     def _order(self, symbols: Int[Tensor, "b n"]) -> Int[Tensor, "b symbols"]:
-        """Of symbols that came equally often the lower one goes first."""
+        """Symbols from the most frequent to the rarest. Among equally frequent ones the lower number goes first."""
         counts = F.one_hot(symbols, self.symbols).sum(1)
         return counts.argsort(dim=1, descending=True, stable=True)
 

@@ -27,7 +27,7 @@ KEEP = 2
 PART, OLD, ASIDE = ".part", ".old", ".aside"
 """Endings of folders that are no checkpoints: being written, being deleted, and kept without being used."""
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
-"""What optimizers of Adam's family keep for a parameter."""
+"""Names of the tensors that optimizers of Adam's family keep for a parameter."""
 
 
 class AboutFields(TypedDict, total=False):
@@ -42,7 +42,7 @@ class AboutFields(TypedDict, total=False):
 
 
 class Checkpoint(NamedTuple):
-    """A step, and what was known after it."""
+    """Weights and optimizer state after a step."""
 
     step: int
     model: dict[str, Tensor]
@@ -133,7 +133,7 @@ def check_fit(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.O
 
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """Puts back what was saved."""
+    """Loads a checkpoint into a model and, if one is given, its optimizer."""
     check_fit(checkpoint, model, optimizer)
     model.load_state_dict(checkpoint.model, strict=False)  # what shares memory is saved once
     if optimizer is None:
@@ -167,7 +167,7 @@ def step_of(path: Path) -> int:
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, each memory once."""
+    """Parameters and buffers by name. Tensors that share memory are listed once."""
     seen: set[int] = set()
     tensors: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():

@@ -29,7 +29,7 @@ BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # streams of random number
 
 
 class Progress(NamedTuple):
-    """What a step came to."""
+    """Loss, latest metrics and speed after a step."""
 
     step: int
     loss: float
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
 
 
 def generator(seed: int, stream: int, step: int = 0) -> torch.Generator:
-    """Random numbers for one purpose in one step."""
+    """A generator of random numbers for one purpose in one step."""
     return torch.Generator().manual_seed(_number(seed, stream, step))
 
 
@@ -67,22 +67,14 @@ def train(
         begin: puts other weights into the model, where the run starts at its first step.
         restart: deletes what the run has so far and starts at the first step.
     """
-    from accelerate import Accelerator  # takes a second to import, and only training needs it
-
-    accelerator = Accelerator(mixed_precision="no")  # autocast is done here, where it can differ between runs
+    accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is done here, where runs can differ in it
     options.check_processes(accelerator.num_processes)
     optimizer = options.build_optimizer(model.parameters())
     if restart and accelerator.is_main_process:
         start_over(run)
     accelerator.wait_for_everyone()
-    start = find_start(
-        run,
-        lambda checkpoint: checkpoints.check_fit(checkpoint, model, optimizer),
-        counter="step",
-        first=options.checkpoint_every,
-    )
     best = task.best if options.keep_best else None
-    _check_best(run, start, model, best)
+    start = _find_start(run, model, optimizer, best, first=options.checkpoint_every)
     accelerator.wait_for_everyone()  # until all have read what the next lines may delete
     if accelerator.is_main_process:
         for complaint in start.complaints:
@@ -99,6 +91,17 @@ def train(
     loop.run_from(start.step)
     loop.restore_best()
     return model
+
+
+def import_accelerate() -> Any:
+    """The package accelerate, which takes a second to import and which only training needs."""
+    try:
+        import accelerate
+    except ImportError:
+        raise SubquadError(
+            "training needs the package accelerate, which is not installed: pip install 'subquad[hub]'"
+        ) from None
+    return accelerate
 
 
 class _Loop:
@@ -130,17 +133,14 @@ class _Loop:
                     part.register_forward_hook(lambda term, _, result: self.terms.append(term.weight_in_loss * result))
 
     def run_from(self, start: int) -> None:
-        """Every step that is left."""
+        """Trains from a step to the last."""
         speed, last = 0.0, start
         try:
             for step in range(start, self.options.steps):
                 before = time.perf_counter()
                 loss, tokens = self._step(step)
-                speed = (
-                    0.9 * speed + 0.1 * tokens / (time.perf_counter() - before)
-                    if speed
-                    else tokens / (time.perf_counter() - before)
-                )
+                speed_now = tokens / (time.perf_counter() - before)
+                speed = 0.9 * speed + 0.1 * speed_now if speed else speed_now
                 self._keep({"metric": "loss", "value": loss, "unit": "nats", "step": step + 1, "split": "train"})
                 done, end = step + 1, step + 1 == self.options.steps
                 if done % self.options.evaluate_every == 0 or end:
@@ -182,7 +182,7 @@ class _Loop:
         return loss, batch[0].shape[:2].numel()
 
     def _backward(self, part: Any, count: int, *, parts: int, last: bool) -> Tensor:
-        """The gradient of a part, piece by piece where the task has pieces; gives the sum of its losses."""
+        """Adds the gradient of a part, piece by piece, and returns the sum of its losses."""
         pieces, each = self.task.pieces(part), self.task.losses(self.model, part)
         total = torch.zeros((), device=self.accelerator.device)
         for piece in range(pieces):
@@ -201,14 +201,14 @@ class _Loop:
         return total
 
     def _parts(self, batch: Any) -> Iterator[Any]:
-        """This process' share, in parts. Strided, so that long and short sequences are spread alike."""
+        """Cuts this process' share of a batch into parts. Strided, so that long and short sequences are spread evenly."""
         shares = self.accelerator.num_processes * self.options.accumulate
         for number in range(self.options.accumulate):
             first = number * self.accelerator.num_processes + self.accelerator.process_index
             yield type(batch)(*(tensor[first::shares].to(self.accelerator.device) for tensor in batch))
 
     def _redraw(self, step: int) -> None:
-        """The same directions on every process."""
+        """Draws random features again at the steps that ask for it: the same ones on every process."""
         if not self.options.redraw or step == 0 or step % self.options.redraw:
             return
         self.plain.train()
@@ -234,7 +234,7 @@ class _Loop:
             self._finish(step)
 
     def _finish(self, step: int) -> None:
-        """What is said of the model at the end: of its best weights, where they are kept."""
+        """Writes samples and final metrics of the trained model: of its best weights, if they are kept."""
         last = {name: tensor.clone() for name, tensor in checkpoints.model_tensors(self.plain).items()}
         if (best := self.restore_best()) is not None:
             self._keep({"metric": "best_step", "value": best, "unit": "steps", "step": step})
@@ -297,6 +297,15 @@ def best_step(rows: Iterable[Row], best: Best) -> int | None:
     return min(evaluated, key=lambda row: sign * row["value"])["step"] if evaluated else None
 
 
+def _find_start(run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, best: Best | None, *, first: int) -> Start:
+    """Where the run goes on. A run that lacks checkpoints, or its best weights, is refused."""
+    start = find_start(
+        run, lambda checkpoint: checkpoints.check_fit(checkpoint, model, optimizer), counter="step", first=first
+    )
+    _check_best(run, start, model, best)
+    return start
+
+
 def _check_best(run: Run, start: Start, model: nn.Module, best: Best | None) -> None:
     """Refuses to go on without the weights that the rows say were best."""
     step = None if best is None else best_step(start.rows, best)
@@ -312,22 +321,22 @@ def _check_best(run: Run, start: Start, model: nn.Module, best: Best | None) -> 
 def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:
     """Puts a run's best weights into a model, or its newest where no best ones were kept, and gives their step."""
 
-    def check(checkpoint: checkpoints.Checkpoint) -> None:
-        checkpoints.check_fit(checkpoint, model)
+    def check(candidate: checkpoints.Checkpoint) -> None:
+        checkpoints.check_fit(candidate, model)
 
-    found, complaints = checkpoints.load(folder / BEST, check)
-    if found is None:
-        found, newest = checkpoints.load(folder / FOLDER, check)
-        complaints = [*(f"{complaint}, so the newest checkpoint is used" for complaint in complaints), *newest]
-    if found is None:
+    checkpoint, complaints = checkpoints.load(folder / BEST, check)
+    if checkpoint is None:
+        checkpoint, more = checkpoints.load(folder / FOLDER, check)
+        complaints = [*(f"{complaint}, so the newest checkpoint is used" for complaint in complaints), *more]
+    if checkpoint is None:
         why = f" ({complaints[0]})" if complaints else ""
         raise SubquadError(
             f"{folder} has no checkpoint that can be read{why}: train it first, with subquad train --resume {folder}"
         )
     for complaint in complaints:
         say(complaint)
-    checkpoints.restore(found, model)
-    return found.step
+    checkpoints.restore(checkpoint, model)
+    return checkpoint.step
 
 
 def _number(seed: int, stream: int, step: int) -> int:
@@ -335,6 +344,6 @@ def _number(seed: int, stream: int, step: int) -> int:
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers are trained."""
+    """Number of trained parameters."""
     tensors: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return sum(tensor.numel() for tensor in tensors)

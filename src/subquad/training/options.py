@@ -17,24 +17,24 @@ from subquad.types import AttentionOptions
 
 @dataclass(frozen=True)
 class TrainOptions(Checked):
-    """The loop."""
+    """How long and how fast a model is trained, and when it is evaluated and saved."""
 
-    steps: Count = 3000
-    batch: Count = 32  # sequences in a step, over all processes
-    optimizer: Literal["radam", "adamw"] = "radam"
-    learning_rate: Positive = 1e-3
-    weight_decay: NonNegative = 0.0
-    schedule: Literal["constant", "drop", "cosine"] = "constant"  # drop: a tenth after `drop_at` steps, as in the paper
-    drop_at: Whole = 3000
-    warm_up: Whole = 0  # steps in which the rate grows from zero
-    clip: NonNegative = 1.0  # the largest norm of the gradient; 0 for none
-    accumulate: Count = 1  # parts that a batch is cut into, one after the other, to save memory
-    recompute: bool = False  # compute inner results again in the backward instead of keeping them, to save memory
-    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: by autocast
-    redraw: Whole = 0  # steps after which random features are drawn anew; 0 for never
-    evaluate_every: Count = 200
-    checkpoint_every: Count = 200
-    keep_best: bool = True  # end with the weights that were best when evaluated, for tasks that say which metric tells
+    steps: Count = 3000  # number of updates of the weights
+    batch: Count = 32  # sequences in a step, over all processes together
+    optimizer: Literal["radam", "adamw"] = "radam"  # Adam with a built-in warm-up, or AdamW
+    learning_rate: Positive = 1e-3  # the highest learning rate of the schedule
+    weight_decay: NonNegative = 0.0  # decoupled weight decay
+    schedule: Literal["constant", "drop", "cosine"] = "constant"  # drop: a tenth after --drop-at steps; cosine: to zero
+    drop_at: Whole = 3000  # step from which on the schedule "drop" has a tenth of the rate
+    warm_up: Whole = 0  # steps in which the learning rate grows from zero to its highest
+    clip: NonNegative = 1.0  # largest norm of the gradient; 0 for no limit
+    accumulate: Count = 1  # parts that a batch is computed in, one after the other, to save memory
+    recompute: bool = False  # compute activations again in the backward pass instead of keeping them, to save memory
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 uses autocast
+    redraw: Whole = 0  # steps after which random features are drawn again; 0 for never
+    evaluate_every: Count = 200  # steps between evaluations on held-out data
+    checkpoint_every: Count = 200  # steps between checkpoints
+    keep_best: bool = True  # end with the weights that were best when evaluated, if the task has a metric for that
 
     def check(self) -> None:
         if self.batch % self.accumulate:
@@ -61,7 +61,7 @@ class TrainOptions(Checked):
             raise SubquadError(f"--batch must be a multiple of processes times --accumulate, {shares}, but is {self.batch}")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, the first being 0."""
+        """Learning rate at a step, counted from 0: linear warm-up, then the schedule."""
         grown = min(1.0, (step + 1) / self.warm_up) if self.warm_up else 1.0
         if self.schedule == "drop":
             return self.learning_rate * grown * (1.0 if step < self.drop_at else 0.1)
@@ -71,8 +71,8 @@ class TrainOptions(Checked):
         return self.learning_rate * grown
 
     def build_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Adam with its warm-up built in, or as it is; weight decay acts on the weights, not on the gradient, in both."""
-        given: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        """RAdam or AdamW, both with decoupled weight decay."""
+        settings: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
         if self.optimizer == "adamw":
-            return torch.optim.AdamW(parameters, **given)
-        return torch.optim.RAdam(parameters, **given, decoupled_weight_decay=True)
+            return torch.optim.AdamW(parameters, **settings)
+        return torch.optim.RAdam(parameters, **settings, decoupled_weight_decay=True)

@@ -14,7 +14,7 @@ from subquad.training import checkpoints
 from subquad.training.checkpoints import Checkpoint
 
 FOLDER = "checkpoint"
-"""The folder in a run with what it goes on from."""
+"""Name of the folder in a run that holds its checkpoints."""
 BEST = "best"
 """The folder in a run, beside its checkpoints, with the weights that were best when they were evaluated."""
 
@@ -23,9 +23,9 @@ class Start(NamedTuple):
     """Where a run goes on."""
 
     checkpoint: Checkpoint | None
-    """What it goes on from; None for the very beginning."""
+    """The checkpoint to continue from; None to start from the beginning."""
     rows: list[Row]
-    """The rows from before."""
+    """Rows that were written before the checkpoint."""
     complaints: list[str]
     """Sentences about newer checkpoints that are not used."""
     lacks_rows: bool
@@ -33,7 +33,7 @@ class Start(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The step that its checkpoint was made after."""
+        """Number of steps that are done."""
         return 0 if self.checkpoint is None else self.checkpoint.step
 
 
@@ -57,10 +57,12 @@ def find_start(run: Run, check: Callable[[Checkpoint], None], *, counter: Litera
                 f"{run.rows_path} lacks rows from before its checkpoint of step {checkpoint.step}, which is put aside"
             )
 
-    found, complaints = checkpoints.load(run.folder / FOLDER, check_all)
-    if found is not None:
-        count = found.about.get("rows", sum(row[counter] <= found.step for row in rows))  # older versions did not count
-        return Start(found, rows[:count], complaints, bool(short))
+    checkpoint, complaints = checkpoints.load(run.folder / FOLDER, check_all)
+    if checkpoint is not None:
+        count = checkpoint.about.get(
+            "rows", sum(row[counter] <= checkpoint.step for row in rows)
+        )  # older versions did not count
+        return Start(checkpoint, rows[:count], complaints, bool(short))
     if len(complaints) > len(short):
         raise refusal(run, "none of its checkpoints can be used: " + "; ".join(complaints))
     if not complaints and any(row[counter] > first for row in rows):

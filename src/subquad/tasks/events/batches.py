@@ -22,7 +22,7 @@ class EventBatch(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """The same of all sequences, one after the other."""
+    """Events of all sequences, one sequence after the other, in the model's unit of time."""
 
     offsets: Int[ndarray, "sequences+1"]
     times: Float[ndarray, "events"]

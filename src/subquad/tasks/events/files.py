@@ -84,7 +84,7 @@ def read_records(path: Path) -> tuple[Rows, int]:
 
 
 def rows_of_records(file: str, records: Iterable[Any], place: str = "record") -> tuple[Rows, int]:
-    """The same of records that are read already."""
+    """Rows of records in EasyTPP's form that are read already; and how many types they say there are."""
     names: list[str] = []
     times: list[Any] = []
     types: list[str] = []

@@ -41,7 +41,7 @@ class Known:
 
 
 def columns(scales: Scales) -> list[str]:
-    """Of a forecast: times are the data's, low and high an interval of 90%, p_ the probability of a type."""
+    """Columns of a forecast: times in the data's unit, the ends of a 90% interval, and each type's probability."""
     return ["sequence", "events", "last_time", "expected_time", "low", "high", *(f"p_{name}" for name in scales.type_names)]
 
 
@@ -89,7 +89,7 @@ class Follower:
 
     @property
     def columns(self) -> list[str]:
-        """Of what `forecast` gives."""
+        """Names of the columns of a forecast."""
         return columns(self.scales)
 
     def take(self, words: Sequence[str]) -> str | None:

@@ -17,7 +17,7 @@ POINTS = 96
 
 
 class Forecast(NamedTuple):
-    """Of the event that follows each of e events."""
+    """Forecast of the event that follows each of e events."""
 
     gap: Float[Tensor, "e"]  # expected
     quantiles: Float[Tensor, "e q"]  # of the gap

@@ -63,7 +63,7 @@ def compensators(intensity: Intensity, gaps: Float[Tensor, "e"], rule: Rule) -> 
 
 
 def log_likelihood(intensity: Intensity, gaps: Float[Tensor, "e"], types: Int[Tensor, "e"], rule: Rule) -> Terms:
-    """Of the event that ends each gap."""
+    """Log-likelihood of the event that ends each gap."""
     at_end, own = log_intensities(intensity, gaps, types)
     return Terms(at_end - compensators(intensity, gaps, rule), own - at_end)
 

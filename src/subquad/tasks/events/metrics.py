@@ -71,21 +71,21 @@ def mae(gaps: Float[ndarray, "events"], predicted: Float[ndarray, "events"]) -> 
 def accuracy_interval(
     types: Int[ndarray, "events"], predicted: Int[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:
-    """Of the share of events whose type was predicted."""
+    """Share of events whose type was predicted, with its interval."""
     return grouped_mean((types == predicted).astype(float), lengths, seed)
 
 
 def macro_f1_interval(
     types: Int[ndarray, "events"], predicted: Int[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:
-    """Over the types that occur among the sequences drawn."""
+    """Macro F1 over the types that occur among the sequences drawn, with its interval."""
     return summed_interval(*_f1_parts(types, predicted, lengths), seed)
 
 
 def rmse_interval(
     gaps: Float[ndarray, "events"], predicted: Float[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:
-    """Of the root of the mean squared error."""
+    """Root mean squared error, with its interval."""
     parts = np.stack([grouped_sums(np.square(gaps - predicted), lengths), lengths.astype(float)], axis=1)
     return summed_interval(parts, lambda added: np.sqrt(divide(added[:, 0], added[:, 1])), seed)
 
@@ -93,7 +93,7 @@ def rmse_interval(
 def mae_interval(
     gaps: Float[ndarray, "events"], predicted: Float[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:
-    """Of the mean absolute error."""
+    """Mean absolute error, with its interval."""
     return grouped_mean(np.abs(gaps - predicted), lengths, seed)
 
 
@@ -120,7 +120,7 @@ def join_types(
     lengths: Int[ndarray, "sequences"],
     ends: Float[ndarray, "sequences types"],
 ) -> Float[ndarray, "events"]:
-    """The same for the events of each type among themselves, by the integral of their own intensity; type after type.
+    """Rescaled gaps between the events of each type, by the integral of that type's intensity; type after type.
 
     Where only types are mistaken for one another, the gaps between events of any type show nothing, but these do.
     """
@@ -132,7 +132,7 @@ def join_types(
 
 
 def residuals(rescaled: Float[ndarray, "events"]) -> Residuals:
-    """Of the true process the rescaled gaps are exponential with mean 1: the test, and a hundred points for a QQ plot."""
+    """Tests whether rescaled gaps are exponential with mean 1, as those of the true process, with points of a QQ plot."""
     levels = (np.arange(QUANTILES) + 0.5) / QUANTILES
     wanted = -np.log1p(-levels)
     if not len(rescaled):

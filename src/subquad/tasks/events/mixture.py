@@ -27,14 +27,14 @@ CELLS = 32
 
 
 class Mixture(NamedTuple):
-    """Of normal distributions, for the logarithm of a gap."""
+    """A mixture of normal distributions of the logarithm of a gap."""
 
     log_weights: Float[Tensor, "e m"]
     means: Float[Tensor, "e m"]
     deviations: Float[Tensor, "e m"]
 
     def log_density(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
-        """Of the logarithm."""
+        """Log-density of the logarithm of a gap."""
         z = (log_gaps[:, None] - self.means) / self.deviations
         each = self.log_weights - self.deviations.log() - z.square() / 2.0
         return torch.logsumexp(each, dim=-1) - math.log(2.0 * math.pi) / 2.0
@@ -105,7 +105,7 @@ class MixtureHead(nn.Module):
             self.gaps.bias[components : 2 * components] = torch.linspace(-1.5, 1.5, components)
 
     def mixture(self, h: Float[Tensor, "e w"]) -> Mixture:
-        """Of the gap after each event. At first of about the spread that gaps have in the training data."""
+        """Distribution of the gap after each event. Before training it is about as wide as the gaps of the training data."""
         weights, means, deviations = self.gaps(h).chunk(3, dim=-1)
         middle, spread = self.scales.log_gap_mean, self.scales.log_gap_deviation
         deviations = spread * (F.softplus(deviations) + NARROWEST)

@@ -1,7 +1,7 @@
 """Events to vectors, a causal stack over them, and a head that says what comes next."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from subquad.checking import AtLeastTwo, Checked, Count, NonNegative
 from subquad.models import CausalEncoder, DecoderState, ModelOptions, linear_numbers
 from subquad.ops.autocast import without_autocast
 from subquad.tasks.events.batches import EventBatch, Piece
-from subquad.tasks.events.heads import HawkesHead, HeadName
+from subquad.tasks.events.heads import HawkesHead, Head, HeadName
 from subquad.tasks.events.likelihood import Integral, Terms
 from subquad.tasks.events.mixture import MixtureHead
 from subquad.tasks.events.scales import Scales
@@ -101,7 +101,7 @@ class EventModel(nn.Module):
         model_dim = options.model_dim
         self.scales, self.options = scales, heads
         self.stack = CausalEncoder(EventEmbedding(scales, model_dim, generator), attention, options, generator=generator)
-        self.head: Any = _head(scales, model_dim, heads, generator)
+        self.head: Head = _head(scales, model_dim, heads, generator)
         self.type_head = nn.Linear(model_dim, len(scales.type_names)) if heads.type_weight else None
         self.time_head = nn.Linear(model_dim, 1) if heads.time_weight else None
         for layer in (self.type_head, self.time_head):
@@ -110,7 +110,7 @@ class EventModel(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, piece: Piece, state: DecoderState | None = None) -> Outcome:
-        """Of all counted events of a piece, one after the other, from where `state` stands."""
+        """Likelihoods of all counted events of a piece, one after the other, given the state before it."""
         hidden, state = self.encode(piece.given, state)
         counted = piece.counted
         gaps, types = piece.following.gaps[counted], piece.following.types[counted]
@@ -123,7 +123,7 @@ class EventModel(nn.Module):
         return self.stack.causal(events, FASTER * events.times, state)
 
     def step(self, event: EventBatch, state: DecoderState | None = None) -> tuple[Float[Tensor, "b 1 w"], DecoderState]:
-        """The same for one event, which gives up the old state unless gradients are recorded."""
+        """What is known right after one event. The old state is given up unless gradients are recorded."""
         return self.stack.step(event, FASTER * event.times, state, reuse=not torch.is_grad_enabled())
 
     def _extra(self, h: Tensor, gaps: Tensor, types: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class EventModel(nn.Module):
         return total
 
 
-def _head(scales: Scales, model_dim: int, options: HeadOptions, generator: torch.Generator | None) -> nn.Module:
+def _head(scales: Scales, model_dim: int, options: HeadOptions, generator: torch.Generator | None) -> Head:
     types = len(scales.type_names)
     if options.head == "mixture":
         return MixtureHead(

@@ -68,7 +68,7 @@ class Scales(Checked):
 
 
 def learn(training: EventSequences, everything: tuple[int, int] = (0, 0)) -> Scales:
-    """Of the training sequences only; of everything only how many sequences and events there are."""
+    """Scales of the training sequences. Of all data, only the numbers of sequences and events are noted."""
     gaps = training.gaps[~training.first]
     if not len(gaps):
         raise SubquadError("no training sequence has two events, so there is no gap to learn from: give longer ones")

@@ -25,7 +25,7 @@ LEVELS = (0.05, 0.5, 0.95)
 
 
 class Scored(NamedTuple):
-    """Of events that have one before them, sequence by sequence; `lengths` says how many each sequence has of them."""
+    """A model's word on the events that have one before them; `lengths` says how many of them each sequence has."""
 
     lengths: Int[ndarray, "sequences"]
     gaps: Float[ndarray, "events"]

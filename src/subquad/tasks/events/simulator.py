@@ -36,12 +36,12 @@ class Process(Protocol):
     def intensities(
         self, states: Float[ndarray, "rows state"], gaps: Float[ndarray, "rows points"]
     ) -> Float[ndarray, "rows points types"]:
-        """Of each type, so long after a state."""
+        """Intensity of each type at a time after a state."""
 
     def integrals(
         self, states: Float[ndarray, "rows state"], gaps: Float[ndarray, "rows points"]
     ) -> Float[ndarray, "rows points types"]:
-        """Of the same, from the state up to the gap: exact."""
+        """Exact integral of the intensity of each type from a state up to a time after it."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class Renewal:
         return stats.lognorm(np.sqrt(np.log1p(square)), scale=self.mean / np.sqrt(1.0 + square))
 
     def _chances(self) -> Float[ndarray, "types+1 types"]:
-        """Of each type after each; the last row, which is also row -1, is how often each comes in the long run."""
+        """Probability of each type after each. The last row, which is also row -1, has the frequencies in the long run."""
         matrix = np.array(self.transitions, float)
         equations = np.vstack([matrix.T - np.eye(len(matrix)), np.ones(len(matrix))])
         often = np.linalg.lstsq(equations, np.append(np.zeros(len(matrix)), 1.0), rcond=None)[0].clip(0.0)

@@ -43,7 +43,7 @@ LONG = 1024
 """Mean number of events of a sequence from which on sequences count as long."""
 
 SHARE = 5
-"""Of simulated sequences there are so many times fewer for development, and as many for the test."""
+"""Ratio of simulated sequences to train on to those for development, and to those for the test."""
 
 SEQUENCE_BYTES = 500
 """Memory of a simulated sequence, at least: its name, and the times and types of some thirty events or more."""
@@ -53,28 +53,28 @@ SEQUENCE_BYTES = 500
 class Events(TaskOptions):
     """When the next event comes and of which type: on simulated sequences, or on your own."""
 
-    data: FileName = ""  # a folder, a file, or a name such as easytpp/taxi; simulated sequences unless told
-    sequence_column: Words = ""  # of a table: "sequence" or "id" unless told
-    time_column: Words = ""  # numbers or ISO dates; "time" unless told
-    type_column: Words = ""  # "type" unless told
-    ties: Ties = "keep"  # events at the time of the one before: keep, refuse, spread over half of the smallest gap, or drop
-    backwards: Backwards = "refuse"  # events before the one before: refuse or sort
-    broken: Broken = "refuse"  # events without a time or of no type: refuse or drop
-    fold: Count = 1  # of data that come in several
-    split_seed: Seed = 0  # for data that come without splits
-    process: Literal["hawkes", "self-correcting", "renewal"] = "hawkes"  # that simulated sequences come from
-    sequences: Count = 1500  # simulated ones to train on; a fifth as many for development, and as many for the test
-    data_seed: Seed = 0  # for simulated sequences
-    head: HeadName = "mixture"  # of log-normal gaps, in closed form; or hawkes, an intensity for each type
-    inner: Count = 64  # units of the head
-    integral: Integral = "monte-carlo"  # of the intensity in training; elsewhere by the trapezoid rule
-    integral_points: AtLeastTwo = 16  # of the integral over a gap; twice as many outside of training
-    components: Count = 16  # of the mixture
-    types_see_gap: bool = True  # of the mixture: whether the type depends on the gap, too
-    type_weight: NonNegative = 0.0  # in the loss, of a head that is trained to predict the type; 0 for none
-    time_weight: NonNegative = 0.0  # in the loss, of a head that is trained to predict the gap; 0 for none
-    chunk: Whole = 512  # events after which training goes on from a state without a gradient, to save memory; 0 for never
-    evaluation_tokens: Count = 16_384  # events at a time, with padding, outside of training
+    data: FileName = ""  # a folder, a file, or a dataset such as easytpp/taxi; default: simulated sequences
+    sequence_column: Words = ""  # column of a table with the sequence; default: "sequence" or "id"
+    time_column: Words = ""  # column with the time, as numbers or ISO dates; default: "time"
+    type_column: Words = ""  # column with the type; default: "type"
+    ties: Ties = "keep"  # events at the same time: keep, refuse, drop, or spread over half of the smallest gap
+    backwards: Backwards = "refuse"  # events that stand after a later one: refuse or sort
+    broken: Broken = "refuse"  # events without a time or a type: refuse or drop
+    fold: Count = 1  # which fold to use, for data that come in several
+    split_seed: Seed = 0  # seed of the splits, for data that come without
+    process: Literal["hawkes", "self-correcting", "renewal"] = "hawkes"  # the process that simulated sequences come from
+    sequences: Count = 1500  # simulated sequences to train on; a fifth as many are for development and for the test each
+    data_seed: Seed = 0  # seed of simulated sequences
+    head: HeadName = "mixture"  # mixture: of log-normal gaps, in closed form; hawkes: an intensity for each type
+    inner: Count = 64  # hidden units of the head
+    integral: Integral = "monte-carlo"  # how the hawkes head integrates in training; elsewhere the trapezoid rule is used
+    integral_points: AtLeastTwo = 16  # points of the integral over a gap in training; there are twice as many elsewhere
+    components: Count = 16  # number of components of the mixture head
+    types_see_gap: bool = True  # whether the type depends on the gap in the mixture head
+    type_weight: NonNegative = 0.0  # weight in the loss of a head that only predicts the type; 0 for no such head
+    time_weight: NonNegative = 0.0  # weight in the loss of a head that only predicts the gap; 0 for no such head
+    chunk: Whole = 512  # events after which gradients are cut, to save memory with long sequences; 0 for never
+    evaluation_tokens: Count = 16_384  # events, with padding, that are evaluated at a time
     kind: str = field(default="events", init=False)
 
     default_notes: ClassVar[str] = (
@@ -124,6 +124,9 @@ class Events(TaskOptions):
         """What its model and simulated sequences need, at least. The number of types is known once the data are."""
         size = with_stack(event_numbers(types, model.model_dim, self.heads), attention, model)
         return size._replace(data_bytes=0 if self.data else self.sequences * SEQUENCE_BYTES)
+
+    def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
+        require_causal(attention)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
         """The task itself. With what was learned before, the data are read only when they are needed."""
@@ -202,7 +205,7 @@ class EventsTask(Task[EventBatch]):
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> EventModel:
-        require_causal(attention)  # before the data are read
+        self.options.check_model(attention, model)
         return EventModel(self.scales, attention, model, self.options.heads, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> EventBatch:
@@ -215,7 +218,7 @@ class EventsTask(Task[EventBatch]):
         return Counted(torch.stack([one.total for one in found]).sum(), sum(one.number for one in found))
 
     def losses(self, model: nn.Module, batch: EventBatch) -> Iterator[Counted]:
-        """Of one chunk after the other. Values are those of the whole; gradients stop where a chunk begins."""
+        """The loss of one chunk after the other. Values are those of the whole; gradients stop where a chunk begins."""
         state, unit = None, math.log(self.scales.mean_gap)
         for piece in pieces(batch, self.options.chunk):
             outcome = model(piece, state)

@@ -1,7 +1,7 @@
-"""What is true of sequences that a known process made: intensities, likelihood, rescaled gaps, and the best predictions.
+"""What is true of sequences that a known process made: intensities, their integrals, likelihood, and the best predictions.
 
 A sequence of n events has n + 1 stretches: from its start to the first event, from event to event, and from the last event
-to its end. A row stands for the stretch that begins with an event; the one at the start is asked for by `initial`.
+to its end. A row stands for the stretch that begins with an event.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from numpy import ndarray
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import Process
 
-ROOM = 2_000_000  # numbers at a time
+BATCH_NUMBERS = 2_000_000  # numbers that are held in memory at a time
 LARGEST = 40.0  # an integral after which nothing is left to happen: exp(-40)
 
 
 class LogLikelihood(NamedTuple):
-    """Of each event given those before it in its sequence, in nats, and of each end given all events."""
+    """Log-likelihoods in nats: of each event given those before it in its sequence, and of each end given all events."""
 
     time: Float[ndarray, "events"]  # log f(t_i | before): from the start of the sequence for a first event
     type: Float[ndarray, "events"]  # log p(l_i | t_i, before)
@@ -26,7 +26,7 @@ class LogLikelihood(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Of everything that was seen, in nats: what the textbooks' sum of log-intensities minus the integral gives."""
+        """Log-likelihood of all sequences in nats: the sum of log-intensities minus the integral of the intensity."""
         return float(self.time.sum() + self.type.sum() + self.end.sum())
 
 
@@ -40,29 +40,15 @@ class Forecast(NamedTuple):
 def intensities(
     process: Process, sequences: EventSequences, gaps: Float[ndarray, "events points"]
 ) -> Float[ndarray, "events points types"]:
-    """Of each type, so long after each event, given the events up to this one and none in between."""
+    """Intensity of each type at a time after each event, given the events up to it and none in between."""
     return process.intensities(process.states(sequences), gaps)
-
-
-def initial_intensities(
-    process: Process, sequences: EventSequences, gaps: Float[ndarray, "sequences points"]
-) -> Float[ndarray, "sequences points types"]:
-    """The same so long after the start of each sequence, before its first event."""
-    return process.intensities(_initial(process, len(sequences.names)), gaps)
 
 
 def integrals(
     process: Process, sequences: EventSequences, gaps: Float[ndarray, "events points"]
 ) -> Float[ndarray, "events points types"]:
-    """Of the intensities, from each event up to so long after it: exact."""
+    """Exact integral of the intensities from each event up to a time after it."""
     return process.integrals(process.states(sequences), gaps)
-
-
-def initial_integrals(
-    process: Process, sequences: EventSequences, gaps: Float[ndarray, "sequences points"]
-) -> Float[ndarray, "sequences points types"]:
-    """The same from the start of each sequence."""
-    return process.integrals(_initial(process, len(sequences.names)), gaps)
 
 
 def log_likelihood(process: Process, sequences: EventSequences) -> LogLikelihood:
@@ -77,17 +63,15 @@ def log_likelihood(process: Process, sequences: EventSequences) -> LogLikelihood
 
 
 def gap_integrals(process: Process, sequences: EventSequences) -> Float[ndarray, "events types"]:
-    """Over the gap that each event ends, of each type."""
+    """Integral of each type's intensity over the gap that each event ends.
+
+    Their sums over types are independent and exponential with mean 1 under the true process.
+    """
     return process.integrals(_before(process, sequences), sequences.gaps[:, None])[:, 0]
 
 
-def rescaled_gaps(process: Process, sequences: EventSequences) -> Float[ndarray, "events"]:
-    """The same over all types together: under the true process independent, exponential with mean 1."""
-    return gap_integrals(process, sequences).sum(1)
-
-
 def end_integrals(process: Process, sequences: EventSequences) -> Float[ndarray, "sequences types"]:
-    """From the last event of each sequence, or from its start where there is none, to its end."""
+    """Integral of each type's intensity from the last event of each sequence, or from its start, to its end."""
     states, since = _initial(process, len(sequences.names)), sequences.starts.copy()
     present = sequences.lengths > 0
     last = sequences.offsets[1:][present] - 1
@@ -98,7 +82,7 @@ def end_integrals(process: Process, sequences: EventSequences) -> Float[ndarray,
 def forecast(process: Process, sequences: EventSequences) -> Forecast:
     """E(gap) = integral of exp(-Lambda(g)), p(type k) = integral of lambda_k(g) exp(-Lambda(g)): numerically, to 1e-6."""
     states, types = process.states(sequences), len(sequences.type_names)
-    rows = max(1, ROOM // (len(_places()[0]) * types))
+    rows = max(1, BATCH_NUMBERS // (len(_places()[0]) * types))
     found = [_forecast(process, states[start : start + rows]) for start in range(0, len(states), rows)]
     if not found:
         return Forecast(np.zeros(0), np.zeros((0, types)))

@@ -23,7 +23,7 @@ class MaskedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Masking(Checked):
-    """Of the chosen tokens most become [MASK], some any other token, and the rest stays: nowhere can a model be sure."""
+    """Shares of tokens that are to be found, and of those among them that become [MASK] or any token; the rest stays."""
 
     share: InnerShare
     blank: Share

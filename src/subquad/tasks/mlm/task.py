@@ -10,14 +10,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from subquad.attention import require_length
 from subquad.checking import STRICT, AtLeastTwo, Count, FileName, InnerShare, Seed, Share, Whole, read_as
-from subquad.data.buckets import bounded
+from subquad.data.ragged import needed_mask
 from subquad.data.splits import SplitName
 from subquad.data.texts import Documents, load_texts, python_topics
 from subquad.errors import SubquadError
@@ -26,6 +25,8 @@ from subquad.results import Row, place_of
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.mlm.corpus import FEW, TextSplits, Tokens, split_texts
+from subquad.tasks.mlm.finding import find, interval_groups, perplexity
+from subquad.tasks.mlm.limits import check_length, length_bytes
 from subquad.tasks.mlm.masking import MaskedBatch, Masking
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
@@ -52,19 +53,19 @@ GUESSES = 3  # that an answer names for each [MASK]
 class Mlm(TaskOptions):
     """Words that were taken out of a text, from those around them: Python's own help, or your texts."""
 
-    text: FileName = ""  # a folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; Python's help topics unless told
-    vocabulary: VocabularyKind = "wordpiece"  # pieces of words are learned by the package tokenizers
-    vocabulary_size: Count = 4096  # tokens at most, for characters and wordpiece
-    lowercase: bool = True  # for wordpiece
+    text: FileName = ""  # folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; default: Python's help topics
+    vocabulary: VocabularyKind = "wordpiece"  # kind of tokens; wordpiece needs the package tokenizers
+    vocabulary_size: Count = 4096  # largest number of different tokens, for characters and wordpiece
+    lowercase: bool = True  # read capital letters as small ones, for wordpiece
     length: AtLeastTwo = 256  # tokens of a sequence
-    mask_share: InnerShare = 0.15  # of the tokens that are to be found
-    blank_share: Share = 0.8  # of these, that become [MASK]
-    random_share: Share = 0.1  # of these, that become any token; the rest stays as it is
-    whole_words: bool = False  # all pieces of a word are taken out together
-    split_seed: Seed = 0  # for the splits, and for what is taken out of held-out text
-    held_out: Count = 128  # stretches of the development split in an evaluation
-    tested: Count = 512  # stretches of the test split at the end
-    evaluation_tokens: Count = 16_384  # at a time
+    mask_share: InnerShare = 0.15  # share of the tokens that are to be found
+    blank_share: Share = 0.8  # share of the tokens to be found that become [MASK]
+    random_share: Share = 0.1  # share of the tokens to be found that become any token; the rest stays as it is
+    whole_words: bool = False  # take out all pieces of a word together
+    split_seed: Seed = 0  # seed of the splits, and of what is taken out of held-out text
+    held_out: Count = 128  # number of stretches of the development split in an evaluation
+    tested: Count = 512  # number of stretches of the test split at the end
+    evaluation_tokens: Count = 16_384  # tokens that are evaluated at a time
     kind: str = field(default="mlm", init=False)
 
     default_notes: ClassVar[str] = (
@@ -109,6 +110,9 @@ class Mlm(TaskOptions):
             data_bytes=length_bytes(self.length)
         )
 
+    def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
+        check_length(self.length, attention, model)
+
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "MlmTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
         return MlmTask(self, learned)
@@ -129,14 +133,6 @@ class HeldOut(NamedTuple):
 
     batch: MaskedBatch
     documents: Int[ndarray, "stretches"]
-
-
-class Found(NamedTuple):
-    """What a model makes of held-out stretches: for each token that was taken out, stretch by stretch."""
-
-    nats: Float[ndarray, "tokens"]  # -log of the right token's probability
-    likeliest: Int[ndarray, "tokens"]
-    right: Int[ndarray, "tokens"]
 
 
 class MlmTask(Task[MaskedBatch]):
@@ -173,7 +169,7 @@ class MlmTask(Task[MaskedBatch]):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Of the training texts."""
+        """The vocabulary of the training texts, or the one that a run kept."""
         if self.kept is not None:
             return vocabulary_from(self.kept["vocabulary"])
         options = self.options
@@ -223,7 +219,7 @@ class MlmTask(Task[MaskedBatch]):
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> MaskedModel:
-        check_length(self.options.length, attention, model)
+        self.options.check_model(attention, model)
         return MaskedModel(self.vocabulary.size, attention, model, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> MaskedBatch:
@@ -232,8 +228,8 @@ class MlmTask(Task[MaskedBatch]):
         return self.options.masking.mask(windows, self.vocabulary.size, generator)
 
     def loss(self, model: nn.Module, batch: MaskedBatch) -> Counted:
-        """Of the tokens that were taken out."""
-        logits = model(batch.tokens, keep=needed(batch.keep), chosen=batch.chosen).float()
+        """Cross-entropy of the tokens that were taken out."""
+        logits = model(batch.tokens, keep=needed_mask(batch.keep), chosen=batch.chosen).float()
         return Counted(F.cross_entropy(logits, batch.right[batch.chosen], reduction="sum"), self.count(batch))
 
     def count(self, batch: MaskedBatch) -> int:
@@ -241,18 +237,18 @@ class MlmTask(Task[MaskedBatch]):
 
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
         """On the development split, where the same tokens are taken out for every model."""
-        found = self.find(model, self.development.batch)
-        return {"perplexity": _perplexity(found.nats.mean()), "accuracy": float((found.likeliest == found.right).mean())}
+        found = find(model, self.development.batch, self.options.evaluation_tokens)
+        return {"perplexity": perplexity(found.nats.mean()), "accuracy": float((found.likeliest == found.right).mean())}
 
     def final(self, model: nn.Module) -> list[Row]:
         """On the test split, with intervals, beside what knows how frequent each token is and nothing else."""
         batch, documents = self.test
-        found = self.find(model, batch)
-        groups = _groups(batch.chosen.sum(1).numpy(), documents)
+        found = find(model, batch, self.options.evaluation_tokens)
+        groups = interval_groups(batch.chosen.sum(1).numpy(), documents)
         rows: list[Row] = []
         for name, nats in (("perplexity", found.nats), ("perplexity_of_unigram", self.unigram(found.right))):
             value, low, high = grouped_mean(nats, groups)
-            ends = {"value": _perplexity(value), "low": _perplexity(low), "high": _perplexity(high)}
+            ends = {"value": perplexity(value), "low": perplexity(low), "high": perplexity(high)}
             rows.append({"metric": name, "split": "test", "unit": "tokens", **ends})
         accuracy = grouped_mean((found.likeliest == found.right).astype(float), groups)
         rows.append({"metric": "accuracy", "split": "test", **accuracy._asdict()})
@@ -264,7 +260,7 @@ class MlmTask(Task[MaskedBatch]):
         some = torch.randperm(len(batch.tokens), generator=generator)[:count]
         lines = []
         for row in _each(batch, some):
-            guess = iter(self.find(model, row).likeliest.tolist())
+            guess = iter(find(model, row, self.options.evaluation_tokens).likeliest.tolist())
             answers = [next(guess) for _ in range(int(row.chosen[:, :SHOWN].sum()))]
             first = MaskedBatch(*(part[:, :SHOWN] for part in row))
             right = first.right[first.chosen].tolist()
@@ -302,22 +298,6 @@ class MlmTask(Task[MaskedBatch]):
         counts = np.bincount(self.train.all, minlength=self.vocabulary.size)[FIRST - 1 :] + 1.0
         return -np.log(counts / counts.sum())[right - FIRST + 1]
 
-    @torch.no_grad()
-    def find(self, model: nn.Module, batch: MaskedBatch) -> Found:
-        """What the model has to say of each token that was taken out."""
-        model.eval()
-        device = next(model.parameters()).device
-        lengths, number = batch.keep.sum(1).numpy(), batch.chosen.sum(1).numpy()
-        ends = np.cumsum(number)
-        nats, likeliest = np.zeros(ends[-1]), np.zeros(ends[-1], np.int64)
-        for some in bounded(lengths, self.options.evaluation_tokens):
-            part = MaskedBatch(*(tensor[some, : lengths[some].max()].to(device) for tensor in batch))
-            logits = model(part.tokens, keep=needed(part.keep), chosen=part.chosen).float()
-            at = np.concatenate([np.arange(ends[row] - number[row], ends[row]) for row in some])
-            nats[at] = F.cross_entropy(logits, part.right[part.chosen], reduction="none").double().cpu().numpy()
-            likeliest[at] = logits[:, FIRST:].argmax(1).cpu().numpy() + FIRST
-        return Found(nats, likeliest, batch.right[batch.chosen].numpy())
-
     def examples(
         self,
         count: int,
@@ -345,7 +325,7 @@ class MlmTask(Task[MaskedBatch]):
 
     @torch.no_grad()
     def _probabilities(self, model: nn.Module, tokens: Tensor, chosen: Tensor) -> Float[Tensor, "places v"]:
-        """Of ordinary tokens only."""
+        """Probabilities of the tokens at chosen positions. Special tokens have none."""
         model.eval()
         device = next(model.parameters()).device
         logits = model(tokens.to(device), chosen=chosen.to(device)).double().cpu()
@@ -365,39 +345,8 @@ class MlmTask(Task[MaskedBatch]):
         return HeldOut(options.masking.mask(windows, self.vocabulary.size, drawing), documents[some])
 
 
-def length_bytes(length: int) -> int:
-    """Bytes that `check_length` needs at least: three inputs and an output of two numbers for each position."""
-    return 4 * 4 * 2 * length
-
-
-def check_length(length: int, attention: AttentionOptions, model: ModelOptions) -> None:
-    """Refuses sequences that are longer than a mechanism or learned positions can take, before there is a run."""
-    if model.positions == "learned" and model.longest < length:
-        raise SubquadError(f"--length is {length}, but the model learns {model.longest} positions: give a larger --longest")
-    try:
-        require_length(attention, length)
-    except SubquadError as error:
-        raise SubquadError(f"--length is {length}, which {attention.kind} does not take: {error}") from None
-
-
-def needed(keep: Bool[Tensor, "b n"]) -> Bool[Tensor, "b n"] | None:
-    """The mask, if anything is masked: attention without one is the faster."""
-    return None if bool(keep.all()) else keep
-
-
 def _each(batch: MaskedBatch, rows: Tensor) -> Iterator[MaskedBatch]:
     """One stretch at a time, without its padding."""
     for row in rows.tolist():
         length = int(batch.keep[row].sum())
         yield MaskedBatch(*(part[row : row + 1, :length] for part in batch))
-
-
-def _groups(counts: Int[ndarray, "stretches"], documents: Int[ndarray, "stretches"]) -> Int[ndarray, "groups"]:
-    """How many tokens those have which are drawn again together: documents where there are enough, stretches otherwise."""
-    _, number = np.unique(documents, return_inverse=True)
-    sums = np.bincount(number, weights=counts).astype(np.int64)
-    return sums if len(sums) >= FEW else counts
-
-
-def _perplexity(nats: float) -> float:
-    return math.exp(min(float(nats), 700.0))

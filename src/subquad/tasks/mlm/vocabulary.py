@@ -193,7 +193,7 @@ SPECIAL = ("[PAD]", BLANK, "[UNK]")
 
 
 def learn_vocabulary(kind: VocabularyKind, texts: Sequence[str], *, most: int, lowercase: bool) -> Vocabulary:
-    """Of training texts only."""
+    """The vocabulary of training texts, with at most so many tokens."""
     if kind == "bytes":
         return Bytes()
     if most <= FIRST:

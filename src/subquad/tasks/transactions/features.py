@@ -85,7 +85,7 @@ class Features(Checked):
 
 
 def learn(training: Histories, amounts: Amounts, everybody: Histories) -> Features:
-    """Of the training clients only; of everybody only how many there are."""
+    """Vocabularies and scales of the training clients. Of all clients, only their number and that of events is noted."""
     assert training.label_names is not None
     logs, gaps, age = signed_log(training.amounts), log_gaps(training), ages(training)
     quantiles = np.quantile(training.amounts, np.arange(1, BINS) / BINS)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.data.ragged import needed_mask
 from subquad.models import Encoder, ModelOptions, linear_numbers
 from subquad.tasks.transactions.features import IDS, NUMBERS, UNKNOWN
 from subquad.types import AttentionOptions
@@ -93,8 +94,7 @@ class Classifier(nn.Module):
             nn.init.zeros_(self.weigh.bias)
 
     def forward(self, events: Float[Tensor, "b n f"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
-        masked = None if bool(keep.all()) else keep  # attention without a mask is the faster one
-        logits: Tensor = self.head(self._pool(self.encoder(events, keep=masked), keep)).squeeze(-1)
+        logits: Tensor = self.head(self._pool(self.encoder(events, keep=needed_mask(keep)), keep)).squeeze(-1)
         return logits
 
     def _pool(self, x: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:

@@ -82,13 +82,13 @@ class Simulator(Checked):
         return np.add.reduceat(np.log1p(moved) - np.log1p(-moved), histories.offsets[:-1])
 
     def best_auroc(self, histories: Histories | None = None) -> float:
-        """Of the best of all classifiers, on these clients, or on many others."""
+        """AUROC of the best of all classifiers, on these clients, or on many others."""
         if histories is None:
             histories = replace(self, clients=MANY, seed=self.seed + 1).draw()
         return auroc(histories.labels, self.ratios(histories))
 
     def _codes(self, drifts: Float[ndarray, "events"], rng: np.random.Generator) -> Int[ndarray, "events"]:
-        """Of a pair, B with the probability (1 + drift u) / 2 in class 1: so each code has the probability above."""
+        """Draws pairs of codes, then B of a pair with the probability (1 + drift u) / 2 in class 1."""
         pairs = self.codes // 3
         base = np.ones(self.codes - pairs)  # of a pair together, and of each code without a side
         base[:pairs] = 2.0 / np.sqrt(np.arange(1, pairs + 1))

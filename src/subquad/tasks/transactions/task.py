@@ -45,26 +45,26 @@ CLIENT_BYTES, EVENT_BYTES = 64, 60
 class Transactions(TaskOptions):
     """A client's class from the history of card transactions: simulated ones, or your own."""
 
-    data: FileName = ""  # Sberbank's or Berka's folder, or a table in CSV or Parquet; simulated clients unless told
-    label: Words = ""  # the table's column with the label; for Berka age (born before 1950) or gender
-    client_column: Words = ""  # of a table: "client" or "customer_id" unless told
-    time_column: Words = ""  # seconds, ISO dates or "D HH:MM:SS"; "time" or "tr_datetime" unless told
-    code_column: Words = ""  # what was bought; "code" or "mcc_code", if there is one, unless told
-    type_column: Words = ""  # how it was paid; "type" or "tr_type", if there is one, unless told
-    amount_column: Words = ""  # "amount", if there is one, unless told
-    amounts: Amounts = "quantile"  # amounts as bins with as many events in each, or as scaled logarithms
-    pooling: Pooling = "mean"  # how the positions of a history become one vector
-    latest: Count = 100_000  # events of a client that are kept: the last ones
-    folds: AtLeastTwo = 5  # parts that clients are cut into, one of which is for the test
-    fold: Whole = 0  # which one
-    split_seed: Seed = 0  # for the cutting
-    clients: Count = 6000  # simulated
-    shortest_history: Count = 60  # of simulated clients
-    longest_history: Count = 400  # of simulated clients
-    codes: Count = 20  # that simulated clients use
+    data: FileName = ""  # a folder of Sberbank's or Berka's data, or a table in CSV or Parquet; default: simulated clients
+    label: Words = ""  # column with the label; for Berka's data age (born before 1950) or gender
+    client_column: Words = ""  # column with the client; default: "client" or "customer_id"
+    time_column: Words = ""  # column with seconds, ISO dates or "D HH:MM:SS"; default: "time" or "tr_datetime"
+    code_column: Words = ""  # column with what was bought; default: "code" or "mcc_code", if there is one
+    type_column: Words = ""  # column with how it was paid; default: "type" or "tr_type", if there is one
+    amount_column: Words = ""  # column with the amount; default: "amount", if there is one
+    amounts: Amounts = "quantile"  # how amounts are read: as bins of equally many events, or as scaled logarithms
+    pooling: Pooling = "mean"  # how the vectors of a history become one
+    latest: Count = 100_000  # number of a client's last events that are kept
+    folds: AtLeastTwo = 5  # number of parts that clients are cut into, one of which is for the test
+    fold: Whole = 0  # which part is for the test, counted from 0
+    split_seed: Seed = 0  # seed of the splits
+    clients: Count = 6000  # number of simulated clients
+    shortest_history: Count = 60  # fewest events of a simulated client
+    longest_history: Count = 400  # most events of a simulated client
+    codes: Count = 20  # number of codes that simulated clients use
     drift: BelowOne = 0.25  # how strong the habits of simulated clients are, below 1
-    data_seed: Seed = 0  # for simulated clients
-    evaluation_tokens: Count = 32_768  # events at a time, with padding, when scores are computed
+    data_seed: Seed = 0  # seed of simulated clients
+    evaluation_tokens: Count = 32_768  # events, with padding, that are scored at a time
     kind: str = field(default="transactions", init=False)
 
     default_notes: ClassVar[str] = (
@@ -197,7 +197,7 @@ class TransactionsTask(Task[EventBatch]):
         return pad(self.encoded, histories.offsets, histories.labels, self.buckets.draw(size, generator))
 
     def loss(self, model: nn.Module, batch: EventBatch) -> Counted:
-        """Of each client."""
+        """Binary cross-entropy of each client's class."""
         logits = model(batch.events, keep=batch.keep).float()
         losses = F.binary_cross_entropy_with_logits(logits, batch.label, reduction="sum")
         return Counted(losses, self.count(batch))

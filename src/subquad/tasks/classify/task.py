@@ -24,8 +24,9 @@ from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
-from subquad.tasks.mlm.model import MaskedModel, text_encoder
-from subquad.tasks.mlm.task import check_length, length_bytes, needed
+from subquad.tasks.classify.model import TextClassifier
+from subquad.tasks.mlm.limits import check_length, length_bytes
+from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
     PAD,
     UNKNOWN,
@@ -46,18 +47,18 @@ LEAST = 10  # labelled texts that can be split
 class Classify(TaskOptions):
     """A text's class, from nothing or from a run of the task mlm: which package a docstring is of, or your labels."""
 
-    text: FileName = ""  # *.jsonl(.gz) or a folder: lines with "text" and "label"; docstrings of this Python unless told
-    test_text: FileName = ""  # more of them for the test; a tenth of the others unless told
-    start: FileName = ""  # a run of the task mlm, whose attention, shape, weights and vocabulary are taken
-    frozen: bool = False  # with --start, whether its encoder stays as it is and only the head learns
-    examples: Whole = 0  # texts to learn from, at most; 0 for all
-    vocabulary: VocabularyKind = "wordpiece"  # without --start
-    vocabulary_size: Count = 4096  # tokens at most, for characters and wordpiece, without --start
-    lowercase: bool = True  # for wordpiece, without --start
-    length: Count = 256  # tokens of a text that are read: the first ones
-    split_seed: Seed = 0  # for the splits
-    held_out: Count = 1000  # texts in an evaluation, at most
-    evaluation_tokens: Count = 16_384  # at a time
+    text: FileName = ""  # *.jsonl(.gz) with "text" and "label" in a line, or a folder; default: Python's docstrings
+    test_text: FileName = ""  # more such texts for the test; default: a tenth of the others
+    start: FileName = ""  # run of the task mlm whose attention, shape, weights and vocabulary are taken
+    frozen: bool = False  # with --start, train the head only and leave the encoder as it is
+    examples: Whole = 0  # largest number of texts to learn from; 0 for all
+    vocabulary: VocabularyKind = "wordpiece"  # kind of tokens, without --start
+    vocabulary_size: Count = 4096  # largest number of different tokens, without --start
+    lowercase: bool = True  # read capital letters as small ones, for wordpiece without --start
+    length: Count = 256  # number of a text's first tokens that are read
+    split_seed: Seed = 0  # seed of the splits
+    held_out: Count = 1000  # largest number of texts in an evaluation
+    evaluation_tokens: Count = 16_384  # tokens that are evaluated at a time
     kind: str = field(default="classify", init=False)
 
     default_notes: ClassVar[str] = (
@@ -94,6 +95,9 @@ class Classify(TaskOptions):
         size = with_stack(symbols * model.model_dim + head, attention, model)
         return size._replace(trained=head if self.frozen else size.trained, data_bytes=length_bytes(self.length))
 
+    def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
+        check_length(self.length, attention, model)
+
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "ClassifyTask":
         """The task itself. With what was learned before, the texts are read only when they are needed."""
         return ClassifyTask(self, learned)
@@ -115,31 +119,6 @@ class TextBatch(NamedTuple):
     tokens: Int[Tensor, "b n"]
     keep: Bool[Tensor, "b n"]
     label: Int[Tensor, "b"]
-
-
-class TextClassifier(nn.Module):
-    """An encoder, the mean over a text's positions, and the logit of each class."""
-
-    def __init__(
-        self,
-        size: int,
-        classes: int,
-        attention: AttentionOptions,
-        options: ModelOptions,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        """`size` is that of the vocabulary."""
-        super().__init__()
-        self.encoder = text_encoder(size, attention, options, generator)
-        self.dropout = nn.Dropout(options.dropout)
-        self.head = nn.Linear(options.model_dim, classes)
-        nn.init.xavier_uniform_(self.head.weight, generator=generator)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, tokens: Int[Tensor, "b n"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b classes"]:
-        encoded = self.encoder(tokens, keep=needed(keep)).masked_fill(~keep[..., None], 0.0)
-        logits: Tensor = self.head(self.dropout(encoded.sum(1) / keep.sum(1, keepdim=True)))
-        return logits
 
 
 class _Split(NamedTuple):
@@ -251,7 +230,7 @@ class ClassifyTask(Task[TextBatch]):
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> TextClassifier:
-        check_length(self.options.length, attention, model)
+        self.options.check_model(attention, model)
         built = TextClassifier(self.vocabulary.size, len(self.labels), attention, model, generator)
         built.encoder.requires_grad_(not self.options.frozen)
         return built
@@ -267,7 +246,7 @@ class ClassifyTask(Task[TextBatch]):
         return _pad(self.train, self.buckets.draw(size, generator))
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Counted:
-        """Of each text."""
+        """Cross-entropy of each text's class."""
         logits = model(batch.tokens, keep=batch.keep).float()
         return Counted(F.cross_entropy(logits, batch.label, reduction="sum"), self.count(batch))
 

@@ -1,0 +1,35 @@
+"""An encoder of texts with a head for their classes."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from subquad.data.ragged import needed_mask
+from subquad.models import ModelOptions
+from subquad.tasks.mlm.model import text_encoder
+from subquad.types import AttentionOptions
+
+
+class TextClassifier(nn.Module):
+    """An encoder, the mean over a text's positions, and the logit of each class."""
+
+    def __init__(
+        self,
+        size: int,
+        classes: int,
+        attention: AttentionOptions,
+        options: ModelOptions,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """`size` is that of the vocabulary."""
+        super().__init__()
+        self.encoder = text_encoder(size, attention, options, generator)
+        self.dropout = nn.Dropout(options.dropout)
+        self.head = nn.Linear(options.model_dim, classes)
+        nn.init.xavier_uniform_(self.head.weight, generator=generator)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, tokens: Int[Tensor, "b n"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b classes"]:
+        encoded = self.encoder(tokens, keep=needed_mask(keep)).masked_fill(~keep[..., None], 0.0)
+        logits: Tensor = self.head(self.dropout(encoded.sum(1) / keep.sum(1, keepdim=True)))
+        return logits

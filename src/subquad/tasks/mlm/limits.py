@@ -1,0 +1,21 @@
+"""The longest sequences that a model of texts takes."""
+
+from subquad.attention import require_length
+from subquad.errors import SubquadError
+from subquad.models import ModelOptions
+from subquad.types import AttentionOptions
+
+
+def length_bytes(length: int) -> int:
+    """Bytes that `check_length` needs at least: three inputs and an output of two numbers for each position."""
+    return 4 * 4 * 2 * length
+
+
+def check_length(length: int, attention: AttentionOptions, model: ModelOptions) -> None:
+    """Refuses sequences that are longer than a mechanism or learned positions can take, before there is a run."""
+    if model.positions == "learned" and model.longest < length:
+        raise SubquadError(f"--length is {length}, but the model learns {model.longest} positions: give a larger --longest")
+    try:
+        require_length(attention, length)
+    except SubquadError as error:
+        raise SubquadError(f"--length is {length}, which {attention.kind} does not take: {error}") from None
