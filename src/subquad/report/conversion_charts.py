@@ -1,5 +1,6 @@
 """Charts of a conversion: quality against steps and by length, heads before and after, time and memory against length."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,16 +24,16 @@ SMALL = (360, 200)  # pixels of one of several charts
 
 
 def conversion_charts(
-    rows: Sequence[Row], *, interactive: bool = True, attention: str = "after"
+    rows: Sequence[Row], *, interactive: bool = True, attention: str = "new attention"
 ) -> dict[str, alt.TopLevelMixin]:
     """All charts that the rows give, by name. Legends name the `attention` that the model was converted to."""
     drawn: dict[str, Any] = {}
     if metrics := [metric for metric in qualities(rows) if any(_line(rows, metric))]:
-        drawn["quality"] = _grid([quality_chart(rows, metric) for metric in metrics])
-    if panels := [length_chart(rows, metric) for metric in BY_LENGTH if any(_of(rows, metric=metric))]:
+        drawn["quality"] = _grid([quality_chart(rows, metric, attention) for metric in metrics])
+    if panels := [length_chart(rows, metric, attention) for metric in BY_LENGTH if any(_of(rows, metric=metric))]:
         drawn["length"] = _grid(panels)
     if losses := [row for row in rows if row["metric"] == "loss" and row["value"] > 0]:
-        drawn["loss"] = _grid([loss_chart(losses, stage) for stage in STAGES if any(_of(losses, stage=stage))])
+        drawn["loss"] = _grid([loss_chart(losses, stage, attention) for stage in STAGES if any(_of(losses, stage=stage))])
     for metric in HEADS:
         if (maps := heat_maps(rows, metric)) is not None:
             drawn[metric.replace(" ", "-")] = maps
@@ -48,12 +49,12 @@ def qualities(rows: Sequence[Row]) -> list[str]:
     return [metric for metric in dict.fromkeys(row["metric"] for row in rows) if metric not in APART]
 
 
-def quality_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
+def quality_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
     """A line for each recipe on development texts, marks on test texts, and the original dashed."""
     found = list(_line(rows, metric))
     asked = [_point(row) for row in _of(rows, metric=metric, split="test") if row["stage"] != "original"]
     names = [name for name in RECIPES if any(_of(rows, recipe=name))]
-    colour = _colour("recipe", names)
+    colour = _colour("recipe", names, attention)
     scale = alt.Scale(type="log" if metric == "perplexity" else "linear", zero=False, nice=False, padding=8)
     x, y = alt.X("step:Q", title="step"), alt.Y("value:Q", title=metric, scale=scale)
     hints = [
@@ -98,7 +99,7 @@ def length_series(rows: Sequence[Row], metric: str) -> dict[str, dict[int, Row]]
     return found
 
 
-def length_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
+def length_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
     """Test texts of each length; the original dashed."""
     series = length_series(rows, metric)
     values = [
@@ -111,7 +112,7 @@ def length_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
     x = x.scale(type="log", base=2, nice=False, padding=8)
     scale = alt.Scale(type="log" if metric == "perplexity by length" else "linear", zero=False, nice=False, padding=8)
     y = alt.Y("value:Q", title=metric.removesuffix(" by length"), scale=scale)
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_model_colour(list(series)))
+    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_model_colour(list(series), attention))
     hints = [
         "model:N",
         "length:Q",
@@ -129,7 +130,7 @@ def length_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
     return drawn.properties(width=SMALL[0], height=SMALL[1])
 
 
-def loss_chart(rows: Sequence[Row], stage: str) -> alt.Chart:
+def loss_chart(rows: Sequence[Row], stage: str, attention: str) -> alt.Chart:
     """Of one stage: the stages' losses are of different kinds."""
     values = []
     names = list(dict.fromkeys(row["recipe"] for row in rows))
@@ -140,7 +141,7 @@ def loss_chart(rows: Sequence[Row], stage: str) -> alt.Chart:
     y = alt.Y("value:Q", title=f"loss, {stage}").scale(type="log", nice=False)
     chart = alt.Chart(alt.Data(values=values)).mark_line(strokeWidth=1.5)
     x = alt.X("step:Q", title="step").scale(zero=False, nice=False)
-    return chart.encode(x=x, y=y, color=_colour("recipe", names)).properties(width=SMALL[0], height=SMALL[1])
+    return chart.encode(x=x, y=y, color=_colour("recipe", names, attention)).properties(width=SMALL[0], height=SMALL[1])
 
 
 def heat_maps(rows: Sequence[Row], metric: str) -> alt.HConcatChart | None:
@@ -191,7 +192,7 @@ def cost_chart(rows: Sequence[Row], metric: str, *, interactive: bool, attention
     x = x.scale(type="log", base=2, nice=False, domain=[lengths[0], lengths[-1]])
     y, low = (alt.Y(f"{end}:Q", title=COSTS[metric]).scale(type="log", nice=False) for end in ("value", "low"))
     hints = ["model:N", "length:Q", *(alt.Tooltip(f"{end}:Q", format=".4~g") for end in _ENDS)]
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_colour("model", list(names.values())))
+    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_colour("model", list(names.values()), attention))
     drawn: Any = alt.layer(
         base.mark_area(opacity=0.18).encode(y=low, y2="high:Q"),
         base.mark_line(strokeWidth=2).encode(y=y),
@@ -225,20 +226,24 @@ def _of(rows: Sequence[Row], **wanted: Any) -> Iterator[Row]:
     return (row for row in rows if all(row.get(name) == value for name, value in wanted.items()))
 
 
-def _colour(field: str, names: Sequence[str]) -> alt.Color:
+def _colour(field: str, names: Sequence[str], attention: str) -> alt.Color:
     colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(names))] if field == "recipe" else PALETTE[:2]
-    return _legend(field, names, colours)
+    return _legend(field, names, colours, attention)
 
 
-def _model_colour(names: Sequence[str]) -> alt.Color:
+def _model_colour(names: Sequence[str], attention: str) -> alt.Color:
     """Recipes in the colours that they have elsewhere on the page; what was not trained in grey."""
     recipes = [name for name in names if name in RECIPES]
     own = {name: PALETTE[(at + 1) % len(PALETTE)] for at, name in enumerate(recipes)}
-    return _legend("model", names, [own.get(name, PALETTE[0] if name == "original" else PALETTE[-1]) for name in names])
+    colours = [own.get(name, PALETTE[0] if name == "original" else PALETTE[-1]) for name in names]
+    return _legend("model", names, colours, attention)
 
 
-def _legend(field: str, names: Sequence[str], colours: Sequence[str]) -> alt.Color:
-    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", labelLimit=400)
+def _legend(field: str, names: Sequence[str], colours: Sequence[str], attention: str) -> alt.Color:
+    """A legend that names the attention beside each recipe that has it."""
+    labels = {name: f"{attention}, {name}" for name in ("conversion", "plain fine-tuning", UNTRAINED)}
+    shown = f"{json.dumps(labels)}[datum.label] || datum.label"
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", labelLimit=400, labelExpr=shown)
     return alt.Color(f"{field}:N").scale(domain=list(names), range=list(colours)).legend(legend)
 
 
