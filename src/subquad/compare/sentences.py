@@ -62,7 +62,7 @@ def _high(found: Crossover) -> str:
 
 
 def sentence(comparison: Comparison, view: View, mechanism: str) -> str:
-    """From where on a mechanism pays in a view, and what it gives at the longest length."""
+    """A sentence on the length from which a mechanism pays, and on its speed and memory at the longest length."""
     found = comparison.crossover(view, mechanism)
     name = f"{mechanism} softmax" if mechanism == MATERIALISED else mechanism
     stopped = _stopped(comparison, view, mechanism)

@@ -1,4 +1,4 @@
-"""On what was it measured?"""
+"""The machine and the versions that figures depend on."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ PACKAGES = ("subquad", "torch", "numpy", "scipy")
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of what figures depend on."""
+    """Versions of Python and of the packages that figures depend on."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -35,12 +35,12 @@ def describe() -> dict[str, Any]:
 
 
 def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether figures of one tell about the other. Memory is not asked: virtual machines change it between boots."""
+    """Whether figures of a machine hold for another. Memory is not compared: virtual machines change it at boot."""
     return all(one.get(name) == other.get(name) for name in ("processor", "cores", "system"))
 
 
 def processor() -> str:
-    """Its name as the system gives it."""
+    """Name of the processor."""
     if sys.platform == "linux":
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

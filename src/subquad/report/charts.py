@@ -1,4 +1,4 @@
-"""Charts, each made of rows alone: one description for the page and for a paper.
+"""Charts of a comparison, each with one description for the page and for a paper.
 
 On the page a chart holds every view; the signal `view` chooses the one that is drawn. In a figure there is one view only.
 """
@@ -28,7 +28,7 @@ HEIGHT = 320
 
 
 def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) -> Iterator[Row]:
-    """Every figure of a view as a row of its own: metric, mechanism, length, value and range."""
+    """Every figure of a view as a row with metric, mechanism, length, value and range."""
     label = name_view(view, views)
     batch = view.setting[AXES.index("batch")]
     assert isinstance(batch, int)
@@ -42,7 +42,7 @@ def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) 
             yield about | _point("time", length, *seconds)
             yield about | _point("throughput", length, tokens / seconds.value, tokens / seconds.high, tokens / seconds.low)
             peak = comparison.peak(view, mechanism, int(length))
-            if peak:  # a logarithmic axis has no place for none at all
+            if peak:  # zero cannot be shown on a logarithmic axis
                 yield about | _point("memory", length, peak / 1e6, peak / 1e6, peak / 1e6)
         if ratios is not None and mechanism != BASELINE:
             for at, length in enumerate(ratios.lengths):
@@ -52,7 +52,7 @@ def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) 
 
 
 def _crossover(comparison: Comparison, view: View, mechanism: str, about: Mapping[str, Any]) -> Iterator[Row]:
-    """A mark where it draws level with the baseline."""
+    """The crossover of a mechanism with the baseline as a row, where there is one."""
     found = comparison.crossover(view, mechanism)
     if found is None or found.middle is None or found.high == found.first_length:
         return

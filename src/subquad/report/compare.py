@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 
 def load(folders: Sequence[Path]) -> list[Measured]:
-    """Runs, each under a name of its own."""
+    """Opens runs and gives each a different name."""
     runs = [Run.open(folder, "compare") for folder in folders]
     names = [run.folder.resolve().name for run in runs]
     if len(set(names)) < len(names):
@@ -46,7 +46,7 @@ def load(folders: Sequence[Path]) -> list[Measured]:
 
 
 def answers(measured: Measured) -> Iterator[tuple[str, list[str]]]:
-    """A sentence for each mechanism, under each form's most telling kind of work that was measured; steps by themselves."""
+    """A sentence for each mechanism, for each telling view."""
     comparison = measured.comparison
     for view in telling_views(comparison):
         names = [name for name in comparison.measured(view) if name != BASELINE]
@@ -54,7 +54,7 @@ def answers(measured: Measured) -> Iterator[tuple[str, list[str]]]:
 
 
 def telling_views(comparison: Comparison) -> list[View]:
-    """One for each form and setting, and the decoding steps."""
+    """The most informative view of each form and setting, and the views of decoding steps."""
     chosen: dict[tuple[object, ...], View] = {}
     for view in sorted(comparison.views, key=lambda view: MAIN_WORK.index(view.what)):
         chosen.setdefault((view.what if view.what in CAUSAL_WORK else "", view.form, view.setting), view)
@@ -67,7 +67,7 @@ def write_comparison(runs: Sequence[Measured], path: Path) -> None:
 
 
 def comparison_page(runs: Sequence[Measured]) -> Page:
-    """How many times as fast each attention is, first; then time, memory and throughput."""
+    """The page: speed-ups first, then time, memory and throughput."""
     rows = all_points(runs)
     captions = {metric: capitalized(charts.METRICS[metric]) for metric in PICTURES if _is_drawable(metric, rows)}
     pictures = [Picture(metric, caption, charts.chart(metric, rows)) for metric, caption in captions.items()]
@@ -91,7 +91,7 @@ def headline(measured: Measured) -> str:
 
 
 def write_figures(runs: Sequence[Measured], folder: Path) -> Iterator[Path]:
-    """Each chart of each view as PNG and SVG."""
+    """Writes each chart of each view as PNG and SVG."""
     rows = all_points(runs)
     drawn = {}
     for view in dict.fromkeys(row["view"] for row in rows):

@@ -16,9 +16,9 @@ HEADS = {"attention divergence": "nats", "effective rank": "dimensions"}
 COSTS = {"seconds": "seconds", "bytes": "peak memory beside the model, MB"}
 BY_LENGTH = ("cosine by length", "rank correlation by length", "perplexity by length")
 APART = {*HEADS, *COSTS, *BY_LENGTH, "loss", "failure", "kept", "left out", "duration"}
-"""Metrics that are no quality of all texts."""
+"""Metrics that do not measure the quality on all texts."""
 UNTRAINED = "nothing trained"
-"""What the swapped model is called beside those that were trained."""
+"""Name of the swapped model in legends."""
 CELL = 22  # pixels of a heat map's cell
 SMALL = (360, 200)  # pixels of one of several charts
 
@@ -45,7 +45,7 @@ def conversion_charts(
 
 
 def qualities(rows: Sequence[Row]) -> list[str]:
-    """The metrics that say how good a model is, as they came."""
+    """Metrics of quality, in the order of the rows."""
     return [metric for metric in dict.fromkeys(row["metric"] for row in rows) if metric not in APART]
 
 
@@ -100,7 +100,7 @@ def length_series(rows: Sequence[Row], metric: str) -> dict[str, dict[int, Row]]
 
 
 def length_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
-    """Test texts of each length; the original dashed."""
+    """A metric on test texts by length, with the original dashed."""
     series = length_series(rows, metric)
     values = [
         {"model": name, "length": at, "outside": row["outside"], **{end: end_of(row, end) for end in _ENDS}}
@@ -131,7 +131,7 @@ def length_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerC
 
 
 def loss_chart(rows: Sequence[Row], stage: str, attention: str) -> alt.Chart:
-    """Of one stage: the stages' losses are of different kinds."""
+    """The loss of one stage by step. Losses of different stages cannot be compared."""
     values = []
     names = list(dict.fromkeys(row["recipe"] for row in rows))
     for name in names:
@@ -145,7 +145,7 @@ def loss_chart(rows: Sequence[Row], stage: str, attention: str) -> alt.Chart:
 
 
 def heat_maps(rows: Sequence[Row], metric: str) -> alt.HConcatChart | None:
-    """By layer and head, the stages of the conversion beside each other, in the same colours."""
+    """Heat maps by layer and head, one for each stage of the conversion, with the same colours."""
     own = [row for row in _of(rows, metric=metric, recipe="conversion") if "head" in row]
     shown = [stage for stage in STAGES if any(_of(own, stage=stage))]
     if metric == "attention divergence":
@@ -205,7 +205,7 @@ _ENDS = ("value", "low", "high")
 
 
 def end_of(row: Row, end: str) -> float:
-    """The value itself, where a row has no interval."""
+    """The value, or one end of its interval; the value itself where a row has no interval."""
     return float(row[end] if end in row else row["value"])
 
 
@@ -252,7 +252,7 @@ def _grid(charts: Sequence[Any]) -> Any:
 
 
 def by_length(rows: Sequence[Row]) -> dict[int, Mapping[tuple[str, str], Row]]:
-    """What a text of each length cost, by metric and model."""
+    """Rows of time and memory by length, then by metric and model."""
     found: dict[int, dict[tuple[str, str], Row]] = {}
     for row in rows:
         if row["metric"] in (*COSTS, "failure") and "length" in row:

@@ -37,7 +37,7 @@ def pick(rows: Sequence[Row], metric: str, model: str) -> list[Row]:
 
 
 def curve_chart(rows: Sequence[Row], *, interactive: bool) -> alt.LayerChart:
-    """Each head thin, each layer's mean thick, fresh weights dashed, and ranks that mechanisms can have as upright lines."""
+    """Cumulative curves: heads thin, layer means thick, fresh weights dashed, and ranks of mechanisms as vertical lines."""
     heads = [_point(row) for row in pick(rows, "cumulative", "trained")]
     longest = max(point["index"] for point in heads)
     x = alt.X("index:Q", title="singular values, the largest first").scale(domain=[0, longest], nice=False)
@@ -63,7 +63,7 @@ def curve_chart(rows: Sequence[Row], *, interactive: bool) -> alt.LayerChart:
 
 
 def _bound_marks(rows: Sequence[Row], longest: float) -> list[alt.Chart]:
-    """Where ranks are that mechanisms can have; those at the same place share a name."""
+    """Vertical lines at the ranks that mechanisms can have; equal ranks share a label."""
     names: dict[int, list[str]] = {}
     for name, most in bounds(rows).items():
         if most < longest:
@@ -77,7 +77,7 @@ def _bound_marks(rows: Sequence[Row], longest: float) -> list[alt.Chart]:
 
 
 def heat_map(rows: Sequence[Row], *, lowest: float) -> alt.Chart:
-    """What the first singular values hold, by layer and head; colours go from `lowest` to all of it."""
+    """Share of the first singular values by layer and head, with colours from `lowest` to 1."""
     values = [{"layer": row["layer"], "head": row["head"], "share": row["value"]} for row in rows]
     heads, layers = (len({row[name] for row in rows}) for name in ("head", "layer"))
     hints = ["layer:O", "head:O", alt.Tooltip("share:Q", format=".3f")]
@@ -101,12 +101,12 @@ def _finish(drawn: Any, interactive: bool) -> alt.TopLevelMixin:
 
 
 def _point(row: Row) -> Row:
-    """No more than a chart needs."""
+    """The fields of a row that the chart needs."""
     return {"layer": row["layer"], "head": row["head"], "index": row["index"], "value": round(row["value"], 5)}
 
 
 def _means(points: Sequence[Row]) -> list[Row]:
-    """Over heads."""
+    """Means over heads."""
     found: dict[tuple[int, float], list[float]] = {}
     for point in points:
         found.setdefault((point["layer"], point["index"]), []).append(point["value"])
@@ -119,7 +119,7 @@ def bounds(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def layer_table(rows: Sequence[Row]) -> Table:
-    """Each layer: what the first singular values hold, the effective rank and the rank; means over heads and their range."""
+    """Share of the first singular values, effective rank and rank of each layer: means over heads and their range."""
     shown = [model for model in MODELS if pick(rows, "rank", model)]
     columns = {"share_at_index": place(rows), "effective_rank": "effective rank", "rank": "rank"}
     lines = []
@@ -135,7 +135,7 @@ def layer_table(rows: Sequence[Row]) -> Table:
 
 
 def rank_table(rows: Sequence[Row]) -> Table:
-    """Each mechanism: its rank, and how much of the matrices the best ones of that rank hold."""
+    """The rank of each mechanism, and the share of the matrices that a rank this large can hold."""
     shown = [model for model in MODELS if pick(rows, "share_within_rank", model)]
     lines = []
     for name, most in sorted(bounds(rows).items(), key=lambda item: item[1]):
@@ -149,7 +149,7 @@ def rank_table(rows: Sequence[Row]) -> Table:
 
 
 def place(rows: Sequence[Row]) -> str:
-    """Where the curves are read, in words."""
+    """Name of the share at which the curves are read."""
     row = next(row for row in rows if row["metric"] == "share_at_index")
     return f"share of the first {row['index']:.0f}"
 
@@ -175,7 +175,7 @@ WORDS = (
 
 
 def spectrum_page(runs: Sequence[Run]) -> Page:
-    """The cumulative curves of the first model first, then its heat maps, then other models."""
+    """The page: cumulative curves first, then heat maps, model after model."""
     pictures = [picture for number, run in enumerate(runs) for picture in _pictures(run, number)]
     return Page(
         TITLE,
@@ -223,7 +223,7 @@ def _name(run: Run) -> str:
 
 
 def write_spectrum_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
-    """Each chart as PNG and SVG."""
+    """Writes each chart as PNG and SVG."""
     drawn = {
         name if len(runs) == 1 else f"{name}-{number}": chart
         for number, run in enumerate(runs, start=1)

@@ -1,4 +1,4 @@
-"""Tables, each made of rows alone, for the terminal and for the page."""
+"""Tables of a comparison, for the terminal and for the page."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
@@ -21,7 +21,7 @@ from subquad.words import amount, between, digits, duration, memory_ratio
 
 
 class Cell(NamedTuple):
-    """What is shown, and the number to sort by."""
+    """The text of a cell, and the number to sort by."""
 
     text: str
     value: float | None = None
@@ -153,7 +153,7 @@ def view_table(comparison: Comparison, view: View) -> Table:
 
 
 def growths(comparison: Comparison, traits: Mapping[str, Mapping[str, Any]]) -> Table:
-    """How time grows, measured, beside the formulas."""
+    """Measured growth of time with the length, beside the formulas."""
     rows = []
     for view in comparison.views:
         for name in comparison.measured(view):

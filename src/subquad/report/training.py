@@ -18,7 +18,7 @@ from subquad.words import amount, capitalized, compact
 
 
 class Trained(NamedTuple):
-    """A run, its rows, and what tells it from the others but for its seed."""
+    """A run, its rows, and a label for the options by which it differs from other runs, except the seed."""
 
     run: Run
     rows: list[Row]
@@ -26,7 +26,7 @@ class Trained(NamedTuple):
 
 
 def label_runs(runs: Sequence[Run]) -> list[Trained]:
-    """Runs that differ by their seed only share a label."""
+    """Labels runs by the options that differ. Runs that differ only in their seed share a label."""
     flat = [_flat(run.about.get("options", {})) for run in runs]
     differing = {key for one in flat for key in one if len({json.dumps(other.get(key)) for other in flat}) > 1}
     differing.add("mechanism.kind")
@@ -60,12 +60,12 @@ def points(trained: Sequence[Trained], metric: str) -> list[Row]:
 
 
 def _watched(row: Row, metric: str) -> bool:
-    """Whether a row is a metric's value while training; that of the test is another one's."""
+    """Whether a row is the value of a metric during training, not on the test split."""
     return row["metric"] == metric and row["value"] is not None and row.get("split") != "test"
 
 
 def metric_names(trained: Sequence[Trained]) -> list[str]:
-    """What was evaluated."""
+    """Names of the metrics that were evaluated on held-out data."""
     return list(dict.fromkeys(row["metric"] for one in trained for row in one.rows if row.get("split") == "held out"))
 
 
@@ -74,7 +74,7 @@ def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> 
     drawn: dict[str, alt.LayerChart] = {}
     for metric in ("loss", *metric_names(trained)):
         if found := points(trained, metric):
-            log = metric == "loss" and min(row["value"] for row in found) > 0  # that of densities can be negative
+            log = metric == "loss" and min(row["value"] for row in found) > 0  # the loss of a density can be negative
             drawn[metric] = curves(found, metric.replace("_", " "), log=log, interactive=interactive)
     if residual := [point for one in trained for point in quantiles(one.rows, one.label)]:
         drawn["residuals"] = residual_chart(residual, interactive=interactive)
@@ -87,7 +87,7 @@ def write_training_page(runs: Sequence[Run], path: Path) -> None:
 
 
 def training_page(trained: Sequence[Trained]) -> Page:
-    """The metric that was evaluated last by step, then the loss and the others."""
+    """The page: the deciding metric by step first, then the loss and the other metrics."""
     drawn = training_charts(trained)
     names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
     captions = {name: f"{metric_words(name)} by step" if name != "residuals" else "Residuals" for name in names}
@@ -159,12 +159,12 @@ def _by_label(trained: Sequence[Trained]) -> dict[str, list[Trained]]:
 
 
 def write_training_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
-    """Each chart as PNG and SVG."""
+    """Writes each chart as PNG and SVG."""
     return save(training_charts(label_runs(runs), interactive=False), folder)
 
 
 def final_loss(rows: Sequence[Row]) -> float | None:
-    """The mean loss of the last twentieth of the steps, which a single batch does not sway."""
+    """The mean loss over the last twentieth of the steps."""
     losses = [row["value"] for row in sorted(rows, key=lambda row: row["step"]) if row["metric"] == "loss"]
     return mean(losses[-max(1, len(losses) // 20) :]) if losses else None
 
@@ -176,7 +176,7 @@ def last_value(rows: Sequence[Row], metric: str) -> float | None:
 
 
 def final_table(trained: Sequence[Trained]) -> Table:
-    """Each label: its final loss and metrics, as the mean over seeds and their range."""
+    """Final loss and metrics of each label: mean and range over seeds."""
     metrics = metric_names(trained)
     rows = []
     for label, group in _by_label(trained).items():
@@ -189,7 +189,7 @@ def final_table(trained: Sequence[Trained]) -> Table:
 
 
 def test_table(trained: Sequence[Trained]) -> Table:
-    """Each run's metrics on what was kept for the end, with their intervals."""
+    """Metrics of each run on the test split, with their intervals."""
     rows = []
     for one in trained:
         for row in (row for row in one.rows if row.get("split") == "test"):
@@ -209,7 +209,7 @@ def _spread(values: Sequence[float | None]) -> Cell:
 
 
 def sample_table(trained: Sequence[Trained]) -> Table:
-    """Questions, answers and the right ones."""
+    """Sample inputs, the model's answers, and the right answers."""
     rows = [
         [
             Cell(one.label),

@@ -36,16 +36,16 @@ CONTROL = Way(SOFTMAX)
 
 
 class Converted(NamedTuple):
-    """A way that was gone to its end."""
+    """A finished way of converting a model."""
 
     way: Way
     seed: int
     run: Run
-    rows: list[Row]  # its own ones
+    rows: list[Row]  # rows of this way
 
 
 def converted(folder: Path, grid: Grid) -> list[Converted]:
-    """Every way of every finished conversion. What the original came to is among softmax's rows."""
+    """Every way of every finished conversion. Rows of the original are among softmax's."""
     found = []
     for way, seed in product(CONVERSIONS, grid.seeds):
         path = folder / way.name(seed)
@@ -60,11 +60,11 @@ def converted(folder: Path, grid: Grid) -> list[Converted]:
 
 
 def _way_of(row: Row, way: Way) -> Way | None:
-    """Which way a row is of: the run's own, or one of its controls. None for what says nothing of either."""
+    """The way that a row belongs to: that of the run, or one of its controls. None for other rows."""
     if row["stage"] == "original":
-        return CONTROL if way.attention == HYBRID else None  # the others measured the same model on the same text
+        return CONTROL if way.attention == HYBRID else None  # the other runs measured the same model on the same text
     if row["stage"] == "distilled" and not way.is_matched:
-        return None  # in no steps
+        return None  # which took no steps
     controls = {PLAIN: Way(way.attention), CONTROL_WINDOW: Way(WINDOW), EXACT: CONTROL, CONVERSION: way}
     return controls[row["recipe"]]
 
@@ -80,7 +80,7 @@ def nats(runs: Sequence[Converted], way: Way, stage: str = "tuned") -> dict[int,
 
 
 def unigram(folder: Path, grid: Grid) -> tuple[dict[int, float], dict[int, float]]:
-    """The same of the models that were trained here, when they were, and of what knows only how frequent tokens are."""
+    """Logarithms of the test perplexity of the models before conversion, and of the unigram's, each by seed."""
     paths = {seed: folder / pretrained_name(seed) for seed in grid.seeds}
     rows = {seed: Run.open(path, "train").rows() for seed, path in paths.items() if is_finished(path)}
     each = []
@@ -99,7 +99,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 
 
 def learned(folder: Path, grid: Grid) -> Iterator[Verdict]:
-    """Whether there is something to lose."""
+    """Whether the model that is converted has learned something."""
     ours, theirs = unigram(folder, grid)
     found, low, high = geometric_ratio(ours, theirs), geometric_mean(ours), geometric_mean(theirs)
     if found is not None and low is not None and high is not None:
@@ -108,7 +108,7 @@ def learned(folder: Path, grid: Grid) -> Iterator[Verdict]:
 
 
 def fails(runs: Sequence[Converted]) -> Iterator[Verdict]:
-    """Whether a plain swap does what was published: first nothing trained, then fine-tuned."""
+    """Whether FAVOR+ in softmax's place fails as published, with nothing trained and fine-tuned."""
     before = nats(runs, CONTROL, "original")
     for stage, beside, what in (
         ("swapped", before, "nothing trained: perplexity is at least {:g} times the original's (the published failure)"),
@@ -122,7 +122,7 @@ def fails(runs: Sequence[Converted]) -> Iterator[Verdict]:
 
 
 def recovers(runs: Sequence[Converted], grid: Grid) -> Iterator[Verdict]:
-    """Whether a way comes back to softmax, which was fine-tuned for as many steps on the same batches."""
+    """Whether a way reaches the perplexity of softmax that is fine-tuned for as many steps on the same batches."""
     for way in WAYS[1:]:
         found = geometric_ratio(nats(runs, way), nats(runs, CONTROL))
         swapped = geometric_mean(nats(runs, way, "swapped"))
@@ -136,7 +136,7 @@ def recovers(runs: Sequence[Converted], grid: Grid) -> Iterator[Verdict]:
 
 
 def matching_helps(runs: Sequence[Converted]) -> Iterator[Verdict]:
-    """Whether some of the steps are better spent on the layers by themselves."""
+    """Whether matching layers first gives a lower perplexity than fine-tuning alone."""
     for way in WAYS:
         found = geometric_ratio(nats(runs, way), nats(runs, Way(way.attention))) if way.is_matched else None
         if found is not None:
@@ -145,7 +145,7 @@ def matching_helps(runs: Sequence[Converted]) -> Iterator[Verdict]:
 
 
 def calibrating_helps(runs: Sequence[Converted]) -> Iterator[Verdict]:
-    """Whether FAVOR+ is better with projections that know the data, before anything is trained and after."""
+    """Whether FAVOR+ is better with calibrated projections, before and after training."""
     before = geometric_ratio(nats(runs, Way(CALIBRATED), "calibrated"), nats(runs, Way(CALIBRATED), "swapped"))
     if before is not None:
         claim = "calibrated to the data, FAVOR+ put in softmax's place has a lower perplexity, nothing trained"
@@ -158,7 +158,7 @@ def calibrating_helps(runs: Sequence[Converted]) -> Iterator[Verdict]:
 
 
 def rest_helps(runs: Sequence[Converted]) -> Iterator[Verdict]:
-    """Whether what is beyond the window is worth anything."""
+    """Whether the hybrid is better than its window alone."""
     for way in (Way(HYBRID), Way(HYBRID, is_matched=True)):
         found = geometric_ratio(nats(runs, way), nats(runs, Way(WINDOW)))
         if found is not None:

@@ -42,7 +42,7 @@ class Trained(NamedTuple):
 
 
 def trained(folder: Path) -> list[Trained]:
-    """Everything that came to its end."""
+    """All finished trainings."""
     found = []
     for path in sorted(folder.glob("events-*")):
         if is_finished(path):
@@ -74,7 +74,7 @@ def _likelihoods(runs: Sequence[Trained]) -> dict[int, float]:
 
 
 def judge(folder: Path) -> list[Verdict]:
-    """The claim itself in each setting, what a step costs, then all others."""
+    """FAVOR+ beside softmax in each setting, the cost of a step, then all other verdicts."""
     runs = trained(folder)
     settings = list(dict.fromkeys(one.setting for one in runs))
     found = [verdict for setting in settings for verdict in against_softmax(runs, setting, CLAIMED)]
@@ -89,7 +89,7 @@ def judge(folder: Path) -> list[Verdict]:
 
 
 def against_truth(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
-    """Where the true process is known: how far the likelihood falls short of it on the same events."""
+    """Whether the likelihood comes close to that of the true process, where that is known."""
     short = over_seeds(pick(runs, setting, attention), "nll_above_truth")
     if short is not None:
         claim = f"{setting}: {attention} comes within {NEAR_TRUTH} nats per event of the true process"
@@ -97,7 +97,7 @@ def against_truth(runs: Sequence[Trained], setting: Setting, attention: str) -> 
 
 
 def against_published(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
-    """Where there are published figures for the same splits."""
+    """Whether the likelihood is as good as published figures for the same splits, where there are some."""
     for model, theirs in PUBLISHED.get(setting.source, {}).items():
         found = over_seeds(pick(runs, setting, attention), "nll")
         if found is not None:
@@ -106,7 +106,7 @@ def against_published(runs: Sequence[Trained], setting: Setting, attention: str)
 
 
 def against_frequent(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
-    """Whether types are told at all."""
+    """Whether types are predicted better than by the most frequent one."""
     own = pick(runs, setting, attention)
     found, always = over_seeds(own, "accuracy"), over_seeds(own, "accuracy_of_most_frequent")
     if found is not None and always is not None:
@@ -116,7 +116,7 @@ def against_frequent(runs: Sequence[Trained], setting: Setting, attention: str) 
 
 
 def against_softmax(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
-    """The claim itself, seed by seed."""
+    """Whether an attention is as good as softmax, seed by seed."""
     gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
     if gap is not None:
         claim = f"{setting}: {attention} is at least as good as softmax, within {AS_GOOD} nats per event"

@@ -54,7 +54,7 @@ def _share(found: Interval) -> str:
 
 
 def constant(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """Whether the longest context costs what the shortest does."""
+    """Whether the next segment costs the same after the longest context as after the shortest."""
     by_context = {
         metric: {row["context"]: row for row in rows if row["metric"] == metric} for metric in ("times_first", "state_bytes")
     }

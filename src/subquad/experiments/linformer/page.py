@@ -112,7 +112,7 @@ def perplexity_charts(runs: Sequence[Pretrained], grid: Grid) -> dict[str, alt.L
 
 
 def _labelled(runs: Sequence[Pretrained], variants: Sequence[Variant], *, first: bool = False) -> list[training.Trained]:
-    """Runs of some models in their order, all seeds or the first only, named by what tells these models apart."""
+    """Runs of some models with their labels, all seeds or the first only."""
     found = []
     for variant in variants:
         own = [one for one in runs if one.variant == variant]
@@ -122,7 +122,7 @@ def _labelled(runs: Sequence[Pretrained], variants: Sequence[Variant], *, first:
 
 
 def name_of(variant: Variant, among: Sequence[Variant]) -> str:
-    """A model, in words: no more than tells it from the others."""
+    """Label of a model: the attention and what tells it from the others."""
     slots = f"{LINFORMER} k={variant.k}" if variant.k else SOFTMAX
     length = f", n={variant.length}" if len({one.length for one in among}) > 1 else ""
     ways = {one.sharing for one in among if one.k}

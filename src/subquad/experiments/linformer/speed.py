@@ -29,7 +29,7 @@ def judge_table(comparison: Comparison) -> Iterator[Verdict]:
 def _speedups(
     claim: str, found: Mapping[int, Interval | None], wanted: Mapping[int, float], beside: str
 ) -> Iterator[Verdict]:
-    """Held where every cell has it, not held where some cell certainly does not."""
+    """A verdict on the speed-ups of one length, which holds if it holds for every number of slots."""
     measured = {k: interval for k, interval in found.items() if interval is not None}
     if not measured:
         return

@@ -40,7 +40,7 @@ class Pretrained(NamedTuple):
 
 
 def pretrained(folder: Path) -> list[Pretrained]:
-    """Everything that came to its end."""
+    """All finished language models."""
     found = []
     for path in sorted(folder.glob("mlm-*")):
         if is_finished(path):
@@ -52,7 +52,7 @@ def pretrained(folder: Path) -> list[Pretrained]:
 
 
 def accuracies(folder: Path) -> dict[str, dict[int, float]]:
-    """Of finished classifiers on their tests: by what they start from, then by seed."""
+    """Test accuracy of finished classifiers, by what they start from, then by seed."""
     found: dict[str, dict[int, float]] = {}
     for path in sorted(folder.glob("classify-*")):
         if is_finished(path):
@@ -76,7 +76,7 @@ def nats(runs: Sequence[Pretrained], variant: Variant, metric: str = "perplexity
 
 
 def above_unigram(runs: Sequence[Pretrained], variant: Variant) -> dict[int, float]:
-    """The same beside what knows only how frequent tokens are: sequences of other lengths ask for other tokens."""
+    """The logarithm of a model's perplexity divided by the unigram's on the same tokens, by seed."""
     known = nats(runs, variant, "perplexity_of_unigram")
     return {seed: value - known[seed] for seed, value in nats(runs, variant).items()}
 
@@ -90,7 +90,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 
 
 def close(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether so many slots do: perplexity beside softmax's."""
+    """Whether the perplexity with k slots is close to softmax's."""
     for variant in sorted({one for one in grid.variants if one.k and one.sharing == USUAL}):
         found = geometric_ratio(nats(runs, variant), nats(runs, variant.baseline))
         ours, theirs = geometric_mean(nats(runs, variant)), geometric_mean(nats(runs, variant.baseline))
@@ -102,7 +102,7 @@ def close(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
 
 
 def grows_better(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether more slots are better."""
+    """Whether more slots give a lower perplexity."""
     for length, slots in grid.slots.items():
         few, many = min(slots), max(slots)
         found = geometric_ratio(nats(runs, Variant(length, many)), nats(runs, Variant(length, few)))
@@ -112,7 +112,7 @@ def grows_better(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
 
 
 def shared(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether shared projections cost anything beside those of each head's own."""
+    """Whether shared projections give a higher perplexity than one projection for each head."""
     alone = grid.shared._replace(sharing="none")
     for sharing in SHARINGS[1:]:
         found = geometric_ratio(nats(runs, grid.shared._replace(sharing=sharing)), nats(runs, alone))
@@ -131,7 +131,7 @@ WORDS = {
 
 
 def grown(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether perplexity depends on the slots and not on the length: by itself, and beside softmax."""
+    """Whether perplexity depends on the slots and not on the length, absolutely and beside softmax."""
     short, long = (Variant(length, grid.fixed_slots) for length in (min(grid.lengths), max(grid.lengths)))
     about = f"k={grid.fixed_slots}: from n={short.length} to n={long.length}"
     found = geometric_ratio(above_unigram(runs, long), above_unigram(runs, short))
@@ -151,7 +151,7 @@ def grown(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
 
 
 def layer_shares(rows: Sequence[Row], model: str) -> dict[int, float]:
-    """What the first singular values hold in each layer: the mean over heads."""
+    """Share of the first singular values in each layer: the mean over heads."""
     found: dict[int, list[float]] = {}
     for row in rows:
         if row["metric"] == "share_at_index" and row["model"] == model:

@@ -24,7 +24,7 @@ QUARTER = 0.25
 
 
 class Scores(NamedTuple):
-    """The test clients of one fold, and what a model says of them."""
+    """Labels of the test clients of one fold, and a model's scores of them."""
 
     labels: ndarray
     values: ndarray
@@ -59,7 +59,7 @@ def difference(first: Mapping[int, Scores], second: Mapping[int, Scores]) -> Int
 
 
 def _draws(folds: Mapping[int, Scores]) -> ndarray:
-    """The mean over folds as it is, then for each drawing."""
+    """The mean AUROC over folds, followed by its bootstrap draws."""
     each = [
         np.concatenate([[auroc(found.labels, found.values)], resampled_aurocs(found.labels, found.values, seed=fold)])
         for fold, found in sorted(folds.items())
@@ -73,7 +73,7 @@ def _interval(draws: ndarray) -> Interval:
 
 
 def best_possible(rows: Sequence[Row]) -> float | None:
-    """The mean over folds of what the best of all classifiers reaches, where it is known."""
+    """The mean over folds of the AUROC of the best possible classifier, where it is known."""
     found = {row["fold"]: row["value"] for row in rows if row["metric"] == BEST_POSSIBLE}
     return float(np.mean(list(found.values()))) if found else None
 
@@ -107,7 +107,7 @@ def compared(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: floa
 
 
 def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """At many events, whether a training step takes a quarter of softmax's time."""
+    """Whether a training step on many events takes at most a quarter of softmax's time."""
     for row in rows:
         long = row["metric"] == "times_softmax" and row["work"] == "training" and row["length"] == LONG
         if long and row["mechanism"] in ("linear", "favor"):
