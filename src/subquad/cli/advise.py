@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from subquad.checking import Checked, Count, FilePath, Words
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, show
-from subquad.cli.values import parse_bytes
+from subquad.cli.values import Flag, parse_bytes
 from subquad.compare.advice import Advice, Wish, advise, has_view
 from subquad.compare.views import Comparison, What
 from subquad.errors import SubquadError
@@ -18,8 +15,6 @@ from subquad.measure.machine import describe, same_machine
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Run
 from subquad.words import amount, duration
-
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)

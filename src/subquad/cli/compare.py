@@ -23,7 +23,7 @@ from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
-from subquad.cli.values import choose, parse_bytes, parse_lengths
+from subquad.cli.values import Flag, choose, parse_bytes, parse_lengths
 from subquad.compare import linformer_table
 from subquad.compare.cells import Dtype, Setting
 from subquad.compare.plan import Group, Plan, Progress, linformer_plan, measure
@@ -44,7 +44,6 @@ Tuning: Any = make_dataclass(
     [(name, options, field(default_factory=options)) for name, options in MECHANISMS.items() if name != BASELINE],
     frozen=True,
 )
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 ASKED_FOR = ("infinity", "hybrid")
 """Mechanisms that are measured only where they are named: they would take their time from all others' budget."""

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from subquad.measure.fits import Array
 
 LENGTHS = (8, 16, 32, 64)
 SOFTMAX_SECONDS = (221, 236, 287, 416)

@@ -8,9 +8,10 @@ from subquad.compare.replication import LENGTHS, PUBLISHED, extrapolations
 from subquad.compare.sentences import comparison_answer, sentence
 from subquad.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.report import charts, tables
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, bullets, paragraph, table, write_page
+from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
+from subquad.report.runs import command_of, machine_of
 from subquad.results import Row, Run
-from subquad.words import amount, capitalized
+from subquad.words import capitalized
 
 METHOD = (
     "Each cell ran in a process of its own; the processes of a comparison took turns, so that drift of the machine hit all "
@@ -80,7 +81,7 @@ def comparison_page(runs: Sequence[Measured]) -> Page:
         views=list(dict.fromkeys(row["view"] for row in rows)),
         chapters=[Chapter("Charts", pictures[1:], LEGEND_NOTE)] if pictures[1:] else [],
         folds=[*(fold for measured in runs for fold in _folds(measured, named=named)), _tale(), METHOD_FOLD],
-        commands=[Command(_versions(measured), measured.run.about.get("command", "subquad compare")) for measured in runs],
+        commands=[command_of(measured.run, "subquad compare") for measured in runs],
     )
 
 
@@ -154,13 +155,5 @@ def _tale() -> Fold:
 
 
 def _machine(measured: Measured, *, named: bool) -> str:
-    machine = measured.run.about.get("machine", {})
-    words = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores, "
-    words += f"{amount(machine.get('memory_bytes', 0))}, {machine.get('system', '')}"
+    words = machine_of(measured.run)
     return f"{measured.name}: {words}" if named else words
-
-
-def _versions(measured: Measured) -> str:
-    about = measured.run.about
-    found = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
-    return f"{measured.name}, {about.get('started', 'time unknown')}: {found}."

@@ -16,7 +16,8 @@ from subquad.report.conversion_charts import (
     length_series,
     qualities,
 )
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, bullets, paragraph, table, write_page
+from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
+from subquad.report.runs import command_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 from subquad.statistics import Interval
@@ -73,7 +74,7 @@ def conversion_page(runs: Sequence[Run]) -> Page:
             *(fold for run in runs for fold in _folds(run)),
             Fold("What the stages and controls are", [paragraph(WORDS)]),
         ],
-        commands=[_command(run) for run in runs],
+        commands=[command_of(run, "subquad convert") for run in runs],
     )
 
 
@@ -107,12 +108,6 @@ def _folds(run: Run) -> Iterator[Fold]:
         yield Fold(f"Quality by length: {model}", [paragraph(FAR_WORDS), *map(table, found)])
     if by_length(rows):
         yield Fold(f"Time and memory: {model}", [paragraph(COST_WORDS), table(cost_table(rows))])
-
-
-def _command(run: Run) -> Command:
-    return Command(
-        f"{run.folder.name}, {run.about.get('started', 'time unknown')}", run.about.get("command", "subquad convert")
-    )
 
 
 def write_conversion_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:

@@ -9,7 +9,8 @@ from typing import Any
 import altair as alt
 
 from subquad.report.charts import HEIGHT, PALETTE, save
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, table, write_page
+from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
+from subquad.report.runs import command_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 from subquad.words import short
@@ -183,7 +184,7 @@ def spectrum_page(runs: Sequence[Run]) -> Page:
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("By layer and head", pictures[1:], WORDS)] if pictures[1:] else [],
         folds=[Fold(_name(run), [table(layer_table(run.rows())), table(rank_table(run.rows()))]) for run in runs],
-        commands=[_command(run) for run in runs],
+        commands=[command_of(run, "subquad spectrum") for run in runs],
     )
 
 
@@ -208,12 +209,6 @@ def _pictures(run: Run, number: int) -> list[Picture]:
         "share-random": f"{_name(run)}, fresh weights: {place(rows)}",
     }
     return [Picture(f"{name}-{number}", captions[name], chart) for name, chart in spectrum_charts(rows).items()]
-
-
-def _command(run: Run) -> Command:
-    return Command(
-        f"{run.folder.name}, {run.about.get('started', 'time unknown')}", run.about.get("command", "subquad spectrum")
-    )
 
 
 def _name(run: Run) -> str:

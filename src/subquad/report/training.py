@@ -10,11 +10,12 @@ import altair as alt
 
 from subquad.report.charts import save
 from subquad.report.curves import curves, thin
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, table, write_page
+from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.residuals import quantiles, residual_chart
+from subquad.report.runs import command_of, machine_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
-from subquad.words import amount, capitalized, compact
+from subquad.words import capitalized, compact
 
 
 class Trained(NamedTuple):
@@ -100,11 +101,11 @@ def training_page(trained: Sequence[Trained]) -> Page:
     return Page(
         "How training went",
         training_answer(trained),
-        about=_machine(trained[0].run.about.get("machine", {})),
+        about=machine_of(trained[0].run),
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("Charts", pictures[1:])] if pictures[1:] else [],
         folds=folds,
-        commands=[_command(each.run) for each in trained],
+        commands=[command_of(each.run, "subquad train") for each in trained],
     )
 
 
@@ -118,7 +119,7 @@ def training_answer(trained: Sequence[Trained]) -> str:
     metric = deciding_metric(trained)
     said = []
     for label, group in _by_label(trained).items():
-        tested = [value for each in group if (value := _on_test(each.rows, metric)) is not None]
+        tested = [value for each in group if (value := value_on_test(each.rows, metric)) is not None]
         others = [final_loss(each.rows) if metric == "loss" else last_value(each.rows, metric) for each in group]
         end = _spread(tested or others)
         if end is not NOTHING:
@@ -128,7 +129,8 @@ def training_answer(trained: Sequence[Trained]) -> str:
     return f"{capitalized('; '.join(said))}." if said else "Nothing was trained yet."
 
 
-def _on_test(rows: Sequence[Row], metric: str) -> float | None:
+def value_on_test(rows: Sequence[Row], metric: str) -> float | None:
+    """A metric on the test split, or None where it was not measured."""
     values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
     return values[-1] if values else None
 
@@ -137,17 +139,6 @@ def metric_words(metric: str, *, lower: bool = False) -> str:
     """The name of a metric as it is shown."""
     words = metric.replace("_", " ")
     return words if lower else capitalized(words)
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    where = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores"
-    return f"{where}, {amount(machine.get('memory_bytes', 0))}"
-
-
-def _command(run: Run) -> Command:
-    versions = ", ".join(f"{name} {version}" for name, version in run.about.get("versions", {}).items())
-    about = f"{run.folder.name}, {run.about.get('started', 'time unknown')}: {versions}"
-    return Command(about, run.about.get("command", "subquad train"))
 
 
 def _by_label(trained: Sequence[Trained]) -> dict[str, list[Trained]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from subquad.conversion.recipes import CONVERSION, EXACT, PLAIN
 from subquad.conversion.recipes import WINDOW as CONTROL_WINDOW
-from subquad.experiments.base import is_finished, value_on_test
+from subquad.experiments.base import is_finished
 from subquad.experiments.conversion.grid import (
     ADAPTED,
     CALIBRATED,
@@ -24,6 +24,7 @@ from subquad.experiments.conversion.grid import (
     Way,
     pretrained_name,
 )
+from subquad.report.training import value_on_test
 from subquad.results import Row, Run
 from subquad.statistics import Verdict, at_least, at_most, geometric_mean, geometric_ratio
 from subquad.words import between

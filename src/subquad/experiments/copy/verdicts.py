@@ -13,6 +13,7 @@ from subquad.compare.sentences import sentence
 from subquad.compare.views import BASELINE, Comparison, View
 from subquad.experiments.base import Trial, finished_rows, last_value, part_rows
 from subquad.experiments.copy.grid import SCALES
+from subquad.report.training import final_loss
 from subquad.results import Row
 from subquad.statistics import Verdict
 from subquad.words import between
@@ -94,6 +95,7 @@ def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> 
 
 
 def _end(rows: Sequence[Row]) -> tuple[float, float]:
-    """The loss of the last twentieth of the steps, and the last token accuracy."""
-    losses = [row["value"] for row in rows if row["metric"] == "loss"]
-    return mean(losses[-max(1, len(losses) // 20) :]), last_value(rows, "token_accuracy")
+    """The final loss, and the last token accuracy."""
+    loss = final_loss(rows)
+    assert loss is not None  # a finished training has losses
+    return loss, last_value(rows, "token_accuracy")

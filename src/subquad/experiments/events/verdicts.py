@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from subquad.experiments.base import is_finished, part_rows, value_on_test
+from subquad.experiments.base import is_finished, part_rows
 from subquad.experiments.events.grid import (
     ATTENTIONS,
     BASELINE,
@@ -20,6 +20,7 @@ from subquad.experiments.events.grid import (
     Setting,
     Times,
 )
+from subquad.report.training import value_on_test
 from subquad.results import Row, Run
 from subquad.statistics import Interval, Verdict, at_most, mean_over_seeds, paired_difference
 from subquad.words import between

@@ -6,7 +6,7 @@ from pathlib import Path
 import altair as alt
 
 from subquad.compare.views import Comparison
-from subquad.experiments.base import part_rows, value_on_test
+from subquad.experiments.base import part_rows
 from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, Grid, Variant
 from subquad.experiments.linformer.verdicts import (
     WORDS,
@@ -24,6 +24,7 @@ from subquad.report.curves import curves
 from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
 from subquad.report.spectrum import spectrum_charts
 from subquad.report.tables import Cell, Table
+from subquad.report.training import value_on_test
 from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row
 from subquad.statistics import Interval, geometric_mean, geometric_ratio, mean_over_seeds

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from subquad.compare.views import Comparison
-from subquad.experiments.base import is_finished, part_rows, value_on_test
+from subquad.experiments.base import is_finished, part_rows
 from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, USUAL, Grid, Variant
 from subquad.experiments.linformer.speed import judge_table
+from subquad.report.training import value_on_test
 from subquad.results import Row, Run
 from subquad.statistics import (
     Verdict,
