@@ -67,11 +67,11 @@ def _views(comparison: Comparison, form: str, what: str) -> list[View]:
 
 
 def _view(comparison: Comparison, form: str, what: str) -> View:
-    found = _views(comparison, form, what)
-    if not found:
+    matching = _views(comparison, form, what)
+    if not matching:
         known = "; ".join(name_view(view) for view in comparison.views)
         raise SubquadError(f"the run has no rows for {form} {what}: it has {known}; run `subquad compare` for it")
-    return found[0]
+    return matching[0]
 
 
 def _option(

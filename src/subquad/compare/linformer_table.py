@@ -38,8 +38,8 @@ def name_of(k: int) -> str:
 
 def slots(comparison: Comparison) -> list[int]:
     """The numbers of slots in a run of the grid; an empty list for any other run."""
-    found = [re.fullmatch(r"linformer k=(\d+)", name) for name in comparison.mechanisms]
-    return sorted(int(match[1]) for match in found if match)
+    matches = [re.fullmatch(r"linformer k=(\d+)", name) for name in comparison.mechanisms]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def entry(comparison: Comparison, view: View, length: int, k: int) -> Entry:

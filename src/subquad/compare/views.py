@@ -72,8 +72,8 @@ class Comparison:
     @cached_property
     def views(self) -> list[View]:
         """All views, in the order of forms and kinds of work."""
-        found = {view_of(row) for row in self.rows if row["metric"] == "seconds"}
-        return sorted(found, key=lambda view: (str(view.setting), FORMS.index(view.form), WHATS.index(view.what)))
+        views = {view_of(row) for row in self.rows if row["metric"] == "seconds"}
+        return sorted(views, key=lambda view: (str(view.setting), FORMS.index(view.form), WHATS.index(view.what)))
 
     @cached_property
     def mechanisms(self) -> list[str]:
@@ -88,29 +88,29 @@ class Comparison:
     @cached_property
     def _seconds(self) -> dict[tuple[View, str], dict[int, dict[int, float]]]:
         """Seconds by view and mechanism, then by length, then by visit."""
-        found: dict[tuple[View, str], dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        seconds: dict[tuple[View, str], dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
         for row in self.rows:
             if row["metric"] == "seconds" and row["value"] is not None:
-                found[view_of(row), row["mechanism"]][row["length"]][row["visit"]] = row["value"]
-        return {key: dict(sorted(lengths.items())) for key, lengths in found.items()}
+                seconds[view_of(row), row["mechanism"]][row["length"]][row["visit"]] = row["value"]
+        return {key: dict(sorted(lengths.items())) for key, lengths in seconds.items()}
 
     @cached_property
     def _peaks(self) -> dict[tuple[View, str], dict[int, list[float]]]:
-        found: dict[tuple[View, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        peaks: dict[tuple[View, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for row in self.rows:
             if row["metric"] == "peak_memory" and row["value"] is not None:
-                found[view_of(row), row["mechanism"]][row["length"]].append(row["value"])
-        return found
+                peaks[view_of(row), row["mechanism"]][row["length"]].append(row["value"])
+        return peaks
 
     @cached_property
     def failures(self) -> dict[tuple[View, str], Failure]:
         """The shortest length at which a mechanism ran out of memory or time, or raised."""
-        found: dict[tuple[View, str], Failure] = {}
+        failures: dict[tuple[View, str], Failure] = {}
         for row in self.rows:
             if row["metric"] == "seconds" and row["value"] is None:
                 key, failure = (view_of(row), row["mechanism"]), Failure(row["length"], row["failure"], row["message"])
-                found[key] = min(found.get(key, failure), failure)
-        return found
+                failures[key] = min(failures.get(key, failure), failure)
+        return failures
 
     def visits(self, view: View, mechanism: str, length: int) -> int:
         """Number of visits to a cell."""
@@ -122,8 +122,8 @@ class Comparison:
 
     def peak(self, view: View, mechanism: str, length: int) -> float | None:
         """Peak memory in bytes beside the inputs: the median over visits."""
-        found = self._peaks.get((view, mechanism), {}).get(length)
-        return median(found) if found else None
+        visits = self._peaks.get((view, mechanism), {}).get(length)
+        return median(visits) if visits else None
 
     def seconds(self, view: View, mechanism: str) -> dict[int, list[float]]:
         """Seconds of each visit, by length in ascending order."""
@@ -158,14 +158,14 @@ class Comparison:
 
     def extrapolated(self, view: View, mechanism: str, baseline: str = BASELINE) -> Interval | None:
         """The extrapolated length from which a mechanism is faster, where it is not within the measured lengths."""
-        found, mine, theirs = (
+        crossing, mine, theirs = (
             self.crossover(view, mechanism, baseline),
             self.costs(view, mechanism),
             self.costs(view, baseline),
         )
         if (
-            found is None
-            or found.within
+            crossing is None
+            or crossing.within
             or mine is None
             or theirs is None
             or min(len(mine.lengths), len(theirs.lengths)) < 3

@@ -111,9 +111,9 @@ def crossover(ratios: Costs) -> Crossover:
     """Where the ratio baseline / measured comes above 1 to stay, by interpolation between lengths, never beyond them."""
     lengths = [int(length) for length in ratios.lengths]
     first, last = ratios.lengths[0], ratios.lengths[-1]
-    found = [pays_from(lengths, draw) for draw in ratios.draws]
+    crossings = [pays_from(lengths, draw) for draw in ratios.draws]
     # beyond the last length sorts last; at the first length or before it, first
-    ordered = np.sort([np.inf if length is None else length for length in found])
+    ordered = np.sort([np.inf if length is None else length for length in crossings])
     low, high = ordered[int(0.025 * len(ordered))], ordered[int(np.ceil(0.975 * len(ordered))) - 1]
     middle = pays_from(lengths, list(ratios.middle))
     return Crossover(

@@ -15,13 +15,13 @@ PACKAGES = ("subquad", "torch", "numpy", "scipy")
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that figures depend on."""
-    found = {"python": platform.python_version()}
+    known = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            known[package] = "not installed"
+    return known
 
 
 def describe() -> dict[str, Any]:

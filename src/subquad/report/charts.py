@@ -53,11 +53,11 @@ def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) 
 
 def _crossover(comparison: Comparison, view: View, mechanism: str, about: Mapping[str, Any]) -> Iterator[Row]:
     """The crossover of a mechanism with the baseline as a row, where there is one."""
-    found = comparison.crossover(view, mechanism)
-    if found is None or found.middle is None or found.high == found.first_length:
+    crossing = comparison.crossover(view, mechanism)
+    if crossing is None or crossing.middle is None or crossing.high == crossing.first_length:
         return
-    low, high = found.low or found.first_length, found.high or found.last_length
-    yield {**about, "metric": "crossover", "length": found.middle, "value": 1.0, "low": low, "high": high}
+    low, high = crossing.low or crossing.first_length, crossing.high or crossing.last_length
+    yield {**about, "metric": "crossover", "length": crossing.middle, "value": 1.0, "low": low, "high": high}
 
 
 def _point(metric: str, length: float, value: float, low: float, high: float) -> Row:
@@ -101,14 +101,14 @@ def _layers(metric: str, base: alt.Chart, extent: tuple[float, float]) -> Iterat
     yield measured.mark_area(opacity=0.18).encode(y=low, y2="high:Q")
     yield measured.mark_line(strokeWidth=2).encode(y=value)
     yield measured.mark_point(filled=True, size=45, opacity=1).encode(y=value, tooltip=[*hints, "run:N"])
-    found = ["mechanism:N", alt.Tooltip("length:Q", format=".0f", title="pays from"), *ranged, "run:N"]
+    crossing_hints = ["mechanism:N", alt.Tooltip("length:Q", format=".0f", title="pays from"), *ranged, "run:N"]
     if metric == "speedup":
         draw = alt.Chart(alt.Data(values=[{"level": 1}])).mark_rule(strokeDash=[4, 4], opacity=0.6)
         yield draw.encode(y=alt.Y("level:Q").scale(type="log"))
         yield crossings.mark_rule(strokeWidth=5, opacity=0.5).encode(x=_length(extent, "low"), x2="high:Q", y=value)
-        yield crossings.mark_point(shape="diamond", filled=True, size=110, opacity=1).encode(y=value, tooltip=found)
+        yield crossings.mark_point(shape="diamond", filled=True, size=110, opacity=1).encode(y=value, tooltip=crossing_hints)
     else:
-        yield crossings.mark_rule(strokeDash=[2, 3], opacity=0.7).encode(tooltip=found)
+        yield crossings.mark_rule(strokeDash=[2, 3], opacity=0.7).encode(tooltip=crossing_hints)
 
 
 def _length(extent: tuple[float, float], field: str = "length") -> alt.X:

@@ -51,7 +51,7 @@ def qualities(rows: Sequence[Row]) -> list[str]:
 
 def quality_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
     """A line for each recipe on development texts, marks on test texts, and the original dashed."""
-    found = list(_line(rows, metric))
+    line_points = list(_line(rows, metric))
     asked = [_point(row) for row in _of(rows, metric=metric, split="test") if row["stage"] != "original"]
     names = [name for name in RECIPES if any(_of(rows, recipe=name))]
     colour = _colour("recipe", names, attention)
@@ -63,7 +63,7 @@ def quality_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.Layer
         "step:Q",
         *(alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high")),
     ]
-    line = alt.Chart(alt.Data(values=found)).encode(x=x, y=y, color=colour)
+    line = alt.Chart(alt.Data(values=line_points)).encode(x=x, y=y, color=colour)
     layers: list[alt.Chart] = [
         line.mark_line(strokeWidth=2),
         line.mark_point(size=14, filled=True, opacity=1).encode(tooltip=hints),
@@ -90,13 +90,13 @@ def length_series(rows: Sequence[Row], metric: str) -> dict[str, dict[int, Row]]
     """Rows by length of the original, of the model with nothing trained, and of what each recipe ended with."""
     ends = {recipe: (recipe, kept_stage(rows, recipe)) for recipe in RECIPES}
     names = {"original": ("conversion", "original"), UNTRAINED: ("conversion", "swapped"), **ends}
-    found = {}
+    series = {}
     for name, (recipe, stage) in names.items():
-        if own := {row["length"]: row for row in _of(rows, metric=metric, recipe=recipe, stage=stage)}:
-            found[name] = dict(sorted(own.items()))
+        if rows_by_length := {row["length"]: row for row in _of(rows, metric=metric, recipe=recipe, stage=stage)}:
+            series[name] = dict(sorted(rows_by_length.items()))
     if metric != "perplexity by length":
-        found.pop("original", None)  # it is compared with itself
-    return found
+        series.pop("original", None)  # it is compared with itself
+    return series
 
 
 def length_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
@@ -253,8 +253,8 @@ def _grid(charts: Sequence[Any]) -> Any:
 
 def by_length(rows: Sequence[Row]) -> dict[int, Mapping[tuple[str, str], Row]]:
     """Rows of time and memory by length, then by metric and model."""
-    found: dict[int, dict[tuple[str, str], Row]] = {}
+    costs: dict[int, dict[tuple[str, str], Row]] = {}
     for row in rows:
         if row["metric"] in (*COSTS, "failure") and "length" in row:
-            found.setdefault(row["length"], {})[row["metric"], row["model"]] = row
-    return dict(sorted(found.items()))
+            costs.setdefault(row["length"], {})[row["metric"], row["model"]] = row
+    return dict(sorted(costs.items()))

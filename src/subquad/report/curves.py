@@ -22,13 +22,13 @@ def thin(steps: Sequence[int], values: Sequence[float]) -> list[tuple[int, float
 
 def across(rows: Sequence[Row]) -> list[Row]:
     """Mean, lowest and highest over the runs of each label at each step that all of them have."""
-    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    values_at: dict[tuple[str, int], list[float]] = defaultdict(list)
     for row in rows:
-        found[row["label"], row["step"]].append(row["value"])
+        values_at[row["label"], row["step"]].append(row["value"])
     runs = {label: len({row["run"] for row in rows if row["label"] == label}) for label in {row["label"] for row in rows}}
     return [
         {"label": label, "step": step, "value": _mean(values), "low": min(values), "high": max(values)}
-        for (label, step), values in found.items()
+        for (label, step), values in values_at.items()
         if len(values) == runs[label]
     ]
 

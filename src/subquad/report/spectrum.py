@@ -108,10 +108,10 @@ def _point(row: Row) -> Row:
 
 def _means(points: Sequence[Row]) -> list[Row]:
     """Means over heads."""
-    found: dict[tuple[int, float], list[float]] = {}
+    by_place: dict[tuple[int, float], list[float]] = {}
     for point in points:
-        found.setdefault((point["layer"], point["index"]), []).append(point["value"])
-    return [{"layer": layer, "index": index, "value": mean(values)} for (layer, index), values in found.items()]
+        by_place.setdefault((point["layer"], point["index"]), []).append(point["value"])
+    return [{"layer": layer, "index": index, "value": mean(values)} for (layer, index), values in by_place.items()]
 
 
 def bounds(rows: Sequence[Row]) -> dict[str, int]:

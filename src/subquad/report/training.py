@@ -29,20 +29,20 @@ class Trained(NamedTuple):
 def label_runs(runs: Sequence[Run]) -> list[Trained]:
     """Labels runs by the options that differ. Runs that differ only in their seed share a label."""
     flat = [_flat(run.about.get("options", {})) for run in runs]
-    differing = {key for one in flat for key in one if len({json.dumps(other.get(key)) for other in flat}) > 1}
+    differing = {key for options in flat for key in options if len({json.dumps(other.get(key)) for other in flat}) > 1}
     differing.add("mechanism.kind")
-    labels = [", ".join(_words(key, one[key]) for key in one if key in differing) for one in flat]
+    labels = [", ".join(_words(key, options[key]) for key in options if key in differing) for options in flat]
     return [Trained(run, run.rows(), label) for run, label in zip(runs, labels, strict=True)]
 
 
 def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
 def _words(key: str, value: object) -> str:
@@ -52,12 +52,12 @@ def _words(key: str, value: object) -> str:
 
 def points(trained: Sequence[Trained], metric: str) -> list[Row]:
     """A metric of each run by step."""
-    found: list[Row] = []
-    for one in trained:
-        rows = sorted((row for row in one.rows if _watched(row, metric)), key=lambda row: row["step"])
+    curve_points: list[Row] = []
+    for each in trained:
+        rows = sorted((row for row in each.rows if _watched(row, metric)), key=lambda row: row["step"])
         for step, value in thin([row["step"] for row in rows], [row["value"] for row in rows]):
-            found.append({"label": one.label, "run": one.run.folder.name, "step": step, "value": value})
-    return found
+            curve_points.append({"label": each.label, "run": each.run.folder.name, "step": step, "value": value})
+    return curve_points
 
 
 def _watched(row: Row, metric: str) -> bool:
@@ -67,17 +67,17 @@ def _watched(row: Row, metric: str) -> bool:
 
 def metric_names(trained: Sequence[Trained]) -> list[str]:
     """Names of the metrics that were evaluated on held-out data."""
-    return list(dict.fromkeys(row["metric"] for one in trained for row in one.rows if row.get("split") == "held out"))
+    return list(dict.fromkeys(row["metric"] for each in trained for row in each.rows if row.get("split") == "held out"))
 
 
 def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> dict[str, alt.LayerChart]:
     """The loss on a logarithmic axis, each metric, and the residuals of event models."""
     drawn: dict[str, alt.LayerChart] = {}
     for metric in ("loss", *metric_names(trained)):
-        if found := points(trained, metric):
-            log = metric == "loss" and min(row["value"] for row in found) > 0  # the loss of a density can be negative
-            drawn[metric] = curves(found, metric.replace("_", " "), log=log, interactive=interactive)
-    if residual := [point for one in trained for point in quantiles(one.rows, one.label)]:
+        if curve_points := points(trained, metric):
+            log = metric == "loss" and min(row["value"] for row in curve_points) > 0  # the loss of a density can be negative
+            drawn[metric] = curves(curve_points, metric.replace("_", " "), log=log, interactive=interactive)
+    if residual := [point for each in trained for point in quantiles(each.rows, each.label)]:
         drawn["residuals"] = residual_chart(residual, interactive=interactive)
     return drawn
 
@@ -162,8 +162,8 @@ def final_loss(rows: Sequence[Row]) -> float | None:
 
 def last_value(rows: Sequence[Row], metric: str) -> float | None:
     """A metric at the last step that has it."""
-    found = [row for row in rows if _watched(row, metric)]
-    return max(found, key=lambda row: row["step"])["value"] if found else None
+    watched = [row for row in rows if _watched(row, metric)]
+    return max(watched, key=lambda row: row["step"])["value"] if watched else None
 
 
 def final_table(trained: Sequence[Trained]) -> Table:
@@ -171,9 +171,9 @@ def final_table(trained: Sequence[Trained]) -> Table:
     metrics = metric_names(trained)
     rows = []
     for label, group in _by_label(trained).items():
-        cells = [_spread([final_loss(one.rows) for one in group])]
-        cells += [_spread([last_value(one.rows, name) for one in group]) for name in (*metrics, "tokens_per_second")]
-        steps = max((row["step"] for one in group for row in one.rows), default=0)
+        cells = [_spread([final_loss(each.rows) for each in group])]
+        cells += [_spread([last_value(each.rows, name) for each in group]) for name in (*metrics, "tokens_per_second")]
+        steps = max((row["step"] for each in group for row in each.rows), default=0)
         rows.append([Cell(label), Cell(str(len(group)), len(group)), Cell(str(steps), steps), *cells])
     names = [name.replace("_", " ") for name in metrics]
     return Table("At the end: mean and range over seeds", ["attention", "runs", "steps", "loss", *names, "tokens/s"], rows)
@@ -182,11 +182,11 @@ def final_table(trained: Sequence[Trained]) -> Table:
 def test_table(trained: Sequence[Trained]) -> Table:
     """Metrics of each run on the test split, with their intervals."""
     rows = []
-    for one in trained:
-        for row in (row for row in one.rows if row.get("split") == "test"):
+    for each in trained:
+        for row in (row for row in each.rows if row.get("split") == "test"):
             between = f"{compact(row['low'])} to {compact(row['high'])}" if "low" in row else ""
             name, value = row["metric"].replace("_", " "), Cell(compact(row["value"]), row["value"])
-            rows.append([Cell(one.label), Cell(one.run.folder.name), Cell(name), value, Cell(between)])
+            rows.append([Cell(each.label), Cell(each.run.folder.name), Cell(name), value, Cell(between)])
     return Table("On the test", ["attention", "run", "metric", "value", "95% interval"], rows)
 
 
@@ -203,13 +203,13 @@ def sample_table(trained: Sequence[Trained]) -> Table:
     """Sample inputs, the model's answers, and the right answers."""
     rows = [
         [
-            Cell(one.label),
+            Cell(each.label),
             Cell(row["given"]),
             Cell(row["answered"]),
             Cell("right" if row["answered"] == row["right"] else row["right"]),
         ]
-        for one in trained
-        for row in one.rows
+        for each in trained
+        for row in each.rows
         if row["metric"] == "sample"
     ]
     return Table("On fresh sequences", ["attention", "given", "answered", "right"], rows)

@@ -96,23 +96,23 @@ def _scores(task: Any, run: Run) -> ndarray:
     kept = read_kept(run.about["options"])
     model = task.build(kept.attention, kept.model)
     load_model(run.folder, model, lambda words: None)
-    found: ndarray = task.scores(model, "test")
-    return found
+    scores: ndarray = task.scores(model, "test")
+    return scores
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     """Seconds of a training step and of scoring, candidates in turns, and the peak of a training step's memory."""
     for length, batch in ((TYPICAL, 32), (LONG, 1)):
         for work in ("training", "scoring"):
-            candidates = {name: _work(given, length, batch, work) for name, given in options.items()}
+            candidates = {name: _work(trained_options, length, batch, work) for name, trained_options in options.items()}
             taken = interleave(candidates, seconds=SECONDS, at_least=3, at_most=30)
             for name, times in taken.items():
                 about = {"mechanism": name, "length": length, "batch": batch, "work": work}
                 relative = ratio_interval(times, taken[BASELINE])
                 for metric, interval in (("seconds", median_interval(times)), ("times_softmax", relative)):
                     yield {**about, "metric": metric, **interval._asdict()}
-        for name, given in options.items():
-            peak = in_fresh_process(_peak, given, length, batch)
+        for name, trained_options in options.items():
+            peak = in_fresh_process(_peak, trained_options, length, batch)
             about = {"mechanism": name, "length": length, "batch": batch, "work": "training"}
             yield {**about, "metric": "peak_bytes", "value": peak, "unit": "B"}
 
