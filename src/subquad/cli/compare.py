@@ -247,13 +247,14 @@ def _result(name: str, row: Row, baseline: Row | None) -> str:
 
 
 def _answer(measured: Measured, console: Console, *, verbose: bool) -> None:
-    """One table and one sentence; in verbose mode all tables and a sentence for each attention."""
+    """One table and one sentence; in verbose mode all tables and a sentence for each attention; a grid as it is."""
     comparison = measured.comparison
     grids = list(tables.linformer_grids(comparison))
+    for table in grids:
+        show(table, console)
     if grids:
-        for table in grids if verbose else grids[:1]:
-            show(table, console)
-    elif verbose:
+        return
+    if verbose:
         _verbose_answer(measured, console)
     else:
         show(tables.summary(comparison, telling_views(comparison)), console)
