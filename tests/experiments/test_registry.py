@@ -73,7 +73,7 @@ def test_an_experiment_is_one_package_and_one_line(
     run = Run.open(Path("runs/reproduce-pair-quick"), "reproduce")
     assert [row["value"] for row in run.rows()] == [1, 1]
     page = (run.folder / "report.html").read_text()
-    assert "Of 2 claims 2 held" in page
+    assert "2 of 2 claims held; the first (pair-softmax has a loss) held." in page
     assert "subquad reproduce pair" in page
     (run.folder / "report.html").unlink()
     assert main(["report", str(run.folder)]) == 0

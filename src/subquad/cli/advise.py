@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from subquad.checking import Checked, Count, FilePath, Words
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, show
-from subquad.cli.values import parse_bytes
+from subquad.cli.values import Flag, parse_bytes
 from subquad.compare.advice import Advice, Wish, advise, has_view
 from subquad.compare.views import Comparison, What
 from subquad.errors import SubquadError
@@ -18,8 +15,6 @@ from subquad.machine import describe, same_machine
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Run
 from subquad.words import amount, duration
-
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
@@ -29,21 +24,21 @@ class Advise(Checked):
     length: Count
     """Tokens in a sequence."""
     causal: Flag = False
-    """Position i sees no further than i. Bidirectional unless told."""
+    """Causal attention: position i sees no further than i. Bidirectional by default."""
     memory: Words | None = None
-    """What one attention may use beside its inputs, such as 2GiB."""
+    """Memory that the attention may use beside its inputs, such as 2GiB."""
     exact: Flag = False
-    """Softmax itself only."""
+    """Consider exact attention only."""
     approximate: Flag = False
-    """Only what takes the place of softmax, be it hardly faster."""
+    """Consider approximations only, even if they are hardly faster."""
     what: What = "training"
-    """What the time is for: forward, training (forward and backward), a whole layer, or a decoding step."""
+    """Kind of work that is timed: forward, training (forward and backward), a whole layer, a decoding step, or an update."""
     run: FilePath | None = None
-    """The run to answer from: the newest of this machine under runs/ unless told."""
+    """Run to answer from; the newest of this machine under runs/ by default."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answers from rows."""
+    """Prints the advice, from the rows of a comparison."""
     given = parse(Advise, arguments, prog="subquad advise")
     if given.exact and given.approximate:
         raise SubquadError("--exact and --approximate exclude each other: give one of them, or none")

@@ -23,7 +23,7 @@ from subquad.cli import INTERRUPTED
 from subquad.cli.options import registry
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
-from subquad.cli.values import choose, parse_bytes, parse_lengths
+from subquad.cli.values import Flag, choose, parse_bytes, parse_lengths
 from subquad.compare import linformer_table
 from subquad.compare.cells import Dtype, Setting
 from subquad.compare.plan import Group, Plan, Progress, linformer_plan, measure
@@ -44,7 +44,6 @@ Tuning: Any = make_dataclass(
     [(name, options, field(default_factory=options)) for name, options in MECHANISMS.items() if name != BASELINE],
     frozen=True,
 )
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 ASKED_FOR = ("infinity", "hybrid")
 """Mechanisms that are measured only where they are named: they would take their time from all others' budget."""
@@ -252,13 +251,14 @@ def _result(name: str, row: Row, baseline: Row | None) -> str:
 
 
 def _answer(measured: Measured, console: Console, *, verbose: bool) -> None:
-    """One table and one sentence; in verbose mode all tables and a sentence for each attention."""
+    """One table and one sentence; in verbose mode all tables and a sentence for each attention; a grid as it is."""
     comparison = measured.comparison
     grids = list(tables.linformer_grids(comparison))
+    for table in grids:
+        show(table, console)
     if grids:
-        for table in grids if verbose else grids[:1]:
-            show(table, console)
-    elif verbose:
+        return
+    if verbose:
         _verbose_answer(measured, console)
     else:
         show(tables.summary(comparison, telling_views(comparison)), console)

@@ -23,14 +23,14 @@ from subquad.results import Run
 
 @dataclass(frozen=True)
 class Report(Checked):
-    """Builds the page of one or several runs again from their rows; several are shown side by side."""
+    """Rebuilds the page of one or several runs from their rows; several are shown side by side."""
 
     runs: Annotated[tuple[FilePath, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")]
     """Folders, such as runs/compare-20260101-120000."""
     figures: FilePath | None = None
-    """A folder for each chart as PNG and SVG."""
+    """Folder to which each chart is written as PNG and SVG."""
     out: FilePath | None = None
-    """The page: report.html in the run's folder for one run, report.html here for several, unless told."""
+    """File of the page; by default report.html in the folder of one run, or in this folder for several."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(run: Run) -> str:
-    """The command that goes on with a run."""
+    """The command that resumes a run."""
     folder = shlex.quote(str(run.folder))
     if run.about.get("kind") == "reproduce":
         return f"{run.about.get('command')} --out {folder}"
@@ -66,7 +66,7 @@ def _command(run: Run) -> str:
 
 
 def _comparison(folders: Sequence[Path], page: Path) -> Callable[[Path], Iterator[Path]]:
-    """Writes the page, and gives what writes the figures."""
+    """Writes the page, and returns the function that writes the figures."""
     measured = load(folders)
     write_comparison(measured, page)
     return partial(write_figures, measured)
@@ -97,4 +97,4 @@ def _reproduction(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[
 
 
 PAGES = {"train": _training, "spectrum": _spectrum, "convert": _conversion, "reproduce": _reproduction}
-"""What writes the page of a kind of run; that of the others is a comparison's."""
+"""Functions that write the page of each kind of run but comparisons."""

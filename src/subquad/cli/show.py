@@ -27,7 +27,7 @@ class PlainColumn(TextColumn):
 
 
 def show(table: Table, console: Console) -> None:
-    """Prints a table; numbers to the right."""
+    """Prints a table, with numbers aligned to the right."""
     title = Text(table.caption)
     drawn = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_style="bold")
     for at, name in enumerate(table.columns):

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Annotated
+
+import tyro
 
 from subquad.checking import LARGEST, excerpt
 from subquad.errors import SubquadError
@@ -10,6 +13,8 @@ from subquad.errors import SubquadError
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+"""An option that is either given or not, without a form that begins with --no."""
 MOST_BYTES = 2**62
 """Largest amount of memory: more than any system counts."""
 

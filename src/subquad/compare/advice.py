@@ -10,18 +10,18 @@ from subquad.words import amount, duration, times_as_fast
 
 Wish = Literal["either", "exact", "approximate"]
 WORTH = 1.2
-"""An approximation has to be this many times as fast as the exact one to be advised without being asked for."""
+"""Speed-up over exact attention from which an approximation is advised without being asked for."""
 
 
 class Option(NamedTuple):
-    """A mechanism at the length that was asked about."""
+    """The cost of one mechanism at the length that was asked about."""
 
     mechanism: str
     exact: bool
     seconds: float
     peak_bytes: float | None
     basis: str  # measured, between measured lengths, or an extrapolation
-    obstacle: str  # why it cannot be used, or nothing
+    obstacle: str  # why it cannot be used; empty if it can
 
 
 class Advice(NamedTuple):
@@ -58,7 +58,7 @@ def advise(
 
 
 def has_view(comparison: Comparison, form: str, what: str) -> bool:
-    """Whether such work was measured."""
+    """Whether a form and a kind of work were measured."""
     return bool(_views(comparison, form, what))
 
 
@@ -67,11 +67,11 @@ def _views(comparison: Comparison, form: str, what: str) -> list[View]:
 
 
 def _view(comparison: Comparison, form: str, what: str) -> View:
-    found = _views(comparison, form, what)
-    if not found:
+    matching = _views(comparison, form, what)
+    if not matching:
         known = "; ".join(name_view(view) for view in comparison.views)
         raise SubquadError(f"the run has no rows for {form} {what}: it has {known}; run `subquad compare` for it")
-    return found[0]
+    return matching[0]
 
 
 def _option(

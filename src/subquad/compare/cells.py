@@ -23,16 +23,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 TINY_LENGTH = 64
 COUNTED = 2**28
-"""Numbers up to which a layer is built to be counted. A larger one is counted by arithmetic."""
+"""Largest number of parameters of a layer that is built to be counted. A larger one is counted by arithmetic."""
 
 
 @dataclass(frozen=True)
 class Setting(Checked):
-    """What all mechanisms of one comparison share."""
+    """Sizes, threads, type and device that all mechanisms of one comparison share."""
 
     batch: Count = 1
     heads: Count = 8
-    head_dim: Count = 64  # numbers of a query, key or value of one head
+    head_dim: Count = 64  # dimension of one head's queries, keys and values
     threads: Count = 1
     dtype: Dtype = "float32"
     device: Words = "cpu"
@@ -41,7 +41,7 @@ class Setting(Checked):
 
 @dataclass(frozen=True)
 class Cell:
-    """One mechanism at one length."""
+    """One measurement: a mechanism doing one kind of work at one length."""
 
     mechanism: str
     options: AttentionOptions
@@ -52,17 +52,17 @@ class Cell:
     seed: int = 0
 
     def labels(self) -> Row:
-        """What a row says it was measured on."""
+        """Fields of a row that say what it was measured on."""
         about = {"mechanism": self.mechanism, "form": self.form, "what": self.what, "length": self.length}
         return about | self.setting.__dict__
 
     def candidate(self) -> Candidate:
-        """For a child process."""
+        """What a child process builds and measures."""
         return Candidate(partial(prepare, self), partial(prepare, replace(self, length=TINY_LENGTH)))
 
 
 class FusedState(NamedTuple):
-    """Keys and values with room for one more."""
+    """Keys and values with space for one more position."""
 
     keys: Tensor  # b h s+1 d
     values: Tensor
@@ -96,7 +96,7 @@ class Fused(Mechanism):
 
 @dataclass(frozen=True)
 class FusedOptions(AttentionOptions):
-    """Builds the baseline where options are asked for."""
+    """Options that build the baseline."""
 
     kind: str = BASELINE
 
@@ -132,7 +132,7 @@ def prepare(cell: Cell) -> Work:
 
 
 def build(cell: Cell, generator: torch.Generator) -> nn.Module:
-    """The mechanism, long enough for the cell."""
+    """Builds the mechanism for sequences as long as the cell's."""
     if cell.mechanism == BASELINE:
         return Fused()
     options, longest = cell.options, cell.options.traits.max_length
@@ -162,7 +162,7 @@ def _mixer(attend: Any, form: Form) -> Any:
 
 
 def _layer(cell: Cell, attend: nn.Module, generator: torch.Generator, place: dict[str, Any]) -> Work:
-    """A whole transformer layer, forward."""
+    """The forward pass of a whole transformer layer."""
     block = _block(cell, attend, generator).to(**place).eval()
     head_dim = cell.setting.heads * cell.setting.head_dim
     x = torch.randn(cell.setting.batch, cell.length, head_dim, generator=generator).to(**place)
@@ -176,7 +176,7 @@ def _block(cell: Cell, attend: nn.Module, generator: torch.Generator) -> Block:
 
 
 def _update(cell: Cell, generator: torch.Generator, place: dict[str, Any]) -> Work:
-    """A step of training: forward, backward and the optimizer's, of the encoder-decoder of the replication in Julia."""
+    """A training step (forward, backward, optimizer) of the encoder-decoder that the replication in Julia trained."""
     task = Copy(length=cell.length, form="encoder-decoder")
     options = FusedOptions() if cell.mechanism == BASELINE else cell.options
     size = ModelOptions(layers=4, heads=cell.setting.heads, head_dim=cell.setting.head_dim)
@@ -196,7 +196,7 @@ def _update(cell: Cell, generator: torch.Generator, place: dict[str, Any]) -> Wo
 
 @torch.no_grad()
 def _step(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, Any]) -> Work:
-    """One position more, after `length` others. A state that grows is given up each time, so that the context stays."""
+    """One decoding step after `length` positions. A state that grows is discarded, so that the context stays the same."""
     state = _state(cell, attend, generator, place)
     q, k, v = _draw(cell, 3, 1, generator, place)
     _, after = attend.step(q, k, v, state, reuse=True)
@@ -213,7 +213,7 @@ def _step(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, 
 
 
 def _state(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, Any]) -> Any:
-    """What the mechanism remembers of `length` positions."""
+    """The state of the mechanism after `length` positions."""
     return attend.remember(*_draw(cell, 2, cell.length, generator, place))
 
 

@@ -7,7 +7,7 @@ from subquad.compare.views import BASELINE, MATERIALISED, Comparison, View
 
 SLOTS = (128, 256, 512, 1024, 2048)
 LENGTHS = "512..16384"
-"""The published table goes on to 65536."""
+"""Lengths that are measured by default. The published table goes up to 65536."""
 
 # by length, then by k: times as fast and times less memory than the Transformer of 2020, which made the whole matrix
 PUBLISHED: dict[int, dict[int, tuple[float, float]]] = {
@@ -23,7 +23,7 @@ PUBLISHED: dict[int, dict[int, tuple[float, float]]] = {
 
 
 class Entry(NamedTuple):
-    """One cell of the table, as measured and as published. None where it was not."""
+    """One cell of the table as measured and as published; None for what was not measured or published."""
 
     over_fused: float | None
     over_materialised: float | None
@@ -32,18 +32,18 @@ class Entry(NamedTuple):
 
 
 def name_of(k: int) -> str:
-    """Under which name a number of slots is measured."""
+    """Name of the variant with this number of slots in rows."""
     return f"linformer k={k}"
 
 
 def slots(comparison: Comparison) -> list[int]:
-    """The numbers of slots that were measured as a grid; none if the run is no grid."""
-    found = [re.fullmatch(r"linformer k=(\d+)", name) for name in comparison.mechanisms]
-    return sorted(int(match[1]) for match in found if match)
+    """The numbers of slots in a run of the grid; an empty list for any other run."""
+    matches = [re.fullmatch(r"linformer k=(\d+)", name) for name in comparison.mechanisms]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def entry(comparison: Comparison, view: View, length: int, k: int) -> Entry:
-    """What was measured at a length with so many slots."""
+    """The cell for a length and a number of slots."""
     over = [comparison.speedup(view, name_of(k), length, baseline) for baseline in (BASELINE, MATERIALISED)]
     mine, matrix = (comparison.peak(view, name, length) for name in (name_of(k), MATERIALISED))
     return Entry(
@@ -55,5 +55,5 @@ def entry(comparison: Comparison, view: View, length: int, k: int) -> Entry:
 
 
 def layer_view(comparison: Comparison) -> View | None:
-    """That of whole layers, which the table is of."""
+    """The view of whole layers, which the table shows, or None if it was not measured."""
     return next((view for view in comparison.views if view.what == "layer"), None)

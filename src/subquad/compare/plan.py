@@ -24,10 +24,10 @@ from subquad.statistics import median_interval
 from subquad.types import AttentionOptions
 
 VISITS = 3
-CHEAP_SECONDS = 3.0  # a group that takes longer waits until the cheap ones are done
+CHEAP_SECONDS = 3.0  # duration of a visit above which a group waits until cheaper ones are done
 SIZES = {"parameters": "numbers", "parameter_bytes": "bytes"}
 """Metrics of the size of a layer, with their units."""
-GRACE_SECONDS = 10.0  # how far a run that takes longer than expected may go over the budget
+GRACE_SECONDS = 10.0  # time by which a visit that takes longer than expected may exceed the budget
 
 
 class Group(NamedTuple):
@@ -39,22 +39,22 @@ class Group(NamedTuple):
     length: int
 
     def view(self) -> View:
-        """The view that its rows belong to."""
+        """The view that the group's rows belong to."""
         return view_of({"form": self.form, "what": self.what} | self.setting.__dict__)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole grid."""
+    """The grid of all cells to measure."""
 
     variants: Mapping[str, AttentionOptions]
-    """Mechanisms by name, the baseline among them."""
+    """Mechanisms by name, including the baseline."""
     lengths: Sequence[int]
     forms: Sequence[Form] = FORMS
     whats: Sequence[What] = ("forward", "training", "layer", "step")
     settings: Sequence[Setting] = (Setting(),)
     shortest: Mapping[str, int] = field(default_factory=dict)
-    """From which length on a mechanism is measured, if not from the first."""
+    """Shortest length of a mechanism that is not measured from the first length on."""
     seed: int = 0
 
     @cached_property
@@ -70,7 +70,7 @@ class Plan:
         ]
 
     def cells(self, group: Group) -> list[Cell]:
-        """The mechanisms that have the form."""
+        """The cells of a group: one for each mechanism that has the group's form."""
         return [
             Cell(name, self.variants[name], group.form, group.what, group.length, group.setting, self.seed)
             for name in (self.variants if group.form == "bidirectional" else self._causal)
@@ -112,18 +112,19 @@ def linformer_plan(
 
 
 class Progress(NamedTuple):
-    """What the runner tells while it works."""
+    """Callbacks that are told what is being measured and what was measured."""
 
     started: Callable[[Group, str], None] = lambda group, mechanism: None
     finished: Callable[[Group, Sequence[Row]], None] = lambda group, rows: None
 
 
 PRELOAD = ("torch", "torch.fx.experimental.symbolic_shapes", "subquad.compare.cells")
-"""What children would import: the second comes with the first backward, and takes longer than most cells."""
+"""Modules that children need, imported once in the server that they are forked from. The second one is imported by the first
+backward pass, which would take longer than most cells."""
 
 
 def measure(plan: Plan, run: Run, *, budget: float, limits: Limits, progress: Progress = Progress()) -> list[Group]:  # noqa: B008
-    """Measures what the run has not, and gives the groups for which the budget had no time."""
+    """Measures what the run lacks, and returns the groups for which the budget had no time."""
     start = time.perf_counter()
     context(PRELOAD)
     sizes = [row for row in run.rows() if row["metric"] in SIZES]
@@ -147,7 +148,7 @@ def measure(plan: Plan, run: Run, *, budget: float, limits: Limits, progress: Pr
 
 
 def _replace(run: Run, rows: Sequence[Row]) -> None:
-    """Adds the rows of a visit, in the place of those that an earlier one left which was cut off and is done again."""
+    """Adds the rows of a visit, replacing rows of the same visit that was interrupted before."""
     again = {_visited_cell(row) for row in rows}
     run.keep_rows(lambda row: "visit" not in row or _visited_cell(row) not in again)
     run.append(rows)
@@ -158,7 +159,7 @@ def _visited_cell(row: Row) -> tuple[View, str, float, int]:
 
 
 class _State:
-    """What is known so far, as far as it decides what comes next."""
+    """What is measured so far, from which the next group is chosen."""
 
     def __init__(self, plan: Plan, known: Comparison) -> None:
         self.plan, self.known = plan, known
@@ -173,15 +174,15 @@ class _State:
         ]
 
     def visited(self, group: Group) -> int:
-        """How often all of its cells were measured."""
+        """How often all cells of a group were measured."""
         return min((self.known.visits(group.view(), cell.mechanism, group.length) for cell in self.live(group)), default=0)
 
     def unfinished(self, group: Group) -> bool:
-        """Whether there is something left to do."""
+        """Whether a group has cells that need another visit."""
         return bool(self.live(group)) and self.visited(group) < VISITS
 
     def stage(self, group: Group) -> tuple[int, float]:
-        """The lower, the more its next visit tells for its time."""
+        """Priority of a group's next visit: lower values are more informative for their time."""
         visits, seconds = self.visited(group), self.expected_seconds(group)
         cheap = seconds <= CHEAP_SECONDS
         if visits == 0:
@@ -191,7 +192,7 @@ class _State:
         return 3 + visits, 0.0
 
     def expected_seconds(self, group: Group) -> float:
-        """Of one visit, from what shorter lengths took."""
+        """Expected duration of one visit, from the durations at shorter lengths."""
         return sum(_visit_seconds(self._run_seconds(cell, group)) for cell in self.live(group))
 
     def _run_seconds(self, cell: Cell, group: Group) -> float:
@@ -201,13 +202,13 @@ class _State:
         shorter = [length for length in known if length < group.length][-2:]
         if not shorter:
             return min(known.values(), default=0.02 * (group.length / 1024) ** 2)
-        exponent = 1.5  # until two lengths tell
+        exponent = 1.5  # assumed until two lengths are measured
         if len(shorter) == 2:
             exponent = math.log(known[shorter[1]] / known[shorter[0]]) / math.log(shorter[1] / shorter[0])
         return known[shorter[-1]] * (group.length / shorter[-1]) ** min(max(exponent, 1.0), 2.2)
 
     def _disagree(self, group: Group) -> bool:
-        """Whether the visits to some cell differ so much that one of them was disturbed."""
+        """Whether visits to a cell differ so much that one of them must have been disturbed."""
         return any(
             max(ratios) > 1.3 * min(ratios)
             for name in self.known.measured(group.view())
@@ -215,7 +216,7 @@ class _State:
         )
 
     def _near_a_crossover(self, group: Group) -> bool:
-        """Whether some mechanism and the baseline draw level at this length, or between it and a neighbour."""
+        """Whether a mechanism's time crosses the baseline's at this length or next to it."""
         for name in self.known.measured(group.view()):
             ratios = {length: visits[0] for length, visits in self.known.paired(group.view(), name).items()}
             if name == BASELINE or group.length not in ratios:
@@ -229,12 +230,12 @@ class _State:
 
 
 def _visit_seconds(run_seconds: float) -> float:
-    """Of one cell: its process and its turns."""
+    """Expected duration of one visit to a cell: starting its process, and its runs."""
     return 0.15 + fewest_turns(run_seconds) * run_seconds
 
 
 def _visit(state: _State, group: Group, limits: Limits, progress: Progress, *, cut: bool) -> list[Row]:
-    """Rows of one visit to a group. Where patience was cut short by the budget, a timeout is no finding."""
+    """Rows of one visit to a group. With `cut`, the budget shortened the time limit, and timeouts are not recorded."""
     cells = {cell.mechanism: cell for cell in state.live(group)}
     candidates = {name: cell.candidate() for name, cell in cells.items()}
     limits = replace(limits, threads=group.setting.threads, device=group.setting.device)
@@ -262,4 +263,4 @@ def _rows(cell: Cell, outcome: Outcome) -> Iterator[Row]:
     if outcome.peak_bytes is not None:
         yield {"metric": "peak_memory", "value": outcome.peak_bytes, "unit": "bytes"} | about
     seconds = {**median_interval(outcome.seconds)._asdict(), "unit": "s", "rounds": len(outcome.seconds)}
-    yield {"metric": "seconds"} | seconds | about  # the last: it tells that all are there
+    yield {"metric": "seconds"} | seconds | about  # written last: it shows that the visit is complete

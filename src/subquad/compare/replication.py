@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from subquad.measure.fits import Array
 
 LENGTHS = (8, 16, 32, 64)
 SOFTMAX_SECONDS = (221, 236, 287, 416)
@@ -38,7 +37,7 @@ def extrapolations(seed: int = 0) -> list[Meeting]:
 
 
 def curve(seconds: Sequence[float], powers: tuple[int, ...], at: Array) -> Array:
-    """A regression of theirs, drawn on."""
+    """The replication's regression, evaluated at any lengths."""
     best = coefficient_draws(LENGTHS, seconds, powers, np.random.default_rng(0), draws=0)[0]
     return np.polyval(best, at)
 
@@ -71,6 +70,6 @@ def coefficient_draws(
 
 
 def _passes(c: float, b: float, a: float) -> float:
-    """From where on c x^2 + b x + a is positive; infinite if it never is for good."""
+    """The x from which on c x^2 + b x + a stays positive; infinity if there is none."""
     inside = b * b - 4 * a * c
     return float((-b + np.sqrt(inside)) / (2 * c)) if c > 0 and inside >= 0 else float("inf")

@@ -42,50 +42,52 @@ def longest_speedups(comparison: Comparison, view: View) -> dict[str, Longest]:
     return speedups
 
 
-def pays_from(found: Crossover | None, *, with_range: bool = True) -> str:
+def pays_from(crossing: Crossover | None, *, with_range: bool = True) -> str:
     """A crossover for tables, such as "1024 (700 to 1300)", or "1024" without its range."""
-    if found is None:
+    if crossing is None:
         return "-"
-    if found.middle is None:
-        return f"not up to {found.last_length:.0f}"
+    if crossing.middle is None:
+        return f"not up to {crossing.last_length:.0f}"
     if not with_range:
-        is_first = found.middle <= found.first_length
-        return f"{found.first_length:.0f} or fewer" if is_first else f"{found.middle:.0f}"
-    if found.middle <= found.first_length:
-        return f"{found.first_length:.0f} or fewer" + ("" if found.high == found.first_length else f" (to {_high(found)})")
-    low = f"under {found.first_length:.0f}" if found.low is None else f"{found.low:.0f}"
-    return f"{found.middle:.0f} ({low} to {_high(found)})"
+        is_first = crossing.middle <= crossing.first_length
+        return f"{crossing.first_length:.0f} or fewer" if is_first else f"{crossing.middle:.0f}"
+    if crossing.middle <= crossing.first_length:
+        return f"{crossing.first_length:.0f} or fewer" + (
+            "" if crossing.high == crossing.first_length else f" (to {_high(crossing)})"
+        )
+    low = f"under {crossing.first_length:.0f}" if crossing.low is None else f"{crossing.low:.0f}"
+    return f"{crossing.middle:.0f} ({low} to {_high(crossing)})"
 
 
-def _high(found: Crossover) -> str:
-    return f"over {found.last_length:.0f}" if found.high is None else f"{found.high:.0f}"
+def _high(crossing: Crossover) -> str:
+    return f"over {crossing.last_length:.0f}" if crossing.high is None else f"{crossing.high:.0f}"
 
 
 def sentence(comparison: Comparison, view: View, mechanism: str) -> str:
-    """From where on a mechanism pays in a view, and what it gives at the longest length."""
-    found = comparison.crossover(view, mechanism)
+    """A sentence on the length from which a mechanism pays, and on its speed and memory at the longest length."""
+    crossing = comparison.crossover(view, mechanism)
     name = f"{mechanism} softmax" if mechanism == MATERIALISED else mechanism
     stopped = _stopped(comparison, view, mechanism)
-    if found is None:
+    if crossing is None:
         return f"{name} was not measured at two lengths{stopped}."
-    if found.middle is None:
+    if crossing.middle is None:
         beyond = comparison.extrapolated(view, mechanism)
-        text = f"{name} does not pay within the measured range, up to {found.last_length:.0f} tokens"
+        text = f"{name} does not pay within the measured range, up to {crossing.last_length:.0f} tokens"
         if beyond is not None:
             high = "beyond any bound" if beyond.high == float("inf") else f"{beyond.high:.0f}"
             text += f" (by extrapolation, which is less than measured: from {beyond.value:.0f}, {beyond.low:.0f} to {high})"
-    elif found.high == found.first_length:
-        text = f"{name} pays at every measured length, {found.first_length:.0f} tokens and more"
-    elif found.middle <= found.first_length:
-        text = f"{name} pays from {found.first_length:.0f} tokens on, or from fewer (to {_high(found)})"
+    elif crossing.high == crossing.first_length:
+        text = f"{name} pays at every measured length, {crossing.first_length:.0f} tokens and more"
+    elif crossing.middle <= crossing.first_length:
+        text = f"{name} pays from {crossing.first_length:.0f} tokens on, or from fewer (to {_high(crossing)})"
     else:
-        text = f"{name} pays from {found.middle:.0f} tokens on{_range(found)}"
+        text = f"{name} pays from {crossing.middle:.0f} tokens on{_range(crossing)}"
     return f"{text}; {_at_the_end(comparison, view, mechanism)}{stopped}."
 
 
-def _range(found: Crossover) -> str:
-    low = f"fewer than {found.first_length:.0f}" if found.low is None else f"{found.low:.0f}"
-    high = f"more than {found.last_length:.0f}" if found.high is None else f"{found.high:.0f}"
+def _range(crossing: Crossover) -> str:
+    low = f"fewer than {crossing.first_length:.0f}" if crossing.low is None else f"{crossing.low:.0f}"
+    high = f"more than {crossing.last_length:.0f}" if crossing.high is None else f"{crossing.high:.0f}"
     return f" ({low} to {high})"
 
 

@@ -42,12 +42,12 @@ WORDS: dict[str, str] = {
     "update": "one training step of an encoder-decoder on the copy task",
 }
 CAUSAL_WORK = ("step", "update")
-"""Kinds of work that there is one form of."""
+"""Kinds of work that are always causal."""
 AXES = ("batch", "heads", "head_dim", "threads", "dtype", "device")
 
 
 class View(NamedTuple):
-    """A form, a kind of work and a setting, the last as values of `AXES`."""
+    """A form, a kind of work and a setting. The setting holds the values of `AXES`."""
 
     form: str
     what: str
@@ -55,7 +55,7 @@ class View(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Where a mechanism stopped, and why."""
+    """The length at which a mechanism failed, and why."""
 
     length: int
     failure: str
@@ -64,20 +64,20 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the rows of one run say. Computed once, because the intervals take draws."""
+    """The rows of one run, with ratios, crossovers and intervals computed from them."""
 
     rows: Sequence[Row]
     seed: int = 0
 
     @cached_property
     def views(self) -> list[View]:
-        """In the order of forms and kinds of work."""
-        found = {view_of(row) for row in self.rows if row["metric"] == "seconds"}
-        return sorted(found, key=lambda view: (str(view.setting), FORMS.index(view.form), WHATS.index(view.what)))
+        """All views, in the order of forms and kinds of work."""
+        views = {view_of(row) for row in self.rows if row["metric"] == "seconds"}
+        return sorted(views, key=lambda view: (str(view.setting), FORMS.index(view.form), WHATS.index(view.what)))
 
     @cached_property
     def mechanisms(self) -> list[str]:
-        """The baseline first, the others in the order in which they were measured, what only makes its matrix last."""
+        """All mechanisms: the baseline first, then the others in the order of measurement, materialised softmax last."""
         names = dict.fromkeys(row["mechanism"] for row in self.rows if row["metric"] == "seconds")
         return sorted(names, key=lambda name: (name == MATERIALISED, name != BASELINE))
 
@@ -87,54 +87,54 @@ class Comparison:
 
     @cached_property
     def _seconds(self) -> dict[tuple[View, str], dict[int, dict[int, float]]]:
-        """By view and mechanism, then by length, then by visit."""
-        found: dict[tuple[View, str], dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        """Seconds by view and mechanism, then by length, then by visit."""
+        seconds: dict[tuple[View, str], dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
         for row in self.rows:
             if row["metric"] == "seconds" and row["value"] is not None:
-                found[view_of(row), row["mechanism"]][row["length"]][row["visit"]] = row["value"]
-        return {key: dict(sorted(lengths.items())) for key, lengths in found.items()}
+                seconds[view_of(row), row["mechanism"]][row["length"]][row["visit"]] = row["value"]
+        return {key: dict(sorted(lengths.items())) for key, lengths in seconds.items()}
 
     @cached_property
     def _peaks(self) -> dict[tuple[View, str], dict[int, list[float]]]:
-        found: dict[tuple[View, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        peaks: dict[tuple[View, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for row in self.rows:
             if row["metric"] == "peak_memory" and row["value"] is not None:
-                found[view_of(row), row["mechanism"]][row["length"]].append(row["value"])
-        return found
+                peaks[view_of(row), row["mechanism"]][row["length"]].append(row["value"])
+        return peaks
 
     @cached_property
     def failures(self) -> dict[tuple[View, str], Failure]:
         """The shortest length at which a mechanism ran out of memory or time, or raised."""
-        found: dict[tuple[View, str], Failure] = {}
+        failures: dict[tuple[View, str], Failure] = {}
         for row in self.rows:
             if row["metric"] == "seconds" and row["value"] is None:
                 key, failure = (view_of(row), row["mechanism"]), Failure(row["length"], row["failure"], row["message"])
-                found[key] = min(found.get(key, failure), failure)
-        return found
+                failures[key] = min(failures.get(key, failure), failure)
+        return failures
 
     def visits(self, view: View, mechanism: str, length: int) -> int:
-        """How often a cell was measured."""
+        """Number of visits to a cell."""
         return len(self._seconds.get((view, mechanism), {}).get(length, {}))
 
     def lengths(self, view: View, mechanism: str) -> list[int]:
-        """Those at which it has a time."""
+        """Lengths at which a mechanism has a time."""
         return list(self._seconds.get((view, mechanism), {}))
 
     def peak(self, view: View, mechanism: str, length: int) -> float | None:
-        """Peak extra bytes: the median over visits."""
-        found = self._peaks.get((view, mechanism), {}).get(length)
-        return median(found) if found else None
+        """Peak memory in bytes beside the inputs: the median over visits."""
+        visits = self._peaks.get((view, mechanism), {}).get(length)
+        return median(visits) if visits else None
 
     def seconds(self, view: View, mechanism: str) -> dict[int, list[float]]:
-        """By length, ascending: those of each visit."""
+        """Seconds of each visit, by length in ascending order."""
         return {length: list(visits.values()) for length, visits in self._seconds.get((view, mechanism), {}).items()}
 
     def middle(self, view: View, mechanism: str, length: int) -> float:
-        """Seconds of a cell: the middle over its visits."""
+        """Seconds of a cell: the median over its visits."""
         return middle(self.seconds(view, mechanism)[length])
 
     def costs(self, view: View, mechanism: str) -> Costs | None:
-        """Seconds by length, with draws."""
+        """Seconds by length, with bootstrap draws."""
         cells = self.seconds(view, mechanism)
         return draw_costs(cells, self._scatter(view, None), self._rng()) if cells else None
 
@@ -144,7 +144,7 @@ class Comparison:
         return draw_costs(cells, self._scatter(view, baseline), self._rng()) if cells else None
 
     def speedup(self, view: View, mechanism: str, length: int, baseline: str = BASELINE) -> Interval | None:
-        """The ratio at one length."""
+        """How many times as fast as the baseline a mechanism is at one length."""
         ratios = self.ratios(view, mechanism, baseline)
         if ratios is None or length not in ratios.lengths:
             return None
@@ -152,20 +152,20 @@ class Comparison:
         return percentile_interval(float(ratios.middle[at]), ratios.draws[:, at])
 
     def crossover(self, view: View, mechanism: str, baseline: str = BASELINE) -> Crossover | None:
-        """From which length on it is faster than the baseline. None for fewer than two lengths in common."""
+        """The length from which on a mechanism is faster than the baseline. None for fewer than two common lengths."""
         ratios = self.ratios(view, mechanism, baseline)
         return crossover(ratios) if ratios is not None and len(ratios.lengths) > 1 else None
 
     def extrapolated(self, view: View, mechanism: str, baseline: str = BASELINE) -> Interval | None:
-        """Where it would become faster beyond the measured lengths, if it does not within them."""
-        found, mine, theirs = (
+        """The extrapolated length from which a mechanism is faster, where it is not within the measured lengths."""
+        crossing, mine, theirs = (
             self.crossover(view, mechanism, baseline),
             self.costs(view, mechanism),
             self.costs(view, baseline),
         )
         if (
-            found is None
-            or found.within
+            crossing is None
+            or crossing.within
             or mine is None
             or theirs is None
             or min(len(mine.lengths), len(theirs.lengths)) < 3
@@ -174,7 +174,7 @@ class Comparison:
         return extrapolated_crossover(theirs, mine)
 
     def memory_crossover(self, view: View, mechanism: str, baseline: str = BASELINE) -> float | None:
-        """The shortest measured length from which on it needs less memory than the baseline."""
+        """The shortest measured length from which on a mechanism needs less memory than the baseline."""
         mine, theirs = (self._peaks.get((view, name), {}) for name in (mechanism, baseline))
         pays: float | None = None
         for length in sorted(set(mine) & set(theirs), reverse=True):
@@ -184,12 +184,12 @@ class Comparison:
         return pays
 
     def growth(self, view: View, mechanism: str) -> Growth | None:
-        """How its time grows with the length."""
+        """How a mechanism's time grows with the length. None for fewer than three lengths."""
         costs = self.costs(view, mechanism)
         return None if costs is None else growth(costs)
 
     def paired(self, view: View, mechanism: str, baseline: str = BASELINE) -> dict[int, list[float]]:
-        """Baseline's time over the mechanism's, by length, from visits to both."""
+        """The baseline's time divided by the mechanism's, by length, for visits that measured both."""
         mine, theirs = self._seconds.get((view, mechanism), {}), self._seconds.get((view, baseline), {})
         return {
             length: [theirs[length][visit] / seconds for visit, seconds in mine[length].items() if visit in theirs[length]]
@@ -198,7 +198,7 @@ class Comparison:
         }
 
     def _scatter(self, view: View, baseline: str | None) -> Scatter:
-        """From visit to visit: of ratios to a baseline, or of seconds. Pooled over the view, all mechanisms and lengths."""
+        """Scatter between visits of the seconds, or of the ratios to a baseline, pooled over all cells of a view."""
         cells: Iterable[Sequence[float]]
         if baseline is None:
             cells = [list(v.values()) for (at, _), lengths in self._seconds.items() if at == view for v in lengths.values()]
@@ -217,7 +217,7 @@ def view_of(row: Row) -> View:
 
 
 def name_setting(view: View, views: Iterable[View]) -> str:
-    """What tells this view's setting from the others', in words; nothing if there is one only."""
+    """The values by which a view's setting differs from the others', in words; empty if there is only one setting."""
     settings = {other.setting for other in views}
     differing = [at for at in range(len(AXES)) if len({setting[at] for setting in settings}) > 1]
     return ", ".join(f"{AXES[at]} {view.setting[at]}" for at in differing)

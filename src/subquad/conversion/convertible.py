@@ -22,7 +22,7 @@ Goal = Literal["hidden", "logits", "task"]
 
 
 class Outputs(NamedTuple):
-    """What a model makes of a batch."""
+    """Outputs of a model for a batch."""
 
     hidden: tuple[Float[Tensor, "b n w"], ...]  # after each layer
     logits: Float[Tensor, "places v"] | None  # at the chosen places
@@ -42,12 +42,12 @@ class Convertible(Protocol):
 
     @property
     def longest(self) -> int:
-        """Tokens that it takes."""
+        """Largest number of tokens that the model takes."""
         ...
 
     @property
     def notes(self) -> dict[str, object]:
-        """What a run is to say of it."""
+        """Notes on the model for run.json."""
         ...
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
@@ -55,11 +55,11 @@ class Convertible(Protocol):
         ...
 
     def mechanisms(self, model: nn.Module) -> list[nn.Module]:
-        """Of the teacher or of a student, layer by layer."""
+        """The mechanisms of the teacher or of a student, layer by layer."""
         ...
 
     def embeddings(self, model: nn.Module) -> list[nn.Parameter]:
-        """What stays as it is."""
+        """Embedding parameters, which are never trained."""
         ...
 
     def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:

@@ -18,7 +18,7 @@ from subquad.statistics import median_interval
 
 TINY = 8  # tokens, to warm up
 TURNS = 3
-"""Of each model, at least."""
+"""Smallest number of turns of each model."""
 TURN_SECONDS, RUN_SECONDS = 2.0, 120.0
 """Longest time for turns beyond the fewest, and for one run."""
 

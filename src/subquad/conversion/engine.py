@@ -89,7 +89,7 @@ def check(original: Convertible, attention: AttentionOptions, options: Conversio
 
 
 class _Conversion:
-    """One run."""
+    """A conversion that is under way."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _Conversion:
         return self.journal.stand
 
     def go_on(self) -> None:
-        """Every phase that is left."""
+        """Runs every phase that is left."""
         checkpoint = self.journal.load(self._put_back)
         if checkpoint is None:
             self.models.model = self.models.best = None
@@ -170,7 +170,7 @@ class _Conversion:
     # What is done in each phase.
 
     def look(self, phase: Phase) -> None:
-        """The original, as it is."""
+        """Measures the original."""
         self.judge.develop(phase, self.original.teacher)
         self.judge.test(phase, self.original.teacher)
 
@@ -180,7 +180,7 @@ class _Conversion:
         self.models.take(self.students.fresh(phase.recipe, self.stand.exact), phase, self.judge)
 
     def calibrate(self, phase: Phase) -> None:
-        """All layers at once."""
+        """Calibrates all layers at once."""
         self.models.begin_stage()
         layers = self.students.converted(phase.recipe, self.stand.exact)
         matching.calibrate(self.original, self.models.current, self.batches.looked_at(), layers, self.seed)
@@ -197,7 +197,7 @@ class _Conversion:
         self.models.take(self.students.give_back(self.models.current, phase.recipe, self.stand.exact), phase, self.judge)
 
     def save(self, phase: Phase) -> None:
-        """For others to load."""
+        """Saves the converted model."""
         attention = self.students.attention(phase.recipe, self.stand.exact)
         self.original.save(self.models.current, attention, self.run.folder / "model")
 
@@ -209,7 +209,7 @@ class _Conversion:
             self.journal.keep(phase, {"metric": "duration", "value": seconds, "unit": "s", "what": what})
 
     def _train(self, phase: Phase, checkpoint: checkpoints.Checkpoint | None) -> None:
-        """Many steps, of whose models the best is kept."""
+        """Trains for many steps and keeps the best model."""
         stand = self.stand
         if not stand.step:
             self.models.begin_stage()
@@ -252,7 +252,7 @@ class _Conversion:
             self.journal.leave_out(phase, f"{words}; give more --minutes or a shorter --length")
 
     def _steps(self, phase: Phase) -> int | None:
-        """As many as were asked for. A control has those of both stages."""
+        """Number of steps that the options ask for. A control has those of both stages."""
         first, second = self.options.steps, self.options.tune_steps
         if phase.does == "match":
             return first

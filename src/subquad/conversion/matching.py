@@ -20,9 +20,9 @@ from subquad.ops.autocast import precise, without_autocast
 from subquad.tasks.mlm.masking import MaskedBatch
 
 QUERIES = 128
-"""Of each sequence, at most, whose weights are compared in a step."""
+"""Largest number of queries of each sequence whose weights are compared in a step."""
 TINY = 1e-10
-"""The least weight that a divergence is taken of."""
+"""Smallest weight in a divergence; smaller ones are raised to it."""
 GAINS = 30.0
 """The largest logarithm of a gain, either way."""
 
@@ -35,7 +35,7 @@ class Matched(NamedTuple):
 
     @property
     def loss(self) -> Tensor:
-        """What is to become small."""
+        """The loss that matching minimizes."""
         return self.error.mean() if self.divergence is None else self.divergence.mean() + self.error.mean()
 
 
@@ -74,7 +74,7 @@ def diverge(
 
 
 def some_places(length: int, generator: torch.Generator) -> Int[Tensor, "r"]:
-    """The queries that are looked at."""
+    """Random positions, at most `QUERIES`, of the queries that are compared."""
     return torch.randperm(length, generator=generator)[:QUERIES].sort().values
 
 
@@ -105,7 +105,7 @@ def match_step(
 def divergences(
     original: Convertible, student: nn.Module, batches: Sequence[MaskedBatch], layers: Sequence[int], seed: int
 ) -> dict[int, float]:
-    """By layer, on the teacher's own stream; the output's error, where a mechanism has no weights."""
+    """Divergence from the exact attention by layer; the output's error where a mechanism has no weights."""
     own = original.mechanisms(student)
     sums = dict.fromkeys(layers, 0.0)
     drawing = torch.Generator().manual_seed(seed)
@@ -124,7 +124,7 @@ class Moments:
         self.count, self.sums, self.squares = 0.0, [], []  # type: ignore[var-annotated]
 
     def add(self, call: Call) -> None:
-        """Real positions only."""
+        """Adds the queries and keys of real positions."""
         q, k = call.q.double(), call.k.double()
         if call.keep is not None:
             q, k = (x * call.keep[:, None, :, None] for x in (q, k))
@@ -134,11 +134,11 @@ class Moments:
         self.squares = squares if not self.squares else [a + b for a, b in zip(self.squares, squares, strict=True)]
 
     def means(self) -> list[Float[Tensor, "h d"]]:
-        """Of queries and of keys."""
+        """The mean of queries, and that of keys."""
         return [total / self.count for total in self.sums]
 
     def covariances(self) -> list[Float[Tensor, "h d d"]]:
-        """Of queries and of keys."""
+        """The covariance of queries, and that of keys."""
         return [
             squares / self.count - mean[..., :, None] * mean[..., None, :]
             for squares, mean in zip(self.squares, self.means(), strict=True)

@@ -13,9 +13,9 @@ from subquad.conversion.convertible import Convertible, some_of
 from subquad.conversion.heads import head_rows
 from subquad.conversion.options import ConversionOptions
 from subquad.conversion.recipes import TRAINED, Phase, counts
+from subquad.conversion.schedule import SHORTEST
 from subquad.conversion.vectors import FEW
 
-SHORTEST = 8  # tokens of the shortest texts
 WATCHED = 4  # looks at quality while a stage trains
 LENGTHS = 6  # largest number of lengths of texts
 LEAST = 2  # texts of each length, however short the time is: one has no neighbour

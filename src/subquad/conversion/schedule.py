@@ -5,7 +5,7 @@ from collections.abc import Sequence
 CYCLE = (1, 8, 32, 2, 16, 4)
 """The longest length over that of each step, in turn. All are there: what was learned at one length fails at others."""
 WARM_UP = 2 * len(CYCLE) + 1
-SHORTEST = 8
+SHORTEST = 8  # tokens of the shortest texts
 
 
 def length_of(step: int, longest: int) -> int:

@@ -14,9 +14,9 @@ from subquad.conversion.vectors import Judged
 class Choice:
     """Which model of a recipe is the best so far, by the figure that decides on development texts."""
 
-    value: float = 0.0  # of the best model
-    before: float = 0.0  # of the best model before the stage under way
-    last: float = 0.0  # of the model that was looked at last
+    value: float = 0.0  # figure of the best model
+    before: float = 0.0  # figure of the best model before the current stage
+    last: float = 0.0  # figure of the model that was measured last
     step: Whole | None = None  # of the stage at which its best model was; None where none is better than the one before
 
     def take(self, judged: Judged) -> None:

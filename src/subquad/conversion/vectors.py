@@ -29,7 +29,7 @@ class Judged(NamedTuple):
     outside: float | None = None  # share of these texts' pairs of tokens that the mechanism does not weigh exactly
 
     def row(self) -> Row:
-        """As it is kept."""
+        """The figure as a row, without what is not known."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
@@ -75,7 +75,7 @@ def mean_figure(metric: str, values: Float[ndarray, "n"]) -> Figure:
 
 
 def common_neighbours(wanted: Float[ndarray, "texts w"], found: Float[ndarray, "texts w"]) -> Float[ndarray, "texts"]:
-    """Which share of a text's nearest ones are the same in both."""
+    """Share of each text's nearest neighbours that are the same in both."""
     count = min(NEIGHBOURS, len(wanted) - 1)
     nearest = [_nearest(vectors, count) for vectors in (wanted, found)]
     return np.array([len({*a} & {*b}) / count for a, b in zip(*nearest, strict=True)])
@@ -95,7 +95,7 @@ def some_pairs(texts: int, count: int, seed: int) -> tuple[Int[ndarray, "pairs"]
 
 
 def rank_correlation(a: Float[ndarray, "n"], b: Float[ndarray, "n"]) -> Callable[[Int[ndarray, "some"]], float]:
-    """Spearman's, of those that are drawn; 0 where all are the same. Ranks are those among all."""
+    """Spearman's correlation of drawn values by their ranks among all values; 0 where all are equal."""
     ranks = np.stack([stats.rankdata(values) for values in (a, b)])
 
     def among(some: Int[ndarray, "some"]) -> float:

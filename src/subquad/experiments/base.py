@@ -176,9 +176,3 @@ def finished_rows(folder: Path, trials: Sequence[Trial]) -> dict[str, list[Row]]
 def last_value(rows: Sequence[Row], metric: str) -> float:
     """A metric at the last step that has it."""
     return [row["value"] for row in rows if row["metric"] == metric][-1]
-
-
-def value_on_test(rows: Sequence[Row], metric: str) -> float | None:
-    """A metric on the test split, or None where it was not measured."""
-    values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
-    return values[-1] if values else None

@@ -1,4 +1,4 @@
-"""What measuring on a device needs: waiting for it, and the peak of its memory."""
+"""Synchronization with a device, and the peak of its memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from subquad.measure.memory import peak_extra_bytes
 
 
 def require_device(name: str) -> None:
-    """Refuses a device that is not there."""
+    """Refuses a device that this machine lacks."""
     try:
         device = torch.device(name)
         present = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
@@ -21,7 +21,7 @@ def require_device(name: str) -> None:
 
 
 def wait_for(device: str) -> None:
-    """Until everything that was asked of the device is done."""
+    """Waits until the device has finished all work."""
     if not device.startswith("cpu"):
         _module(device).synchronize()
 

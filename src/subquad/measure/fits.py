@@ -1,4 +1,4 @@
-"""What measured costs say about lengths: how they grow, where one passes another, and how sure that is.
+"""Fits of measured costs against length: growth, crossovers, and their intervals.
 
 Costs are positive and noisy by a factor, so everything is done with their logarithms. Intervals come from a bootstrap: each
 cost is drawn anew around its middle with the scatter that its repetitions showed, and what was computed is computed again.
@@ -28,7 +28,7 @@ class Costs(NamedTuple):
 
 
 class Crossover(NamedTuple):
-    """From which length on a mechanism pays. None stands for beyond the measured lengths, on the side where it stands."""
+    """The length from which on a mechanism pays. None stands for a length outside of the measured range."""
 
     middle: float | None
     low: float | None
@@ -38,7 +38,7 @@ class Crossover(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether it lies within the measured lengths, the shortest included."""
+        """Whether the crossover lies within the measured lengths, including the shortest."""
         return self.middle is not None
 
 
@@ -52,10 +52,10 @@ class Growth(NamedTuple):
 
 
 class Scatter(NamedTuple):
-    """By how much a measurement differs from visit to visit: a standard deviation of its logarithm, and how sure it is."""
+    """Scatter of a measurement between visits: the standard deviation of its logarithm."""
 
     deviation: float
-    freedom: float  # degrees of freedom that it was estimated with
+    freedom: float  # degrees of freedom of the estimate
 
 
 def pooled_scatter(cells: Sequence[Sequence[float]]) -> Scatter:
@@ -75,7 +75,7 @@ def pooled_scatter(cells: Sequence[Sequence[float]]) -> Scatter:
 
 
 def middle(visits: Sequence[float]) -> float:
-    """The median, on a logarithmic scale."""
+    """The median of the logarithms, back on the original scale."""
     return float(np.exp(np.median(np.log(visits))))
 
 
@@ -111,9 +111,9 @@ def crossover(ratios: Costs) -> Crossover:
     """Where the ratio baseline / measured comes above 1 to stay, by interpolation between lengths, never beyond them."""
     lengths = [int(length) for length in ratios.lengths]
     first, last = ratios.lengths[0], ratios.lengths[-1]
-    found = [pays_from(lengths, draw) for draw in ratios.draws]
+    crossings = [pays_from(lengths, draw) for draw in ratios.draws]
     # beyond the last length sorts last; at the first length or before it, first
-    ordered = np.sort([np.inf if length is None else length for length in found])
+    ordered = np.sort([np.inf if length is None else length for length in crossings])
     low, high = ordered[int(0.025 * len(ordered))], ordered[int(np.ceil(0.975 * len(ordered))) - 1]
     middle = pays_from(lengths, list(ratios.middle))
     return Crossover(
@@ -126,7 +126,7 @@ def crossover(ratios: Costs) -> Crossover:
 
 
 def growth(costs: Costs) -> Growth | None:
-    """How the cost grows. None for fewer than three lengths."""
+    """Growth of the cost with the length. None for fewer than three lengths."""
     if len(costs.lengths) < FEWEST_POINTS:
         return None
     upper = slice(-max(FEWEST_POINTS, (len(costs.lengths) + 1) // 2), None)

@@ -1,4 +1,4 @@
-"""How much memory work needs, and a limit on it."""
+"""Peak memory of work, and a limit on it."""
 
 import ctypes
 import multiprocessing

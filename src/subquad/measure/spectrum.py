@@ -11,28 +11,28 @@ from subquad.errors import SubquadError
 from subquad.results import Row
 
 INDEX = 128
-"""At which Linformer's heat map reads the cumulative curves of 512 positions."""
+"""Index at which Linformer's heat map reads the cumulative curves of 512 positions."""
 SHORT = 4
-"""Of shorter sequences the same share is read: that of the first n / 4."""
+"""Divisor of the length that gives the index for shorter sequences."""
 FRACTIONS = sorted({0.0, 1 / 512, 2 / 512, 4 / 512, 8 / 512, *(step / 32 for step in range(1, 33))})
-"""Of all singular values, at which a curve is kept."""
+"""Fractions of the number of singular values at which a curve is kept."""
 
 
 def singular_values(matrices: Float[Tensor, "... n s"]) -> Float[Tensor, "... r"]:
-    """The largest first. In float64, so that the small ones, of which there are many, are not noise."""
+    """Singular values in descending order, computed in float64 so that small ones are not noise."""
     if not bool(matrices.isfinite().all()):
         raise SubquadError("an attention matrix holds numbers that are not finite: look at the model's weights")
     return torch.linalg.svdvals(matrices.double())
 
 
 def cumulative(values: Float[Tensor, "... r"]) -> Float[Tensor, "... r"]:
-    """Which share of the singular values' sum the first ones hold, from the first alone to all of them."""
+    """Cumulative share of the singular values' sum, from the first alone to all of them."""
     sums = values.cumsum(-1)
     return sums / sums[..., -1:].clamp_min(torch.finfo(values.dtype).tiny)
 
 
 def share_of_first(values: Float[Tensor, "... r"], index: int) -> Float[Tensor, "..."]:
-    """What the first `index` hold, and so what the best matrix of this rank can have of them."""
+    """Share of the sum that the first `index` values hold, which is the most that a matrix of this rank can have."""
     count = min(index, values.shape[-1])
     return cumulative(values)[..., count - 1] if count else torch.zeros_like(values[..., 0])
 
@@ -44,13 +44,13 @@ def effective_rank(values: Float[Tensor, "... r"]) -> Float[Tensor, "..."]:
 
 
 def rank(values: Float[Tensor, "... r"]) -> Float[Tensor, "..."]:
-    """How many are more than rounding errors of float32, in which models compute."""
+    """Number of singular values above the rounding error of float32, in which models compute."""
     least = values[..., :1] * values.shape[-1] * torch.finfo(torch.float32).eps
     return (values > least).sum(-1).double()
 
 
 def index_for(length: int) -> int:
-    """Where the curves of a length are read."""
+    """Index at which the curves of a length are read."""
     return INDEX if length >= SHORT * INDEX else max(1, length // SHORT)
 
 

@@ -1,4 +1,4 @@
-"""How long things take, relative to each other, on a machine that is never quiet."""
+"""Times of candidates relative to each other, on a machine with other load."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -25,15 +25,15 @@ from subquad.measure.memory import limit_memory
 OUT_OF_MEMORY, TIMEOUT, ERROR = "out of memory", "timeout", "error"
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
-START_SECONDS = 60.0  # a process that is not ready after so long will not be
-BURST_SECONDS = 0.005  # one turn's measurement lasts at least so long,
-SETTLE_SECONDS = 0.003  # after its caches are warm again,
-STALL_SECONDS = 0.1  # and after its threads have parted, but no later than this
-BRIEF_SECONDS = 0.02  # a run that takes longer has warmed up after its first moments
+START_SECONDS = 60.0  # time after which a process that is not ready has failed
+BURST_SECONDS = 0.005  # minimum duration of one measurement
+SETTLE_SECONDS = 0.003  # minimum warm-up before a measurement, for the caches
+STALL_SECONDS = 0.1  # maximum warm-up, while threads still share a core
+BRIEF_SECONDS = 0.02  # duration of a run from which on no warm-up is needed
 
 
 class Work(NamedTuple):
-    """Something to run again and again, and the bytes that it holds in between and that count, a decoder's state say."""
+    """Work to run repeatedly, and the bytes that it holds between runs, such as a decoder's state."""
 
     run: Callable[[], object]
     held_bytes: int = 0
@@ -41,26 +41,26 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a child builds for itself. Both must be picklable."""
+    """Functions with which a child process builds its work. Both must be picklable."""
 
     prepare: Callable[[], Work]
     warm_up: Callable[[], Work]
-    """The same on something tiny."""
+    """Builds the same work on tiny inputs, for warming up."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one child may use."""
+    """Limits on the time and memory of one child process."""
 
     memory_bytes: int = 2**30
     run_seconds: float = 30.0
-    """For one run."""
+    """Longest duration of one run."""
     turn_seconds: float = 0.04
-    """For all turns of one visit, beyond the fewest."""
+    """Time for further turns of one visit, after the fewest turns."""
     threads: int = 1
     device: str = "cpu"
     least_turns: int = 1
-    """However long they take."""
+    """Smallest number of turns, however long they take."""
 
 
 @dataclass
@@ -132,7 +132,7 @@ def _ask(
 
 
 def _wants_a_turn(outcome: Outcome, limits: Limits) -> bool:
-    """A few turns each, fewer where one takes long; more while there is time."""
+    """Whether a candidate gets another turn: at least a few, fewer where one takes long, more while there is time."""
     taken = outcome.seconds
     if not taken:
         return True
@@ -141,7 +141,7 @@ def _wants_a_turn(outcome: Outcome, limits: Limits) -> bool:
 
 
 def fewest_turns(run_seconds: float) -> int:
-    """How often a run is measured in any case."""
+    """Smallest number of turns for a run of this duration."""
     return 3 if run_seconds < 0.1 else 2 if run_seconds < 0.5 else 1
 
 
@@ -160,7 +160,7 @@ class Worker:
         self.control = psutil.Process(self.process.pid)
 
     def ask(self, question: str | None, seconds: float) -> Any:
-        """Its answer, within so many seconds."""
+        """Sends a question and returns the answer, or raises `CellFailedError` after so many seconds."""
         if question:
             with contextlib.suppress(BrokenPipeError, psutil.NoSuchProcess):  # that there is no answer tells
                 self.control.resume()
@@ -193,7 +193,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Until the end of the block: a child whose parent went away while it was starting would complain."""
+    """Delays interrupts until the end of the block, because a child whose parent ends while it starts would complain."""
     if threading.current_thread() is not threading.main_thread():  # which alone hears them
         yield
         return
@@ -230,7 +230,7 @@ def _start_server(chosen: Any) -> None:
 
 
 def _serve(connection: Connection, candidate: Candidate, limits: Limits, parent: int) -> None:
-    """The child's side: prepares, then answers until it is ended."""
+    """Runs in the child: prepares the work, then answers questions until the process is ended."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there is no server to inherit it from
@@ -279,7 +279,7 @@ def _first(work: Work, device: str) -> tuple[float, int | None]:
 
 
 def _turn(work: Work, device: str, known: float) -> tuple[float, float]:
-    """Seconds of a run, from as many as a burst takes, after some that do not count; and the shortest that is known now."""
+    """Seconds of a run, measured after warm-up over as many runs as fill a burst; and the shortest run known so far."""
     if known >= BRIEF_SECONDS:
         return _run_for(work, device, 0.0), known
     known = _settle(work, device, known)
@@ -301,7 +301,7 @@ def _settle(work: Work, device: str, known: float) -> float:
 
 
 def _run_for(work: Work, device: str, seconds: float, count: int = 1) -> float:
-    """Runs at least so many times and for so many seconds: the seconds of each."""
+    """Seconds per run, over at least `count` runs and `seconds` seconds."""
     start, done = time.perf_counter(), 0
     while done < count or time.perf_counter() - start < seconds:
         work.run()

@@ -1,4 +1,4 @@
-"""Charts, each made of rows alone: one description for the page and for a paper.
+"""Charts of a comparison, each with one description for the page and for a paper.
 
 On the page a chart holds every view; the signal `view` chooses the one that is drawn. In a figure there is one view only.
 """
@@ -28,7 +28,7 @@ HEIGHT = 320
 
 
 def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) -> Iterator[Row]:
-    """Every figure of a view as a row of its own: metric, mechanism, length, value and range."""
+    """Every figure of a view as a row with metric, mechanism, length, value and range."""
     label = name_view(view, views)
     batch = view.setting[AXES.index("batch")]
     assert isinstance(batch, int)
@@ -42,7 +42,7 @@ def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) 
             yield about | _point("time", length, *seconds)
             yield about | _point("throughput", length, tokens / seconds.value, tokens / seconds.high, tokens / seconds.low)
             peak = comparison.peak(view, mechanism, int(length))
-            if peak:  # a logarithmic axis has no place for none at all
+            if peak:  # zero cannot be shown on a logarithmic axis
                 yield about | _point("memory", length, peak / 1e6, peak / 1e6, peak / 1e6)
         if ratios is not None and mechanism != BASELINE:
             for at, length in enumerate(ratios.lengths):
@@ -52,12 +52,12 @@ def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) 
 
 
 def _crossover(comparison: Comparison, view: View, mechanism: str, about: Mapping[str, Any]) -> Iterator[Row]:
-    """A mark where it draws level with the baseline."""
-    found = comparison.crossover(view, mechanism)
-    if found is None or found.middle is None or found.high == found.first_length:
+    """The crossover of a mechanism with the baseline as a row, where there is one."""
+    crossing = comparison.crossover(view, mechanism)
+    if crossing is None or crossing.middle is None or crossing.high == crossing.first_length:
         return
-    low, high = found.low or found.first_length, found.high or found.last_length
-    yield {**about, "metric": "crossover", "length": found.middle, "value": 1.0, "low": low, "high": high}
+    low, high = crossing.low or crossing.first_length, crossing.high or crossing.last_length
+    yield {**about, "metric": "crossover", "length": crossing.middle, "value": 1.0, "low": low, "high": high}
 
 
 def _point(metric: str, length: float, value: float, low: float, high: float) -> Row:
@@ -101,14 +101,14 @@ def _layers(metric: str, base: alt.Chart, extent: tuple[float, float]) -> Iterat
     yield measured.mark_area(opacity=0.18).encode(y=low, y2="high:Q")
     yield measured.mark_line(strokeWidth=2).encode(y=value)
     yield measured.mark_point(filled=True, size=45, opacity=1).encode(y=value, tooltip=[*hints, "run:N"])
-    found = ["mechanism:N", alt.Tooltip("length:Q", format=".0f", title="pays from"), *ranged, "run:N"]
+    crossing_hints = ["mechanism:N", alt.Tooltip("length:Q", format=".0f", title="pays from"), *ranged, "run:N"]
     if metric == "speedup":
         draw = alt.Chart(alt.Data(values=[{"level": 1}])).mark_rule(strokeDash=[4, 4], opacity=0.6)
         yield draw.encode(y=alt.Y("level:Q").scale(type="log"))
         yield crossings.mark_rule(strokeWidth=5, opacity=0.5).encode(x=_length(extent, "low"), x2="high:Q", y=value)
-        yield crossings.mark_point(shape="diamond", filled=True, size=110, opacity=1).encode(y=value, tooltip=found)
+        yield crossings.mark_point(shape="diamond", filled=True, size=110, opacity=1).encode(y=value, tooltip=crossing_hints)
     else:
-        yield crossings.mark_rule(strokeDash=[2, 3], opacity=0.7).encode(tooltip=found)
+        yield crossings.mark_rule(strokeDash=[2, 3], opacity=0.7).encode(tooltip=crossing_hints)
 
 
 def _length(extent: tuple[float, float], field: str = "length") -> alt.X:

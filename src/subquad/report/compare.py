@@ -8,9 +8,10 @@ from subquad.compare.replication import LENGTHS, PUBLISHED, extrapolations
 from subquad.compare.sentences import comparison_answer, sentence
 from subquad.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.report import charts, tables
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, bullets, paragraph, table, write_page
+from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
+from subquad.report.runs import command_of, machine_of
 from subquad.results import Row, Run
-from subquad.words import amount, capitalized
+from subquad.words import capitalized
 
 METHOD = (
     "Each cell ran in a process of its own; the processes of a comparison took turns, so that drift of the machine hit all "
@@ -37,7 +38,7 @@ class Measured(NamedTuple):
 
 
 def load(folders: Sequence[Path]) -> list[Measured]:
-    """Runs, each under a name of its own."""
+    """Opens runs and gives each a different name."""
     runs = [Run.open(folder, "compare") for folder in folders]
     names = [run.folder.resolve().name for run in runs]
     if len(set(names)) < len(names):
@@ -46,7 +47,7 @@ def load(folders: Sequence[Path]) -> list[Measured]:
 
 
 def answers(measured: Measured) -> Iterator[tuple[str, list[str]]]:
-    """A sentence for each mechanism, under each form's most telling kind of work that was measured; steps by themselves."""
+    """A sentence for each mechanism, for each telling view."""
     comparison = measured.comparison
     for view in telling_views(comparison):
         names = [name for name in comparison.measured(view) if name != BASELINE]
@@ -54,7 +55,7 @@ def answers(measured: Measured) -> Iterator[tuple[str, list[str]]]:
 
 
 def telling_views(comparison: Comparison) -> list[View]:
-    """One for each form and setting, and the decoding steps."""
+    """The most informative view of each form and setting, and the views of decoding steps."""
     chosen: dict[tuple[object, ...], View] = {}
     for view in sorted(comparison.views, key=lambda view: MAIN_WORK.index(view.what)):
         chosen.setdefault((view.what if view.what in CAUSAL_WORK else "", view.form, view.setting), view)
@@ -67,7 +68,7 @@ def write_comparison(runs: Sequence[Measured], path: Path) -> None:
 
 
 def comparison_page(runs: Sequence[Measured]) -> Page:
-    """How many times as fast each attention is, first; then time, memory and throughput."""
+    """The page: speed-ups first, then time, memory and throughput."""
     rows = all_points(runs)
     captions = {metric: capitalized(charts.METRICS[metric]) for metric in PICTURES if _is_drawable(metric, rows)}
     pictures = [Picture(metric, caption, charts.chart(metric, rows)) for metric, caption in captions.items()]
@@ -80,7 +81,7 @@ def comparison_page(runs: Sequence[Measured]) -> Page:
         views=list(dict.fromkeys(row["view"] for row in rows)),
         chapters=[Chapter("Charts", pictures[1:], LEGEND_NOTE)] if pictures[1:] else [],
         folds=[*(fold for measured in runs for fold in _folds(measured, named=named)), _tale(), METHOD_FOLD],
-        commands=[Command(_versions(measured), measured.run.about.get("command", "subquad compare")) for measured in runs],
+        commands=[command_of(measured.run, "subquad compare") for measured in runs],
     )
 
 
@@ -91,7 +92,7 @@ def headline(measured: Measured) -> str:
 
 
 def write_figures(runs: Sequence[Measured], folder: Path) -> Iterator[Path]:
-    """Each chart of each view as PNG and SVG."""
+    """Writes each chart of each view as PNG and SVG."""
     rows = all_points(runs)
     drawn = {}
     for view in dict.fromkeys(row["view"] for row in rows):
@@ -154,13 +155,5 @@ def _tale() -> Fold:
 
 
 def _machine(measured: Measured, *, named: bool) -> str:
-    machine = measured.run.about.get("machine", {})
-    words = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores, "
-    words += f"{amount(machine.get('memory_bytes', 0))}, {machine.get('system', '')}"
+    words = machine_of(measured.run)
     return f"{measured.name}: {words}" if named else words
-
-
-def _versions(measured: Measured) -> str:
-    about = measured.run.about
-    found = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
-    return f"{measured.name}, {about.get('started', 'time unknown')}: {found}."

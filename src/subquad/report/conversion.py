@@ -1,4 +1,4 @@
-"""The page of `subquad convert`: what is left of the model, by stage and beside controls, its heads, and what it saves."""
+"""The page of `subquad convert`: quality by stage and beside controls, attention heads, time and memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,8 @@ from subquad.report.conversion_charts import (
     length_series,
     qualities,
 )
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, bullets, paragraph, table, write_page
+from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
+from subquad.report.runs import command_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 from subquad.statistics import Interval
@@ -62,7 +63,7 @@ def write_conversion_page(runs: Sequence[Run], path: Path) -> None:
 
 
 def conversion_page(runs: Sequence[Run]) -> Page:
-    """Quality by step of the first conversion first, then its other charts, then other conversions."""
+    """The page: quality by step first, then the other charts, conversion after conversion."""
     pictures = [picture for number, run in enumerate(runs) for picture in _pictures(run, number)]
     return Page(
         TITLE,
@@ -73,7 +74,7 @@ def conversion_page(runs: Sequence[Run]) -> Page:
             *(fold for run in runs for fold in _folds(run)),
             Fold("What the stages and controls are", [paragraph(WORDS)]),
         ],
-        commands=[_command(run) for run in runs],
+        commands=[command_of(run, "subquad convert") for run in runs],
     )
 
 
@@ -109,14 +110,8 @@ def _folds(run: Run) -> Iterator[Fold]:
         yield Fold(f"Time and memory: {model}", [paragraph(COST_WORDS), table(cost_table(rows))])
 
 
-def _command(run: Run) -> Command:
-    return Command(
-        f"{run.folder.name}, {run.about.get('started', 'time unknown')}", run.about.get("command", "subquad convert")
-    )
-
-
 def write_conversion_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
-    """Each chart as PNG and SVG."""
+    """Writes each chart as PNG and SVG."""
     drawn = {
         name if len(runs) == 1 else f"{name}-{number}": chart
         for number, run in enumerate(runs, start=1)
@@ -142,7 +137,7 @@ def attention_name(about: Mapping[str, Any]) -> str:
 
 
 def answers(rows: Sequence[Row]) -> list[str]:
-    """What came of it, in sentences."""
+    """The results in sentences."""
     return [
         *_quality(rows),
         *_kept(rows),
@@ -155,7 +150,7 @@ def answers(rows: Sequence[Row]) -> list[str]:
 
 
 def _quality(rows: Sequence[Row]) -> Iterator[str]:
-    """The metric that decides, of what each recipe ended with."""
+    """The deciding metric of the model that each recipe ended with."""
     metric = next(iter(qualities(rows)), "")
     stage = kept_stage(rows, "conversion")
     after = find(rows, metric, "conversion", stage or "")
@@ -181,7 +176,7 @@ def _kept(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _by_length(rows: Sequence[Row]) -> Iterator[str]:
-    """The longest texts, and how much of them is outside of what the attention weighs exactly."""
+    """Quality on the longest texts, and the share of them that is outside of what the attention weighs exactly."""
     for metric in BY_LENGTH:
         series = length_series(rows, metric)
         if "conversion" in series:
@@ -197,7 +192,7 @@ def _by_length(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _far(rows: Sequence[Row]) -> Iterator[str]:
-    """What becomes of tokens that the attention does not weigh exactly."""
+    """Quality on tokens that the attention does not weigh exactly."""
     kept = kept_stage(rows, "conversion") or ""
     for metric in ("far recall", "far perplexity", "far change", "far change, size"):
         after, before = (find(rows, metric, "conversion", stage) for stage in (kept, "original"))
@@ -242,7 +237,7 @@ def _durations(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def stages(rows: Sequence[Row], recipe: str) -> list[str]:
-    """Those of a recipe at which quality was measured on test texts."""
+    """Stages of a recipe after which quality was measured on test texts."""
     known = {row.get("stage") for row in rows if row.get("recipe") == recipe and row.get("split") == "test"}
     return [stage for stage in STAGES if stage in known and any(find(rows, at, recipe, stage) for at in qualities(rows))]
 
@@ -300,7 +295,7 @@ def length_tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
-    """Each length: before, after, and how many times as much the one was."""
+    """Time and memory before and after the conversion, and their ratios, by length."""
     lines = []
     for length, own in by_length(rows).items():
         cells = [Cell(str(length), length)]

@@ -1,5 +1,6 @@
 """Charts of a conversion: quality against steps and by length, heads before and after, time and memory against length."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,24 +16,24 @@ HEADS = {"attention divergence": "nats", "effective rank": "dimensions"}
 COSTS = {"seconds": "seconds", "bytes": "peak memory beside the model, MB"}
 BY_LENGTH = ("cosine by length", "rank correlation by length", "perplexity by length")
 APART = {*HEADS, *COSTS, *BY_LENGTH, "loss", "failure", "kept", "left out", "duration"}
-"""Metrics that are no quality of all texts."""
+"""Metrics that do not measure the quality on all texts."""
 UNTRAINED = "nothing trained"
-"""What the swapped model is called beside those that were trained."""
+"""Name of the swapped model in legends."""
 CELL = 22  # pixels of a heat map's cell
 SMALL = (360, 200)  # pixels of one of several charts
 
 
 def conversion_charts(
-    rows: Sequence[Row], *, interactive: bool = True, attention: str = "after"
+    rows: Sequence[Row], *, interactive: bool = True, attention: str = "new attention"
 ) -> dict[str, alt.TopLevelMixin]:
     """All charts that the rows give, by name. Legends name the `attention` that the model was converted to."""
     drawn: dict[str, Any] = {}
     if metrics := [metric for metric in qualities(rows) if any(_line(rows, metric))]:
-        drawn["quality"] = _grid([quality_chart(rows, metric) for metric in metrics])
-    if panels := [length_chart(rows, metric) for metric in BY_LENGTH if any(_of(rows, metric=metric))]:
+        drawn["quality"] = _grid([quality_chart(rows, metric, attention) for metric in metrics])
+    if panels := [length_chart(rows, metric, attention) for metric in BY_LENGTH if any(_of(rows, metric=metric))]:
         drawn["length"] = _grid(panels)
     if losses := [row for row in rows if row["metric"] == "loss" and row["value"] > 0]:
-        drawn["loss"] = _grid([loss_chart(losses, stage) for stage in STAGES if any(_of(losses, stage=stage))])
+        drawn["loss"] = _grid([loss_chart(losses, stage, attention) for stage in STAGES if any(_of(losses, stage=stage))])
     for metric in HEADS:
         if (maps := heat_maps(rows, metric)) is not None:
             drawn[metric.replace(" ", "-")] = maps
@@ -44,16 +45,16 @@ def conversion_charts(
 
 
 def qualities(rows: Sequence[Row]) -> list[str]:
-    """The metrics that say how good a model is, as they came."""
+    """Metrics of quality, in the order of the rows."""
     return [metric for metric in dict.fromkeys(row["metric"] for row in rows) if metric not in APART]
 
 
-def quality_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
+def quality_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
     """A line for each recipe on development texts, marks on test texts, and the original dashed."""
-    found = list(_line(rows, metric))
+    line_points = list(_line(rows, metric))
     asked = [_point(row) for row in _of(rows, metric=metric, split="test") if row["stage"] != "original"]
     names = [name for name in RECIPES if any(_of(rows, recipe=name))]
-    colour = _colour("recipe", names)
+    colour = _colour("recipe", names, attention)
     scale = alt.Scale(type="log" if metric == "perplexity" else "linear", zero=False, nice=False, padding=8)
     x, y = alt.X("step:Q", title="step"), alt.Y("value:Q", title=metric, scale=scale)
     hints = [
@@ -62,7 +63,7 @@ def quality_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
         "step:Q",
         *(alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high")),
     ]
-    line = alt.Chart(alt.Data(values=found)).encode(x=x, y=y, color=colour)
+    line = alt.Chart(alt.Data(values=line_points)).encode(x=x, y=y, color=colour)
     layers: list[alt.Chart] = [
         line.mark_line(strokeWidth=2),
         line.mark_point(size=14, filled=True, opacity=1).encode(tooltip=hints),
@@ -89,17 +90,17 @@ def length_series(rows: Sequence[Row], metric: str) -> dict[str, dict[int, Row]]
     """Rows by length of the original, of the model with nothing trained, and of what each recipe ended with."""
     ends = {recipe: (recipe, kept_stage(rows, recipe)) for recipe in RECIPES}
     names = {"original": ("conversion", "original"), UNTRAINED: ("conversion", "swapped"), **ends}
-    found = {}
+    series = {}
     for name, (recipe, stage) in names.items():
-        if own := {row["length"]: row for row in _of(rows, metric=metric, recipe=recipe, stage=stage)}:
-            found[name] = dict(sorted(own.items()))
+        if rows_by_length := {row["length"]: row for row in _of(rows, metric=metric, recipe=recipe, stage=stage)}:
+            series[name] = dict(sorted(rows_by_length.items()))
     if metric != "perplexity by length":
-        found.pop("original", None)  # it is compared with itself
-    return found
+        series.pop("original", None)  # it is compared with itself
+    return series
 
 
-def length_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
-    """Test texts of each length; the original dashed."""
+def length_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
+    """A metric on test texts by length, with the original dashed."""
     series = length_series(rows, metric)
     values = [
         {"model": name, "length": at, "outside": row["outside"], **{end: end_of(row, end) for end in _ENDS}}
@@ -111,7 +112,7 @@ def length_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
     x = x.scale(type="log", base=2, nice=False, padding=8)
     scale = alt.Scale(type="log" if metric == "perplexity by length" else "linear", zero=False, nice=False, padding=8)
     y = alt.Y("value:Q", title=metric.removesuffix(" by length"), scale=scale)
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_model_colour(list(series)))
+    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_model_colour(list(series), attention))
     hints = [
         "model:N",
         "length:Q",
@@ -129,8 +130,8 @@ def length_chart(rows: Sequence[Row], metric: str) -> alt.LayerChart:
     return drawn.properties(width=SMALL[0], height=SMALL[1])
 
 
-def loss_chart(rows: Sequence[Row], stage: str) -> alt.Chart:
-    """Of one stage: the stages' losses are of different kinds."""
+def loss_chart(rows: Sequence[Row], stage: str, attention: str) -> alt.Chart:
+    """The loss of one stage by step. Losses of different stages cannot be compared."""
     values = []
     names = list(dict.fromkeys(row["recipe"] for row in rows))
     for name in names:
@@ -140,11 +141,11 @@ def loss_chart(rows: Sequence[Row], stage: str) -> alt.Chart:
     y = alt.Y("value:Q", title=f"loss, {stage}").scale(type="log", nice=False)
     chart = alt.Chart(alt.Data(values=values)).mark_line(strokeWidth=1.5)
     x = alt.X("step:Q", title="step").scale(zero=False, nice=False)
-    return chart.encode(x=x, y=y, color=_colour("recipe", names)).properties(width=SMALL[0], height=SMALL[1])
+    return chart.encode(x=x, y=y, color=_colour("recipe", names, attention)).properties(width=SMALL[0], height=SMALL[1])
 
 
 def heat_maps(rows: Sequence[Row], metric: str) -> alt.HConcatChart | None:
-    """By layer and head, the stages of the conversion beside each other, in the same colours."""
+    """Heat maps by layer and head, one for each stage of the conversion, with the same colours."""
     own = [row for row in _of(rows, metric=metric, recipe="conversion") if "head" in row]
     shown = [stage for stage in STAGES if any(_of(own, stage=stage))]
     if metric == "attention divergence":
@@ -191,7 +192,7 @@ def cost_chart(rows: Sequence[Row], metric: str, *, interactive: bool, attention
     x = x.scale(type="log", base=2, nice=False, domain=[lengths[0], lengths[-1]])
     y, low = (alt.Y(f"{end}:Q", title=COSTS[metric]).scale(type="log", nice=False) for end in ("value", "low"))
     hints = ["model:N", "length:Q", *(alt.Tooltip(f"{end}:Q", format=".4~g") for end in _ENDS)]
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_colour("model", list(names.values())))
+    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=_colour("model", list(names.values()), attention))
     drawn: Any = alt.layer(
         base.mark_area(opacity=0.18).encode(y=low, y2="high:Q"),
         base.mark_line(strokeWidth=2).encode(y=y),
@@ -204,7 +205,7 @@ _ENDS = ("value", "low", "high")
 
 
 def end_of(row: Row, end: str) -> float:
-    """The value itself, where a row has no interval."""
+    """The value, or one end of its interval; the value itself where a row has no interval."""
     return float(row[end] if end in row else row["value"])
 
 
@@ -225,20 +226,24 @@ def _of(rows: Sequence[Row], **wanted: Any) -> Iterator[Row]:
     return (row for row in rows if all(row.get(name) == value for name, value in wanted.items()))
 
 
-def _colour(field: str, names: Sequence[str]) -> alt.Color:
+def _colour(field: str, names: Sequence[str], attention: str) -> alt.Color:
     colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(names))] if field == "recipe" else PALETTE[:2]
-    return _legend(field, names, colours)
+    return _legend(field, names, colours, attention)
 
 
-def _model_colour(names: Sequence[str]) -> alt.Color:
+def _model_colour(names: Sequence[str], attention: str) -> alt.Color:
     """Recipes in the colours that they have elsewhere on the page; what was not trained in grey."""
     recipes = [name for name in names if name in RECIPES]
     own = {name: PALETTE[(at + 1) % len(PALETTE)] for at, name in enumerate(recipes)}
-    return _legend("model", names, [own.get(name, PALETTE[0] if name == "original" else PALETTE[-1]) for name in names])
+    colours = [own.get(name, PALETTE[0] if name == "original" else PALETTE[-1]) for name in names]
+    return _legend("model", names, colours, attention)
 
 
-def _legend(field: str, names: Sequence[str], colours: Sequence[str]) -> alt.Color:
-    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", labelLimit=400)
+def _legend(field: str, names: Sequence[str], colours: Sequence[str], attention: str) -> alt.Color:
+    """A legend that names the attention beside each recipe that has it."""
+    labels = {name: f"{attention}, {name}" for name in ("conversion", "plain fine-tuning", UNTRAINED)}
+    shown = f"{json.dumps(labels)}[datum.label] || datum.label"
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", labelLimit=400, labelExpr=shown)
     return alt.Color(f"{field}:N").scale(domain=list(names), range=list(colours)).legend(legend)
 
 
@@ -247,9 +252,9 @@ def _grid(charts: Sequence[Any]) -> Any:
 
 
 def by_length(rows: Sequence[Row]) -> dict[int, Mapping[tuple[str, str], Row]]:
-    """What a text of each length cost, by metric and model."""
-    found: dict[int, dict[tuple[str, str], Row]] = {}
+    """Rows of time and memory by length, then by metric and model."""
+    costs: dict[int, dict[tuple[str, str], Row]] = {}
     for row in rows:
         if row["metric"] in (*COSTS, "failure") and "length" in row:
-            found.setdefault(row["length"], {})[row["metric"], row["model"]] = row
-    return dict(sorted(found.items()))
+            costs.setdefault(row["length"], {})[row["metric"], row["model"]] = row
+    return dict(sorted(costs.items()))

@@ -10,11 +10,11 @@ from subquad.report.charts import HEIGHT, PALETTE
 from subquad.results import Row
 
 POINTS = 200
-"""A curve of more steps is shown as means over stretches of them."""
+"""Largest number of points of a curve; a longer one is averaged over stretches of steps."""
 
 
 def thin(steps: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
-    """At most so many points: the last step and the mean value of each stretch. The first step stays as it is."""
+    """Averages a curve down to `POINTS` points: the last step and the mean value of each stretch."""
     width = max(1, -(-len(steps) // POINTS))
     stretches = [(steps[at : at + width], values[at : at + width]) for at in range(0, len(steps), width)]
     return [(at[-1], _mean(found)) for at, found in stretches]
@@ -22,13 +22,13 @@ def thin(steps: Sequence[int], values: Sequence[float]) -> list[tuple[int, float
 
 def across(rows: Sequence[Row]) -> list[Row]:
     """Mean, lowest and highest over the runs of each label at each step that all of them have."""
-    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    values_at: dict[tuple[str, int], list[float]] = defaultdict(list)
     for row in rows:
-        found[row["label"], row["step"]].append(row["value"])
+        values_at[row["label"], row["step"]].append(row["value"])
     runs = {label: len({row["run"] for row in rows if row["label"] == label}) for label in {row["label"] for row in rows}}
     return [
         {"label": label, "step": step, "value": _mean(values), "low": min(values), "high": max(values)}
-        for (label, step), values in found.items()
+        for (label, step), values in values_at.items()
         if len(values) == runs[label]
     ]
 

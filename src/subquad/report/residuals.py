@@ -11,7 +11,7 @@ QUANTILE = "residual_quantile"
 
 
 def quantiles(rows: Sequence[Row], label: str) -> list[Row]:
-    """The points of a run for the chart."""
+    """Points of a run for the quantile-quantile chart."""
     found = [row for row in rows if row["metric"] == QUANTILE]
     return [{"label": label, "wanted": row["exponential"], "found": row["value"]} for row in found]
 

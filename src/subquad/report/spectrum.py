@@ -9,7 +9,8 @@ from typing import Any
 import altair as alt
 
 from subquad.report.charts import HEIGHT, PALETTE, save
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, table, write_page
+from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
+from subquad.report.runs import command_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 from subquad.words import short
@@ -37,7 +38,7 @@ def pick(rows: Sequence[Row], metric: str, model: str) -> list[Row]:
 
 
 def curve_chart(rows: Sequence[Row], *, interactive: bool) -> alt.LayerChart:
-    """Each head thin, each layer's mean thick, fresh weights dashed, and ranks that mechanisms can have as upright lines."""
+    """Cumulative curves: heads thin, layer means thick, fresh weights dashed, and ranks of mechanisms as vertical lines."""
     heads = [_point(row) for row in pick(rows, "cumulative", "trained")]
     longest = max(point["index"] for point in heads)
     x = alt.X("index:Q", title="singular values, the largest first").scale(domain=[0, longest], nice=False)
@@ -63,7 +64,7 @@ def curve_chart(rows: Sequence[Row], *, interactive: bool) -> alt.LayerChart:
 
 
 def _bound_marks(rows: Sequence[Row], longest: float) -> list[alt.Chart]:
-    """Where ranks are that mechanisms can have; those at the same place share a name."""
+    """Vertical lines at the ranks that mechanisms can have; equal ranks share a label."""
     names: dict[int, list[str]] = {}
     for name, most in bounds(rows).items():
         if most < longest:
@@ -77,7 +78,7 @@ def _bound_marks(rows: Sequence[Row], longest: float) -> list[alt.Chart]:
 
 
 def heat_map(rows: Sequence[Row], *, lowest: float) -> alt.Chart:
-    """What the first singular values hold, by layer and head; colours go from `lowest` to all of it."""
+    """Share of the first singular values by layer and head, with colours from `lowest` to 1."""
     values = [{"layer": row["layer"], "head": row["head"], "share": row["value"]} for row in rows]
     heads, layers = (len({row[name] for row in rows}) for name in ("head", "layer"))
     hints = ["layer:O", "head:O", alt.Tooltip("share:Q", format=".3f")]
@@ -101,16 +102,16 @@ def _finish(drawn: Any, interactive: bool) -> alt.TopLevelMixin:
 
 
 def _point(row: Row) -> Row:
-    """No more than a chart needs."""
+    """The fields of a row that the chart needs."""
     return {"layer": row["layer"], "head": row["head"], "index": row["index"], "value": round(row["value"], 5)}
 
 
 def _means(points: Sequence[Row]) -> list[Row]:
-    """Over heads."""
-    found: dict[tuple[int, float], list[float]] = {}
+    """Means over heads."""
+    by_place: dict[tuple[int, float], list[float]] = {}
     for point in points:
-        found.setdefault((point["layer"], point["index"]), []).append(point["value"])
-    return [{"layer": layer, "index": index, "value": mean(values)} for (layer, index), values in found.items()]
+        by_place.setdefault((point["layer"], point["index"]), []).append(point["value"])
+    return [{"layer": layer, "index": index, "value": mean(values)} for (layer, index), values in by_place.items()]
 
 
 def bounds(rows: Sequence[Row]) -> dict[str, int]:
@@ -119,7 +120,7 @@ def bounds(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def layer_table(rows: Sequence[Row]) -> Table:
-    """Each layer: what the first singular values hold, the effective rank and the rank; means over heads and their range."""
+    """Share of the first singular values, effective rank and rank of each layer: means over heads and their range."""
     shown = [model for model in MODELS if pick(rows, "rank", model)]
     columns = {"share_at_index": place(rows), "effective_rank": "effective rank", "rank": "rank"}
     lines = []
@@ -135,7 +136,7 @@ def layer_table(rows: Sequence[Row]) -> Table:
 
 
 def rank_table(rows: Sequence[Row]) -> Table:
-    """Each mechanism: its rank, and how much of the matrices the best ones of that rank hold."""
+    """The rank of each mechanism, and the share of the matrices that a rank this large can hold."""
     shown = [model for model in MODELS if pick(rows, "share_within_rank", model)]
     lines = []
     for name, most in sorted(bounds(rows).items(), key=lambda item: item[1]):
@@ -149,7 +150,7 @@ def rank_table(rows: Sequence[Row]) -> Table:
 
 
 def place(rows: Sequence[Row]) -> str:
-    """Where the curves are read, in words."""
+    """Name of the share at which the curves are read."""
     row = next(row for row in rows if row["metric"] == "share_at_index")
     return f"share of the first {row['index']:.0f}"
 
@@ -175,7 +176,7 @@ WORDS = (
 
 
 def spectrum_page(runs: Sequence[Run]) -> Page:
-    """The cumulative curves of the first model first, then its heat maps, then other models."""
+    """The page: cumulative curves first, then heat maps, model after model."""
     pictures = [picture for number, run in enumerate(runs) for picture in _pictures(run, number)]
     return Page(
         TITLE,
@@ -183,7 +184,7 @@ def spectrum_page(runs: Sequence[Run]) -> Page:
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("By layer and head", pictures[1:], WORDS)] if pictures[1:] else [],
         folds=[Fold(_name(run), [table(layer_table(run.rows())), table(rank_table(run.rows()))]) for run in runs],
-        commands=[_command(run) for run in runs],
+        commands=[command_of(run, "subquad spectrum") for run in runs],
     )
 
 
@@ -210,12 +211,6 @@ def _pictures(run: Run, number: int) -> list[Picture]:
     return [Picture(f"{name}-{number}", captions[name], chart) for name, chart in spectrum_charts(rows).items()]
 
 
-def _command(run: Run) -> Command:
-    return Command(
-        f"{run.folder.name}, {run.about.get('started', 'time unknown')}", run.about.get("command", "subquad spectrum")
-    )
-
-
 def _name(run: Run) -> str:
     options = run.about.get("options", {})
     made = options.get("class") or f"task {options.get('task', 'unknown')}"
@@ -223,7 +218,7 @@ def _name(run: Run) -> str:
 
 
 def write_spectrum_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
-    """Each chart as PNG and SVG."""
+    """Writes each chart as PNG and SVG."""
     drawn = {
         name if len(runs) == 1 else f"{name}-{number}": chart
         for number, run in enumerate(runs, start=1)

@@ -1,4 +1,4 @@
-"""Tables, each made of rows alone, for the terminal and for the page."""
+"""Tables of a comparison, for the terminal and for the page."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
@@ -21,7 +21,7 @@ from subquad.words import amount, between, digits, duration, memory_ratio
 
 
 class Cell(NamedTuple):
-    """What is shown, and the number to sort by."""
+    """The text of a cell, and the number to sort by."""
 
     text: str
     value: float | None = None
@@ -88,7 +88,7 @@ def _by_work(
     rows = []
     for name, form in product((name for name in comparison.mechanisms if name != BASELINE), FORMS):
         cells = [cell(comparison, _find(views, form, what), name) for what in used]
-        if any(found is not NOTHING for found in cells):
+        if any(each is not NOTHING for each in cells):
             rows.append([Cell(f"{name}, {form}"), *cells])
     return Table(caption, ["attention", *used], rows)
 
@@ -98,15 +98,15 @@ def _find(views: Sequence[View], form: str, what: str) -> View | None:
 
 
 def _crossover(comparison: Comparison, view: View | None, name: str) -> Cell:
-    found = comparison.crossover(view, name) if view is not None else None
-    return NOTHING if found is None else Cell(pays_from(found), found.middle or found.last_length * 2)
+    crossing = comparison.crossover(view, name) if view is not None else None
+    return NOTHING if crossing is None else Cell(pays_from(crossing), crossing.middle or crossing.last_length * 2)
 
 
 def _memory_crossover(comparison: Comparison, view: View | None, name: str) -> Cell:
     if view is None or name not in comparison.measured(view):
         return NOTHING
-    found, last = comparison.memory_crossover(view, name), max(comparison.lengths(view, name))
-    return Cell(f"not up to {last}", 2 * last) if found is None else Cell(f"{found:.0f}", found)
+    start, last = comparison.memory_crossover(view, name), max(comparison.lengths(view, name))
+    return Cell(f"not up to {last}", 2 * last) if start is None else Cell(f"{start:.0f}", start)
 
 
 def longest(comparison: Comparison) -> Table:
@@ -143,22 +143,22 @@ def view_table(comparison: Comparison, view: View) -> Table:
                     Cell(str(len(seconds)), len(seconds)),
                 ]
             )
-    failures = [(name, found) for (at, name), found in comparison.failures.items() if at == view]
+    failures = [(name, failure) for (at, name), failure in comparison.failures.items() if at == view]
     rows += [
-        [Cell(name), Cell(str(found.length), found.length), Cell(found.failure), NOTHING, NOTHING, NOTHING]
-        for name, found in failures
+        [Cell(name), Cell(str(failure.length), failure.length), Cell(failure.failure), NOTHING, NOTHING, NOTHING]
+        for name, failure in failures
     ]
     columns = ["attention", "tokens", "time", "times as fast as softmax", "memory", "visits"]
     return Table(name_view(view, comparison.views), columns, rows)
 
 
 def growths(comparison: Comparison, traits: Mapping[str, Mapping[str, Any]]) -> Table:
-    """How time grows, measured, beside the formulas."""
+    """Measured growth of time with the length, beside the formulas."""
     rows = []
     for view in comparison.views:
         for name in comparison.measured(view):
-            found = comparison.growth(view, name)
-            if found is None or found.exponent is None:
+            growth = comparison.growth(view, name)
+            if growth is None or growth.exponent is None:
                 continue
             about = traits.get(name, {})
             formula = "constant" if view.what == "step" and not about.get("exact") else about.get("time", "-")
@@ -169,8 +169,8 @@ def growths(comparison: Comparison, traits: Mapping[str, Mapping[str, Any]]) -> 
                     Cell(name),
                     Cell(formula),
                     Cell(about.get("space", "-")),
-                    Cell(between(found.exponent), found.exponent.value),
-                    Cell(_polynomial(found.constant, found.linear, found.quadratic)),
+                    Cell(between(growth.exponent), growth.exponent.value),
+                    Cell(_polynomial(growth.constant, growth.linear, growth.quadratic)),
                 ]
             )
     return Table(
@@ -202,23 +202,23 @@ def mutual(comparison: Comparison, view: View) -> Table | None:
 
 
 def _mutual(comparison: Comparison, view: View, name: str, other: str) -> Cell:
-    found = None if name == other else comparison.crossover(view, name, other)
-    return NOTHING if found is None else Cell(pays_from(found), found.middle or found.last_length * 2)
+    crossing = None if name == other else comparison.crossover(view, name, other)
+    return NOTHING if crossing is None else Cell(pays_from(crossing), crossing.middle or crossing.last_length * 2)
 
 
 def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     """Numbers and bytes of one transformer layer by the length it is built for."""
-    found = {(row["mechanism"], row["length"]): row["value"] for row in rows if row["metric"] == "parameters"}
+    numbers = {(row["mechanism"], row["length"]): row["value"] for row in rows if row["metric"] == "parameters"}
     held = {(row["mechanism"], row["length"]): row["value"] for row in rows if row["metric"] == "parameter_bytes"}
-    if not found:
+    if not numbers:
         return None
-    lengths = sorted({length for _, length in found})
-    names = list(dict.fromkeys(name for name, _ in found))
-    both = found.keys() & held.keys()  # a run that was cut off may have one of the two
+    lengths = sorted({length for _, length in numbers})
+    names = list(dict.fromkeys(name for name, _ in numbers))
+    both = numbers.keys() & held.keys()  # a run that was cut off may have one of the two
 
     def cell(name: str, at: float) -> Cell:
         known = (name, at) in both
-        return Cell(f"{digits(found[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) if known else NOTHING
+        return Cell(f"{digits(numbers[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) if known else NOTHING
 
     body = [[Cell(name), *(cell(name, at) for at in lengths)] for name in names]
     return Table(
@@ -245,15 +245,15 @@ def linformer_grids(comparison: Comparison) -> Iterator[Table]:
         yield Table(caption, ["n", *(f"k={k}" for k in slots)], rows)
 
 
-def _over_fused(found: linformer.Entry) -> Cell:
-    return NOTHING if found.over_fused is None else Cell(digits(found.over_fused), found.over_fused)
+def _over_fused(entry: linformer.Entry) -> Cell:
+    return NOTHING if entry.over_fused is None else Cell(digits(entry.over_fused), entry.over_fused)
 
 
-def _over_materialised(found: linformer.Entry) -> Cell:
-    if found.over_materialised is None or found.memory_saved is None:
+def _over_materialised(entry: linformer.Entry) -> Cell:
+    if entry.over_materialised is None or entry.memory_saved is None:
         return NOTHING
-    return Cell(f"{digits(found.over_materialised)} | {digits(found.memory_saved)}", found.over_materialised)
+    return Cell(f"{digits(entry.over_materialised)} | {digits(entry.memory_saved)}", entry.over_materialised)
 
 
-def _published(found: linformer.Entry) -> Cell:
-    return NOTHING if found.published is None else Cell("{:g} | {:g}".format(*found.published), found.published[0])
+def _published(entry: linformer.Entry) -> Cell:
+    return NOTHING if entry.published is None else Cell("{:g} | {:g}".format(*entry.published), entry.published[0])

@@ -10,15 +10,16 @@ import altair as alt
 
 from subquad.report.charts import save
 from subquad.report.curves import curves, thin
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, table, write_page
+from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.residuals import quantiles, residual_chart
+from subquad.report.runs import command_of, machine_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
-from subquad.words import amount, capitalized, compact
+from subquad.words import capitalized, compact
 
 
 class Trained(NamedTuple):
-    """A run, its rows, and what tells it from the others but for its seed."""
+    """A run, its rows, and a label for the options by which it differs from other runs, except the seed."""
 
     run: Run
     rows: list[Row]
@@ -26,22 +27,22 @@ class Trained(NamedTuple):
 
 
 def label_runs(runs: Sequence[Run]) -> list[Trained]:
-    """Runs that differ by their seed only share a label."""
+    """Labels runs by the options that differ. Runs that differ only in their seed share a label."""
     flat = [_flat(run.about.get("options", {})) for run in runs]
-    differing = {key for one in flat for key in one if len({json.dumps(other.get(key)) for other in flat}) > 1}
+    differing = {key for options in flat for key in options if len({json.dumps(other.get(key)) for other in flat}) > 1}
     differing.add("mechanism.kind")
-    labels = [", ".join(_words(key, one[key]) for key in one if key in differing) for one in flat]
+    labels = [", ".join(_words(key, options[key]) for key in options if key in differing) for options in flat]
     return [Trained(run, run.rows(), label) for run, label in zip(runs, labels, strict=True)]
 
 
 def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
 def _words(key: str, value: object) -> str:
@@ -51,32 +52,32 @@ def _words(key: str, value: object) -> str:
 
 def points(trained: Sequence[Trained], metric: str) -> list[Row]:
     """A metric of each run by step."""
-    found: list[Row] = []
-    for one in trained:
-        rows = sorted((row for row in one.rows if _watched(row, metric)), key=lambda row: row["step"])
+    curve_points: list[Row] = []
+    for each in trained:
+        rows = sorted((row for row in each.rows if _watched(row, metric)), key=lambda row: row["step"])
         for step, value in thin([row["step"] for row in rows], [row["value"] for row in rows]):
-            found.append({"label": one.label, "run": one.run.folder.name, "step": step, "value": value})
-    return found
+            curve_points.append({"label": each.label, "run": each.run.folder.name, "step": step, "value": value})
+    return curve_points
 
 
 def _watched(row: Row, metric: str) -> bool:
-    """Whether a row is a metric's value while training; that of the test is another one's."""
+    """Whether a row is the value of a metric during training, not on the test split."""
     return row["metric"] == metric and row["value"] is not None and row.get("split") != "test"
 
 
 def metric_names(trained: Sequence[Trained]) -> list[str]:
-    """What was evaluated."""
-    return list(dict.fromkeys(row["metric"] for one in trained for row in one.rows if row.get("split") == "held out"))
+    """Names of the metrics that were evaluated on held-out data."""
+    return list(dict.fromkeys(row["metric"] for each in trained for row in each.rows if row.get("split") == "held out"))
 
 
 def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> dict[str, alt.LayerChart]:
     """The loss on a logarithmic axis, each metric, and the residuals of event models."""
     drawn: dict[str, alt.LayerChart] = {}
     for metric in ("loss", *metric_names(trained)):
-        if found := points(trained, metric):
-            log = metric == "loss" and min(row["value"] for row in found) > 0  # that of densities can be negative
-            drawn[metric] = curves(found, metric.replace("_", " "), log=log, interactive=interactive)
-    if residual := [point for one in trained for point in quantiles(one.rows, one.label)]:
+        if curve_points := points(trained, metric):
+            log = metric == "loss" and min(row["value"] for row in curve_points) > 0  # the loss of a density can be negative
+            drawn[metric] = curves(curve_points, metric.replace("_", " "), log=log, interactive=interactive)
+    if residual := [point for each in trained for point in quantiles(each.rows, each.label)]:
         drawn["residuals"] = residual_chart(residual, interactive=interactive)
     return drawn
 
@@ -87,7 +88,7 @@ def write_training_page(runs: Sequence[Run], path: Path) -> None:
 
 
 def training_page(trained: Sequence[Trained]) -> Page:
-    """The metric that was evaluated last by step, then the loss and the others."""
+    """The page: the deciding metric by step first, then the loss and the other metrics."""
     drawn = training_charts(trained)
     names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
     captions = {name: f"{metric_words(name)} by step" if name != "residuals" else "Residuals" for name in names}
@@ -100,11 +101,11 @@ def training_page(trained: Sequence[Trained]) -> Page:
     return Page(
         "How training went",
         training_answer(trained),
-        about=_machine(trained[0].run.about.get("machine", {})),
+        about=machine_of(trained[0].run),
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("Charts", pictures[1:])] if pictures[1:] else [],
         folds=folds,
-        commands=[_command(each.run) for each in trained],
+        commands=[command_of(each.run, "subquad train") for each in trained],
     )
 
 
@@ -118,7 +119,7 @@ def training_answer(trained: Sequence[Trained]) -> str:
     metric = deciding_metric(trained)
     said = []
     for label, group in _by_label(trained).items():
-        tested = [value for each in group if (value := _on_test(each.rows, metric)) is not None]
+        tested = [value for each in group if (value := value_on_test(each.rows, metric)) is not None]
         others = [final_loss(each.rows) if metric == "loss" else last_value(each.rows, metric) for each in group]
         end = _spread(tested or others)
         if end is not NOTHING:
@@ -128,7 +129,8 @@ def training_answer(trained: Sequence[Trained]) -> str:
     return f"{capitalized('; '.join(said))}." if said else "Nothing was trained yet."
 
 
-def _on_test(rows: Sequence[Row], metric: str) -> float | None:
+def value_on_test(rows: Sequence[Row], metric: str) -> float | None:
+    """A metric on the test split, or None where it was not measured."""
     values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
     return values[-1] if values else None
 
@@ -137,17 +139,6 @@ def metric_words(metric: str, *, lower: bool = False) -> str:
     """The name of a metric as it is shown."""
     words = metric.replace("_", " ")
     return words if lower else capitalized(words)
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    where = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores"
-    return f"{where}, {amount(machine.get('memory_bytes', 0))}"
-
-
-def _command(run: Run) -> Command:
-    versions = ", ".join(f"{name} {version}" for name, version in run.about.get("versions", {}).items())
-    about = f"{run.folder.name}, {run.about.get('started', 'time unknown')}: {versions}"
-    return Command(about, run.about.get("command", "subquad train"))
 
 
 def _by_label(trained: Sequence[Trained]) -> dict[str, list[Trained]]:
@@ -159,43 +150,43 @@ def _by_label(trained: Sequence[Trained]) -> dict[str, list[Trained]]:
 
 
 def write_training_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
-    """Each chart as PNG and SVG."""
+    """Writes each chart as PNG and SVG."""
     return save(training_charts(label_runs(runs), interactive=False), folder)
 
 
 def final_loss(rows: Sequence[Row]) -> float | None:
-    """The mean loss of the last twentieth of the steps, which a single batch does not sway."""
+    """The mean loss over the last twentieth of the steps."""
     losses = [row["value"] for row in sorted(rows, key=lambda row: row["step"]) if row["metric"] == "loss"]
     return mean(losses[-max(1, len(losses) // 20) :]) if losses else None
 
 
 def last_value(rows: Sequence[Row], metric: str) -> float | None:
     """A metric at the last step that has it."""
-    found = [row for row in rows if _watched(row, metric)]
-    return max(found, key=lambda row: row["step"])["value"] if found else None
+    watched = [row for row in rows if _watched(row, metric)]
+    return max(watched, key=lambda row: row["step"])["value"] if watched else None
 
 
 def final_table(trained: Sequence[Trained]) -> Table:
-    """Each label: its final loss and metrics, as the mean over seeds and their range."""
+    """Final loss and metrics of each label: mean and range over seeds."""
     metrics = metric_names(trained)
     rows = []
     for label, group in _by_label(trained).items():
-        cells = [_spread([final_loss(one.rows) for one in group])]
-        cells += [_spread([last_value(one.rows, name) for one in group]) for name in (*metrics, "tokens_per_second")]
-        steps = max((row["step"] for one in group for row in one.rows), default=0)
+        cells = [_spread([final_loss(each.rows) for each in group])]
+        cells += [_spread([last_value(each.rows, name) for each in group]) for name in (*metrics, "tokens_per_second")]
+        steps = max((row["step"] for each in group for row in each.rows), default=0)
         rows.append([Cell(label), Cell(str(len(group)), len(group)), Cell(str(steps), steps), *cells])
     names = [name.replace("_", " ") for name in metrics]
     return Table("At the end: mean and range over seeds", ["attention", "runs", "steps", "loss", *names, "tokens/s"], rows)
 
 
 def test_table(trained: Sequence[Trained]) -> Table:
-    """Each run's metrics on what was kept for the end, with their intervals."""
+    """Metrics of each run on the test split, with their intervals."""
     rows = []
-    for one in trained:
-        for row in (row for row in one.rows if row.get("split") == "test"):
+    for each in trained:
+        for row in (row for row in each.rows if row.get("split") == "test"):
             between = f"{compact(row['low'])} to {compact(row['high'])}" if "low" in row else ""
             name, value = row["metric"].replace("_", " "), Cell(compact(row["value"]), row["value"])
-            rows.append([Cell(one.label), Cell(one.run.folder.name), Cell(name), value, Cell(between)])
+            rows.append([Cell(each.label), Cell(each.run.folder.name), Cell(name), value, Cell(between)])
     return Table("On the test", ["attention", "run", "metric", "value", "95% interval"], rows)
 
 
@@ -209,16 +200,16 @@ def _spread(values: Sequence[float | None]) -> Cell:
 
 
 def sample_table(trained: Sequence[Trained]) -> Table:
-    """Questions, answers and the right ones."""
+    """Sample inputs, the model's answers, and the right answers."""
     rows = [
         [
-            Cell(one.label),
+            Cell(each.label),
             Cell(row["given"]),
             Cell(row["answered"]),
             Cell("right" if row["answered"] == row["right"] else row["right"]),
         ]
-        for one in trained
-        for row in one.rows
+        for each in trained
+        for row in each.rows
         if row["metric"] == "sample"
     ]
     return Table("On fresh sequences", ["attention", "given", "answered", "right"], rows)

@@ -16,13 +16,17 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
 
 
 def verdict_answer(verdicts: Sequence[Verdict]) -> str:
-    """How many claims held, and the first one, in one sentence."""
+    """How many claims held, and what came of the first one, in one sentence."""
     if not verdicts:
         return "Nothing is finished that could be judged."
-    counts = {held: sum(each.held is held for each in verdicts) for held in WORDS}
-    said = f"Of {len(verdicts)} claims {counts[True]} held, {counts[False]} did not, and {counts[None]} are not decided"
-    first = verdicts[0]
-    return f"{said}; {WORDS[first.held]}: {first.claim} ({first.figures.rstrip('.')})."
+    failed, undecided = (sum(each.held is held for each in verdicts) for held in (False, None))
+    parts = [f"{len(verdicts) - failed - undecided} of {len(verdicts)} claims held"]
+    parts += [f"{failed} did not"] * bool(failed) + [f"{undecided} not decided"] * bool(undecided)
+    return f"{', '.join(parts)}; the first ({verdicts[0].claim}) {_ended(verdicts[0])}."
+
+
+def _ended(verdict: Verdict) -> str:
+    return "is not decided" if verdict.held is None else WORDS[verdict.held]
 
 
 def verdict_fold(verdicts: Sequence[Verdict]) -> Fold:

@@ -79,28 +79,28 @@ def _count(seeds: Mapping[int, float]) -> Cell:
     return Cell(str(len(seeds)), len(seeds))
 
 
-def _cell(found: Interval | None, form: str) -> Cell:
-    return NOTHING if found is None else Cell(between(found, form), found.value)
+def _cell(interval: Interval | None, form: str) -> Cell:
+    return NOTHING if interval is None else Cell(between(interval, form), interval.value)
 
 
 def _seconds(runs: Sequence[Converted], way: Way) -> Cell:
     """The mean over seeds."""
-    found = [max(row["elapsed"] for row in one.rows) for one in runs if one.way == way]
-    return Cell(duration(sum(found) / len(found)), sum(found) / len(found))
+    durations = [max(row["elapsed"] for row in each.rows) for each in runs if each.way == way]
+    return Cell(duration(sum(durations) / len(durations)), sum(durations) / len(durations))
 
 
 def way_charts(runs: Sequence[Converted]) -> dict[str, alt.LayerChart]:
     """Perplexity against steps, with as many ways in a chart as there are colours."""
-    found = {name: [row for way in ways for row in points(runs, way)] for name, ways in CHARTS.items()}
-    return {name: curves(rows, "perplexity", log=True) for name, rows in found.items() if rows}
+    by_chart = {name: [row for way in ways for row in points(runs, way)] for name, ways in CHARTS.items()}
+    return {name: curves(rows, "perplexity", log=True) for name, rows in by_chart.items() if rows}
 
 
 def points(runs: Sequence[Converted], way: Way) -> Iterator[Row]:
     """Figures on development texts, from the swapped model on."""
-    for one in runs:
-        if one.way == way:
-            for row in one.rows:
+    for each in runs:
+        if each.way == way:
+            for row in each.rows:
                 is_watched = row["metric"] == "perplexity" and row["split"] == "development"
                 if is_watched and row["stage"] != "original":
-                    about = {"label": way.words, "run": f"{way.words}, {one.seed}"}
+                    about = {"label": way.words, "run": f"{way.words}, {each.seed}"}
                     yield {**about, "step": row["step"], "value": row["value"]}

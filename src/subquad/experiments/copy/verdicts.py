@@ -13,6 +13,7 @@ from subquad.compare.sentences import sentence
 from subquad.compare.views import BASELINE, Comparison, View
 from subquad.experiments.base import Trial, finished_rows, last_value, part_rows
 from subquad.experiments.copy.grid import SCALES
+from subquad.report.training import final_loss
 from subquad.results import Row
 from subquad.statistics import Verdict
 from subquad.words import between
@@ -39,33 +40,33 @@ def is_linear(timing: Comparison) -> Iterator[Verdict]:
     """Claim 2: the exponent of the longer half of the lengths is that of a line, or less where fixed costs still show."""
     for view in timing.views:
         for name in timing.measured(view):
-            found = timing.growth(view, name)
-            if found is None or found.exponent is None or name == BASELINE:
+            growth = timing.growth(view, name)
+            if growth is None or growth.exponent is None or name == BASELINE:
                 continue
-            exponent = found.exponent
+            exponent = growth.exponent
             claim = f"the time of a training step with {name} grows linearly with the length"
             held = None if exponent.high - exponent.low > WIDEST_RANGE else exponent.low <= 1.1
             yield Verdict(claim, held, f"exponent {between(exponent)}; softmax {_exponent(timing, view)}")
 
 
 def _exponent(timing: Comparison, view: View) -> str:
-    found = timing.growth(view, BASELINE)
-    return "not known" if found is None or found.exponent is None else between(found.exponent)
+    growth = timing.growth(view, BASELINE)
+    return "not known" if growth is None or growth.exponent is None else between(growth.exponent)
 
 
 def is_faster(timing: Comparison) -> Iterator[Verdict]:
     """Claim 3: from some measured length on, it is faster than softmax."""
     for view in timing.views:
         for name in timing.measured(view):
-            found = None if name == BASELINE else timing.crossover(view, name)
-            if found is not None:
+            crossing = None if name == BASELINE else timing.crossover(view, name)
+            if crossing is not None:
                 claim = f"a training step with {name} is faster than with softmax"
-                yield Verdict(claim, found.within, sentence(timing, view, name))
+                yield Verdict(claim, crossing.within, sentence(timing, view, name))
 
 
 def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> list[Verdict]:
     """Claim 1, for each attention and length: every seed copies, and ends no higher than softmax's mean loss times 1.1."""
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for length in dict.fromkeys(trial.length for trial in trials):
         ends = {
             name: [
@@ -80,7 +81,7 @@ def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> 
         for name, results in ends.items():
             claim = f"{name} learns to copy at length {length} in every seed and ends at softmax's loss"
             if len(results) < wanted[name] or not softmax:
-                found.append(Verdict(claim, None, f"{len(results)} of {wanted[name]} runs done"))
+                verdicts.append(Verdict(claim, None, f"{len(results)} of {wanted[name]} runs done"))
                 continue
             losses, accuracies = [loss for loss, _ in results], [accuracy for _, accuracy in results]
             right = sum(accuracy >= ENOUGH for accuracy in accuracies)
@@ -89,11 +90,12 @@ def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> 
                 f"{right} of {len(results)} seeds at {ENOUGH:.1%} or more (lowest {min(accuracies):.2%}); "
                 f"final loss {mean(losses):.2e} ({min(losses):.2e} to {max(losses):.2e}), softmax {mean(softmax):.2e}"
             )
-            found.append(Verdict(claim, held, figures))
-    return found
+            verdicts.append(Verdict(claim, held, figures))
+    return verdicts
 
 
 def _end(rows: Sequence[Row]) -> tuple[float, float]:
-    """The loss of the last twentieth of the steps, and the last token accuracy."""
-    losses = [row["value"] for row in rows if row["metric"] == "loss"]
-    return mean(losses[-max(1, len(losses) // 20) :]), last_value(rows, "token_accuracy")
+    """The final loss, and the last token accuracy."""
+    loss = final_loss(rows)
+    assert loss is not None  # a finished training has losses
+    return loss, last_value(rows, "token_accuracy")

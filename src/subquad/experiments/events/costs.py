@@ -46,21 +46,23 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        taken = interleave({name: work(given, LONG) for name, given in options.items()}, seconds=SECONDS, at_most=30)
+        taken = interleave(
+            {name: work(trained_options, LONG) for name, trained_options in options.items()}, seconds=SECONDS, at_most=30
+        )
     finally:
         torch.set_num_threads(threads)
     peaks: dict[str, list[float]] = {name: [] for name in options}
     for _ in range(PEAKS):
-        for name, given in options.items():
-            peaks[name].append(in_fresh_process(_peak, given, LONG))
+        for name, trained_options in options.items():
+            peaks[name].append(in_fresh_process(_peak, trained_options, LONG))
     for name in options:
-        found = {
+        intervals = {
             "seconds": median_interval(taken[name]),
             "times_as_fast": ratio_interval(taken[BASELINE], taken[name]),
             "peak_bytes": median_interval(peaks[name]),
             "times_the_peak": ratio_interval(peaks[name], peaks[BASELINE]),
         }
-        for metric, interval in found.items():
+        for metric, interval in intervals.items():
             yield {"mechanism": name, "length": LONG, "metric": metric, **interval._asdict()}
 
 

@@ -81,13 +81,13 @@ def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
     """Every metric of each attention, then what needs no model, and the truth where it is known."""
     rows = []
     for attention in ATTENTIONS:
-        own = pick(runs, setting, attention)
-        if own:
-            cells = [_cell(own, metric) for metric in METRICS]
+        seeds = pick(runs, setting, attention)
+        if seeds:
+            cells = [_cell(seeds, metric) for metric in METRICS]
             gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
             gaps = NOTHING if gap is None else Cell(between(gap, "+.3f"), gap.value)
-            rows.append([Cell(attention), Cell(str(len(own)), len(own)), *cells, gaps])
-    every = [one for one in runs if one.setting == setting]
+            rows.append([Cell(attention), Cell(str(len(seeds)), len(seeds)), *cells, gaps])
+    every = [each for each in runs if each.setting == setting]
     without = [_cell(every, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
     rows.append([Cell("no history"), NOTHING, *without, NOTHING])
     if over_seeds(every, "nll_of_truth") is not None:
@@ -97,19 +97,23 @@ def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
 
 
 def _cell(runs: Sequence[Trained], metric: str, *, spread: bool = True) -> Cell:
-    found = over_seeds(runs, metric)
-    return NOTHING if found is None else Cell(between(found, ".3f") if spread else f"{found.value:.3f}", found.value)
+    interval = over_seeds(runs, metric)
+    return (
+        NOTHING
+        if interval is None
+        else Cell(between(interval, ".3f") if spread else f"{interval.value:.3f}", interval.value)
+    )
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
     """Time and peak of a training step, and both beside softmax's."""
     known = {(row["metric"], row["mechanism"]): row for row in rows}
-    found = []
+    lines = []
     for name in dict.fromkeys(row["mechanism"] for row in rows):
         seconds, times, peak, more = (
             known[metric, name] for metric in ("seconds", "times_as_fast", "peak_bytes", "times_the_peak")
         )
-        found.append(
+        lines.append(
             [
                 Cell(name),
                 Cell(duration(seconds["value"]), seconds["value"]),
@@ -119,4 +123,4 @@ def cost_table(rows: Sequence[Row]) -> Table:
             ]
         )
     columns = ["attention", "training step", "times as fast as softmax", "peak of a step", "times softmax's peak"]
-    return Table(f"In turns on one thread of this machine: {BATCH} sequences of {LONG} events", columns, found)
+    return Table(f"In turns on one thread of this machine: {BATCH} sequences of {LONG} events", columns, lines)

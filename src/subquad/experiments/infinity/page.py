@@ -84,12 +84,12 @@ def costs(measured: Sequence[Row]) -> Table:
     for row in measured:
         by_context.setdefault(row["context"], {})[row["metric"]] = row
     rows = []
-    for context, found in sorted(by_context.items()):
-        times, size = found["times_first"], found["state_bytes"]["value"]
+    for context, by_metric in sorted(by_context.items()):
+        times, size = by_metric["times_first"], by_metric["state_bytes"]["value"]
         rows.append(
             [
                 Cell(str(context), context),
-                Cell(duration(found["seconds"]["value"]), found["seconds"]["value"]),
+                Cell(duration(by_metric["seconds"]["value"]), by_metric["seconds"]["value"]),
                 Cell(between(Interval.of_row(times), ".3f"), times["value"]),
                 Cell(amount(size), size) if size else NOTHING,
             ]

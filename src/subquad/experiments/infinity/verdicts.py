@@ -49,12 +49,12 @@ def helps(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], better:
         yield Verdict(claim, is_above(high, low), figures)
 
 
-def _share(found: Interval) -> str:
-    return between(Interval(found.value, max(0.0, found.low), min(1.0, found.high)), ".1%")
+def _share(accuracy: Interval) -> str:
+    return between(Interval(accuracy.value, max(0.0, accuracy.low), min(1.0, accuracy.high)), ".1%")
 
 
 def constant(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """Whether the longest context costs what the shortest does."""
+    """Whether the next segment costs the same after the longest context as after the shortest."""
     by_context = {
         metric: {row["context"]: row for row in rows if row["metric"] == metric} for metric in ("times_first", "state_bytes")
     }
@@ -62,10 +62,10 @@ def constant(rows: Sequence[Row]) -> Iterator[Verdict]:
     if len(contexts) < 2:
         return
     first, longest = contexts[0], contexts[-1]
-    found, sizes = by_context["times_first"][longest], {row["value"] for row in by_context["state_bytes"].values()}
+    times, sizes = by_context["times_first"][longest], {row["value"] for row in by_context["state_bytes"].values()}
     yield Verdict(
         f"the next segment costs after {longest} tokens what it costs after {first}",
-        found["value"] <= SAME and len(sizes) == 1,
-        f"{between(Interval.of_row(found), '.3f')} times the time; "
+        times["value"] <= SAME and len(sizes) == 1,
+        f"{between(Interval.of_row(times), '.3f')} times the time; "
         f"the state has {', '.join(f'{size:,}' for size in sorted(sizes))} bytes at every context",
     )

@@ -49,7 +49,7 @@ class Variant(NamedTuple):
 
     @property
     def baseline(self) -> "Variant":
-        """Softmax at the same length."""
+        """The softmax model at the same length."""
         return Variant(self.length)
 
     def name(self, seed: int) -> str:

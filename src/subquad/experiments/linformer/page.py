@@ -6,7 +6,7 @@ from pathlib import Path
 import altair as alt
 
 from subquad.compare.views import Comparison
-from subquad.experiments.base import part_rows, value_on_test
+from subquad.experiments.base import part_rows
 from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, Grid, Variant
 from subquad.experiments.linformer.verdicts import (
     WORDS,
@@ -24,6 +24,7 @@ from subquad.report.curves import curves
 from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
 from subquad.report.spectrum import spectrum_charts
 from subquad.report.tables import Cell, Table
+from subquad.report.training import value_on_test
 from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row
 from subquad.statistics import Interval, geometric_mean, geometric_ratio, mean_over_seeds
@@ -112,20 +113,20 @@ def perplexity_charts(runs: Sequence[Pretrained], grid: Grid) -> dict[str, alt.L
 
 
 def _labelled(runs: Sequence[Pretrained], variants: Sequence[Variant], *, first: bool = False) -> list[training.Trained]:
-    """Runs of some models in their order, all seeds or the first only, named by what tells these models apart."""
-    found = []
+    """Runs of some models with their labels, all seeds or the first only."""
+    labelled = []
     for variant in variants:
-        own = [one for one in runs if one.variant == variant]
-        for one in own[:1] if first else own:
-            found.append(training.Trained(one.run, one.rows, name_of(variant, variants)))
-    return found
+        models = [model for model in runs if model.variant == variant]
+        for model in models[:1] if first else models:
+            labelled.append(training.Trained(model.run, model.rows, name_of(variant, variants)))
+    return labelled
 
 
 def name_of(variant: Variant, among: Sequence[Variant]) -> str:
-    """A model, in words: no more than tells it from the others."""
+    """Label of a model: the attention and what tells it from the others."""
     slots = f"{LINFORMER} k={variant.k}" if variant.k else SOFTMAX
-    length = f", n={variant.length}" if len({one.length for one in among}) > 1 else ""
-    ways = {one.sharing for one in among if one.k}
+    length = f", n={variant.length}" if len({other.length for other in among}) > 1 else ""
+    ways = {other.sharing for other in among if other.k}
     return slots + length + (f", one for {WORDS[variant.sharing]}" if variant.k and len(ways) > 1 else "")
 
 
@@ -133,17 +134,17 @@ def quality_table(caption: str, runs: Sequence[Pretrained], variants: Sequence[V
     """Each model's perplexity, by itself, beside softmax's at its length and beside the unigram's; and its accuracy."""
     rows = []
     for variant in variants:
-        own = [one for one in runs if one.variant == variant]
-        if not own:
+        model_runs = [model_run for model_run in runs if model_run.variant == variant]
+        if not model_runs:
             continue
         beside = geometric_ratio(nats(runs, variant), nats(runs, variant.baseline)) if variant.k else None
-        accuracy = mean_over_seeds([value_on_test(one.rows, "accuracy") or 0.0 for one in own])
-        model = own[0].run.about["options"]["model"]
+        accuracy = mean_over_seeds([value_on_test(model_run.rows, "accuracy") or 0.0 for model_run in model_runs])
+        model = model_runs[0].run.about["options"]["model"]
         learned = variant.projections(model["layers"], model["heads"]) if variant.k else 0
         rows.append(
             [
                 Cell(name_of(variant, variants)),
-                Cell(str(len(own)), len(own)),
+                Cell(str(len(model_runs)), len(model_runs)),
                 Cell(str(learned), learned) if learned else MISSING,
                 _cell(geometric_mean(nats(runs, variant)), ".1f"),
                 _cell(beside),
@@ -155,8 +156,8 @@ def quality_table(caption: str, runs: Sequence[Pretrained], variants: Sequence[V
     return Table(caption, columns, rows)
 
 
-def _cell(found: Interval | None, form: str = ".3f") -> Cell:
-    return MISSING if found is None else Cell(between(found, form), found.value)
+def _cell(interval: Interval | None, form: str = ".3f") -> Cell:
+    return MISSING if interval is None else Cell(between(interval, form), interval.value)
 
 
 def downstream_table(accuracies: Mapping[str, Mapping[int, float]]) -> Table:
@@ -164,18 +165,18 @@ def downstream_table(accuracies: Mapping[str, Mapping[int, float]]) -> Table:
     names = {SOFTMAX: "softmax, pretrained", LINFORMER: "linformer, pretrained", NOTHING: "softmax, from nothing"}
     rows = []
     for start, name in names.items():
-        if found := accuracies.get(start):
-            rows.append([Cell(name), Cell(str(len(found)), len(found)), _cell(mean_over_seeds(list(found.values())))])
+        if by_seed := accuracies.get(start):
+            rows.append([Cell(name), Cell(str(len(by_seed)), len(by_seed)), _cell(mean_over_seeds(list(by_seed.values())))])
     return Table("Accuracy on the test, which is another for each seed", ["model", "seeds", "accuracy"], rows)
 
 
 def spectrum_table(spectra: Mapping[int, Sequence[Row]]) -> Table:
     """Layer by layer, what the first singular values hold: mean over heads, and over seeds with its interval."""
     rows = []
-    found = {model: [layer_shares(one, model) for one in spectra.values()] for model in ("trained", "random")}
-    for layer in found["trained"][0]:
-        cells = [_cell(mean_over_seeds([one[layer] for one in each])) for each in found.values()]
+    shares = {model: [layer_shares(layers, model) for layers in spectra.values()] for model in ("trained", "random")}
+    for layer in shares["trained"][0]:
+        cells = [_cell(mean_over_seeds([layers[layer] for layers in each])) for each in shares.values()]
         rows.append([Cell(str(layer), layer), *cells])
-    place = next(row for one in spectra.values() for row in one if row["metric"] == "share_at_index")
+    place = next(row for layers in spectra.values() for row in layers if row["metric"] == "share_at_index")
     caption = f"The share of the first {place['index']:.0f} of {place['length']:.0f} singular values"
     return Table(caption, ["layer", "trained", "fresh weights"], rows)

@@ -15,7 +15,7 @@ def judge_table(comparison: Comparison) -> Iterator[Verdict]:
         return
     for length in sorted({n for k in slots(comparison) for n in comparison.lengths(view, name_of(k))}):
         known = [k for k in slots(comparison) if length in comparison.lengths(view, name_of(k))]
-        published = {k: found for k in known if (found := PUBLISHED.get(length, {}).get(k))}
+        published = {k: published_pair for k in known if (published_pair := PUBLISHED.get(length, {}).get(k))}
         over = {k: comparison.speedup(view, name_of(k), length, MATERIALISED) for k in published}
         claim = f"n={length}: a layer is as many times as fast as with the materialised matrix as was published"
         yield from _speedups(claim, over, {k: times for k, (times, _) in published.items()}, "published ")
@@ -27,10 +27,10 @@ def judge_table(comparison: Comparison) -> Iterator[Verdict]:
 
 
 def _speedups(
-    claim: str, found: Mapping[int, Interval | None], wanted: Mapping[int, float], beside: str
+    claim: str, speedups: Mapping[int, Interval | None], wanted: Mapping[int, float], beside: str
 ) -> Iterator[Verdict]:
-    """Held where every cell has it, not held where some cell certainly does not."""
-    measured = {k: interval for k, interval in found.items() if interval is not None}
+    """A verdict on the speed-ups of one length, which holds if it holds for every number of slots."""
+    measured = {k: interval for k, interval in speedups.items() if interval is not None}
     if not measured:
         return
     each = [at_least(interval, wanted[k]) for k, interval in measured.items()]
@@ -38,8 +38,8 @@ def _speedups(
     yield Verdict(claim, all_held(each), "; ".join(said))
 
 
-def _savings(length: int, found: Mapping[int, float | None], wanted: Mapping[int, float]) -> Iterator[Verdict]:
-    measured = {k: times for k, times in found.items() if times is not None}
+def _savings(length: int, savings: Mapping[int, float | None], wanted: Mapping[int, float]) -> Iterator[Verdict]:
+    measured = {k: times for k, times in savings.items() if times is not None}
     if measured:
         claim = f"n={length}: a layer takes as many times less memory than the materialised matrix as was published"
         said = [f"k={k}: {digits(times)}, published {wanted[k]:g}" for k, times in measured.items()]

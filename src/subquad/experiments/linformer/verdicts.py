@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from subquad.compare.views import Comparison
-from subquad.experiments.base import is_finished, part_rows, value_on_test
+from subquad.experiments.base import is_finished, part_rows
 from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, USUAL, Grid, Variant
 from subquad.experiments.linformer.speed import judge_table
+from subquad.report.training import value_on_test
 from subquad.results import Row, Run
 from subquad.statistics import (
     Verdict,
@@ -40,43 +41,43 @@ class Pretrained(NamedTuple):
 
 
 def pretrained(folder: Path) -> list[Pretrained]:
-    """Everything that came to its end."""
-    found = []
+    """All finished language models."""
+    models = []
     for path in sorted(folder.glob("mlm-*")):
         if is_finished(path):
             run = Run.open(path, "train")
             mechanism, length = run.about["options"]["mechanism"], run.about["options"]["task"]["length"]
-            own = (mechanism["k"], mechanism["sharing"]) if mechanism["kind"] == LINFORMER else ()
-            found.append(Pretrained(Variant(length, *own), run.about["seed"], run, run.rows()))
-    return found
+            slots = (mechanism["k"], mechanism["sharing"]) if mechanism["kind"] == LINFORMER else ()
+            models.append(Pretrained(Variant(length, *slots), run.about["seed"], run, run.rows()))
+    return models
 
 
 def accuracies(folder: Path) -> dict[str, dict[int, float]]:
-    """Of finished classifiers on their tests: by what they start from, then by seed."""
-    found: dict[str, dict[int, float]] = {}
+    """Test accuracy of finished classifiers, by what they start from, then by seed."""
+    by_start: dict[str, dict[int, float]] = {}
     for path in sorted(folder.glob("classify-*")):
         if is_finished(path):
             _, start, seed = path.name.split("-")
             accuracy = value_on_test(Run.open(path, "train").rows(), "accuracy")
             assert accuracy is not None  # every classifier ends with it
-            found.setdefault(start, {})[int(seed)] = accuracy
-    return found
+            by_start.setdefault(start, {})[int(seed)] = accuracy
+    return by_start
 
 
 def spectra(folder: Path) -> dict[int, list[Row]]:
     """Rows of `subquad spectrum`, by seed."""
-    found = {int(path.name.split("-")[1]): Run.open(path, "spectrum").rows() for path in sorted(folder.glob("spectrum-*"))}
-    return {seed: rows for seed, rows in found.items() if rows}
+    by_seed = {int(path.name.split("-")[1]): Run.open(path, "spectrum").rows() for path in sorted(folder.glob("spectrum-*"))}
+    return {seed: rows for seed, rows in by_seed.items() if rows}
 
 
 def nats(runs: Sequence[Pretrained], variant: Variant, metric: str = "perplexity") -> dict[int, float]:
     """The logarithm of a model's perplexity on the test, by seed."""
-    found = {one.seed: value_on_test(one.rows, metric) for one in runs if one.variant == variant}
-    return {seed: math.log(value) for seed, value in found.items() if value is not None}
+    perplexities = {model.seed: value_on_test(model.rows, metric) for model in runs if model.variant == variant}
+    return {seed: math.log(value) for seed, value in perplexities.items() if value is not None}
 
 
 def above_unigram(runs: Sequence[Pretrained], variant: Variant) -> dict[int, float]:
-    """The same beside what knows only how frequent tokens are: sequences of other lengths ask for other tokens."""
+    """The logarithm of a model's perplexity divided by the unigram's on the same tokens, by seed."""
     known = nats(runs, variant, "perplexity_of_unigram")
     return {seed: value - known[seed] for seed, value in nats(runs, variant).items()}
 
@@ -84,42 +85,42 @@ def above_unigram(runs: Sequence[Pretrained], variant: Variant) -> dict[int, flo
 def judge(folder: Path, scale: str) -> list[Verdict]:
     """A verdict on each claim."""
     runs, grid = pretrained(folder), SCALES[scale]
-    found = [*close(runs, grid), *grows_better(runs, grid), *shared(runs, grid), *grown(runs, grid)]
-    found += [*low_rank(spectra(folder)), *kept(accuracies(folder))]
-    return [*found, *judge_table(Comparison(part_rows(folder / "timing", "compare") or []))]
+    verdicts = [*close(runs, grid), *grows_better(runs, grid), *shared(runs, grid), *grown(runs, grid)]
+    verdicts += [*low_rank(spectra(folder)), *kept(accuracies(folder))]
+    return [*verdicts, *judge_table(Comparison(part_rows(folder / "timing", "compare") or []))]
 
 
 def close(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether so many slots do: perplexity beside softmax's."""
-    for variant in sorted({one for one in grid.variants if one.k and one.sharing == USUAL}):
-        found = geometric_ratio(nats(runs, variant), nats(runs, variant.baseline))
+    """Whether the perplexity with k slots is close to softmax's."""
+    for variant in sorted({each for each in grid.variants if each.k and each.sharing == USUAL}):
+        ratio = geometric_ratio(nats(runs, variant), nats(runs, variant.baseline))
         ours, theirs = geometric_mean(nats(runs, variant)), geometric_mean(nats(runs, variant.baseline))
-        if found is not None and ours is not None and theirs is not None:
+        if ratio is not None and ours is not None and theirs is not None:
             share = ", a quarter as in the paper" if 4 * variant.k == variant.length else ""
             claim = f"n={variant.length}, k={variant.k}{share}: perplexity is within {NEAR:g} times softmax's"
-            figures = f"{between(found, '.3f')} times, {ours.value:.1f} against {theirs.value:.1f}"
-            yield Verdict(claim, at_most(found, NEAR), figures)
+            figures = f"{between(ratio, '.3f')} times, {ours.value:.1f} against {theirs.value:.1f}"
+            yield Verdict(claim, at_most(ratio, NEAR), figures)
 
 
 def grows_better(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether more slots are better."""
+    """Whether more slots give a lower perplexity."""
     for length, slots in grid.slots.items():
         few, many = min(slots), max(slots)
-        found = geometric_ratio(nats(runs, Variant(length, many)), nats(runs, Variant(length, few)))
-        if found is not None and few < many:
+        ratio = geometric_ratio(nats(runs, Variant(length, many)), nats(runs, Variant(length, few)))
+        if ratio is not None and few < many:
             claim = f"n={length}: perplexity is lower with k={many} than with k={few}"
-            yield Verdict(claim, at_most(found, 1.0), f"{between(found, '.3f')} times")
+            yield Verdict(claim, at_most(ratio, 1.0), f"{between(ratio, '.3f')} times")
 
 
 def shared(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether shared projections cost anything beside those of each head's own."""
+    """Whether shared projections give a higher perplexity than one projection for each head."""
     alone = grid.shared._replace(sharing="none")
     for sharing in SHARINGS[1:]:
-        found = geometric_ratio(nats(runs, grid.shared._replace(sharing=sharing)), nats(runs, alone))
-        if found is not None:
+        ratio = geometric_ratio(nats(runs, grid.shared._replace(sharing=sharing)), nats(runs, alone))
+        if ratio is not None:
             about = f"n={alone.length}, k={alone.k}: one projection for {WORDS[sharing]}"
             claim = f"{about} leaves perplexity within {NEAR:g} times that with each head's own"
-            yield Verdict(claim, at_most(found, NEAR), f"{between(found, '.3f')} times")
+            yield Verdict(claim, at_most(ratio, NEAR), f"{between(ratio, '.3f')} times")
 
 
 WORDS = {
@@ -131,17 +132,17 @@ WORDS = {
 
 
 def grown(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether perplexity depends on the slots and not on the length: by itself, and beside softmax."""
+    """Whether perplexity depends on the slots and not on the length, absolutely and beside softmax."""
     short, long = (Variant(length, grid.fixed_slots) for length in (min(grid.lengths), max(grid.lengths)))
     about = f"k={grid.fixed_slots}: from n={short.length} to n={long.length}"
-    found = geometric_ratio(above_unigram(runs, long), above_unigram(runs, short))
+    ratio = geometric_ratio(above_unigram(runs, long), above_unigram(runs, short))
     theirs = geometric_ratio(above_unigram(runs, long.baseline), above_unigram(runs, short.baseline))
-    if found is not None and theirs is not None:
+    if ratio is not None and theirs is not None:
         claim = f"{about} perplexity, relative to the unigram's on the same tokens, grows to at most {NEAR:g} times"
         yield Verdict(
-            claim, at_most(found, NEAR), f"{between(found, '.3f')} times; softmax's {between(theirs, '.3f')} times"
+            claim, at_most(ratio, NEAR), f"{between(ratio, '.3f')} times; softmax's {between(theirs, '.3f')} times"
         )
-    gaps = [paired_gaps(nats(runs, one), nats(runs, one.baseline)) for one in (long, short)]
+    gaps = [paired_gaps(nats(runs, variant), nats(runs, variant.baseline)) for variant in (long, short)]
     wider, before, after = geometric_ratio(*gaps), geometric_mean(gaps[1]), geometric_mean(gaps[0])
     if wider is not None and before is not None and after is not None:
         claim = f"{about} the distance to softmax grows to at most {NEAR:g} times"
@@ -151,12 +152,12 @@ def grown(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
 
 
 def layer_shares(rows: Sequence[Row], model: str) -> dict[int, float]:
-    """What the first singular values hold in each layer: the mean over heads."""
-    found: dict[int, list[float]] = {}
+    """Share of the first singular values in each layer: the mean over heads."""
+    by_layer: dict[int, list[float]] = {}
     for row in rows:
         if row["metric"] == "share_at_index" and row["model"] == model:
-            found.setdefault(row["layer"], []).append(row["value"])
-    return {layer: sum(values) / len(values) for layer, values in sorted(found.items())}
+            by_layer.setdefault(row["layer"], []).append(row["value"])
+    return {layer: sum(values) / len(values) for layer, values in sorted(by_layer.items())}
 
 
 def low_rank(spectra: Mapping[int, Sequence[Row]]) -> Iterator[Verdict]:
@@ -166,17 +167,19 @@ def low_rank(spectra: Mapping[int, Sequence[Row]]) -> Iterator[Verdict]:
     trained, fresh = ([layer_shares(rows, model) for rows in spectra.values()] for model in ("trained", "random"))
     place = next(row for rows in spectra.values() for row in rows if row["metric"] == "share_at_index")
     about = f"the first {place['index']:.0f} of {place['length']:.0f} singular values of softmax's attention"
-    shares, before = ([sum(one.values()) / len(one) for one in each] for each in (trained, fresh))
+    shares, before = (
+        [sum(shares_by_layer.values()) / len(shares_by_layer) for shares_by_layer in each] for each in (trained, fresh)
+    )
     share = mean_over_seeds(shares)
     figures = f"{between(share, '.3f')} of their sum, mean over layers and heads"
     yield Verdict(f"{about} hold at least {LOW:g} of all", at_least(share, LOW), figures)
-    learned = mean_over_seeds([one - other for one, other in zip(shares, before, strict=True)])
+    learned = mean_over_seeds([after - fresh_share for after, fresh_share in zip(shares, before, strict=True)])
     figures = f"{between(learned, '+.3f')} beside {between(mean_over_seeds(before), '.3f')} with fresh weights"
     yield Verdict(f"{about} hold more than before training", at_least(learned, 0.0), figures)
     first, last = min(trained[0]), max(trained[0])
     if first < last:
-        more = mean_over_seeds([one[last] - one[first] for one in trained])
-        each = [mean_over_seeds([one[layer] for one in trained]).value for layer in (first, last)]
+        more = mean_over_seeds([shares_by_layer[last] - shares_by_layer[first] for shares_by_layer in trained])
+        each = [mean_over_seeds([shares_by_layer[layer] for shares_by_layer in trained]).value for layer in (first, last)]
         figures = f"{between(more, '+.3f')}: {each[0]:.3f} in layer {first}, {each[1]:.3f} in layer {last}"
         yield Verdict(f"{about} hold more in the last layer than in the first", at_least(more, 0.0), figures)
 
@@ -186,7 +189,7 @@ def kept(accuracies: Mapping[str, Mapping[int, float]]) -> Iterator[Verdict]:
     ours, theirs = accuracies.get(LINFORMER, {}), accuracies.get(SOFTMAX, {})
     gap = paired_difference(ours, theirs)
     if gap is not None:
-        means = {name: mean_over_seeds(list(found.values())).value for name, found in accuracies.items()}
+        means = {name: mean_over_seeds(list(by_seed.values())).value for name, by_seed in accuracies.items()}
         said = ", ".join(f"{name} {means[name]:.3f}" for name in (LINFORMER, SOFTMAX))
         without = f"; softmax without pretraining {means[NOTHING]:.3f}" if NOTHING in means else ""
         claim = f"fine-tuned, its accuracy is at most {POINT:g} below softmax's"

@@ -1,4 +1,4 @@
-"""What the experiment on transactions measures on trained models: scores of test clients, time and memory of steps."""
+"""Scores of test clients by trained models, and time and memory of steps."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from subquad.tasks.transactions.boosting import boosted_scores
 from subquad.training.loop import load_model
 
 SECONDS = 8.0
-"""For each group of candidates."""
+"""Duration of the measurement of one group of candidates."""
 TYPICAL = 256
 """Events of a client in the short measurement."""
 
@@ -39,7 +39,7 @@ def measure(folder: Path, scale: str) -> None:
 
 
 def _scored(row: Row) -> tuple[str, str, int]:
-    """What a score is of: the label, the mechanism (or that it is the best possible one), and the fold."""
+    """Label, mechanism (or that it is the best possible score) and fold of a score."""
     return row["label"], BEST_POSSIBLE if row["metric"] == BEST_POSSIBLE else row["mechanism"], row["fold"]
 
 
@@ -77,7 +77,7 @@ def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Itera
 
 
 def _about_run(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row says of the run that it is from."""
+    """Fields of a row that say which run it is from."""
     return {"label": options["task"]["label"], "mechanism": options["mechanism"]["kind"], "fold": options["task"]["fold"]}
 
 
@@ -87,32 +87,32 @@ def _fold(run: Run) -> tuple[str, int]:
 
 
 def _task(run: Run) -> Any:
-    """The clients of a run, in its fold."""
+    """The prepared task of a run, with its clients and fold."""
     return read_options(run.about["options"]).task.prepare(run.about["learned"])
 
 
 def _scores(task: Any, run: Run) -> ndarray:
-    """What a trained model says of the test clients."""
+    """Scores of the test clients by a trained model."""
     kept = read_options(run.about["options"])
     model = task.build(kept.attention, kept.model)
     load_model(run.folder, model, lambda words: None)
-    found: ndarray = task.scores(model, "test")
-    return found
+    scores: ndarray = task.scores(model, "test")
+    return scores
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     """Seconds of a training step and of scoring, candidates in turns, and the peak of a training step's memory."""
     for length, batch in ((TYPICAL, 32), (LONG, 1)):
         for work in ("training", "scoring"):
-            candidates = {name: _work(given, length, batch, work) for name, given in options.items()}
+            candidates = {name: _work(trained_options, length, batch, work) for name, trained_options in options.items()}
             taken = interleave(candidates, seconds=SECONDS, at_least=3, at_most=30)
             for name, times in taken.items():
                 about = {"mechanism": name, "length": length, "batch": batch, "work": work}
                 relative = ratio_interval(times, taken[BASELINE])
                 for metric, interval in (("seconds", median_interval(times)), ("times_softmax", relative)):
                     yield {**about, "metric": metric, **interval._asdict()}
-        for name, given in options.items():
-            peak = in_fresh_process(_peak, given, length, batch)
+        for name, trained_options in options.items():
+            peak = in_fresh_process(_peak, trained_options, length, batch)
             about = {"mechanism": name, "length": length, "batch": batch, "work": "training"}
             yield {**about, "metric": "peak_bytes", "value": peak, "unit": "B"}
 
@@ -141,6 +141,6 @@ def _score(model: torch.nn.Module, drawn: EventBatch) -> None:
 
 
 def _peak(options: Mapping[str, Any], length: int, batch: int) -> int:
-    """In a process of its own: after the same on something tiny."""
+    """Peak memory of a training step, after the same step on tiny inputs. Runs in a fresh process."""
     _work(options, 16, batch, "training")()
     return peak_extra_bytes(_work(options, length, batch, "training"))

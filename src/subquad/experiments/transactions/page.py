@@ -67,23 +67,23 @@ def qualities(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: flo
             _signed(difference(folds, by_name[other])) if other in by_name and other != name else NOTHING
             for other in (BASELINE, BOOSTING)
         ]
-        found = quality(folds)
-        rows.append([Cell(name), Cell(str(len(folds)), len(folds)), Cell(between(found, ".3f"), found.value), *gaps])
+        interval = quality(folds)
+        rows.append([Cell(name), Cell(str(len(folds)), len(folds)), Cell(between(interval, ".3f"), interval.value), *gaps])
     if best is not None and not label:
         rows.append([Cell("best possible"), NOTHING, Cell(f"{best:.3f}", best), NOTHING, NOTHING])
     columns = ["model", "folds", "AUROC", f"minus {BASELINE}", f"minus {BOOSTING}"]
     return Table(f"Test clients{f', label {label}' if label else ''}", columns, rows)
 
 
-def _signed(found: Interval) -> Cell:
-    real = "" if is_positive(found) is None else ", real"
-    return Cell(f"{between(found, '+.3f')}{real}", found.value)
+def _signed(interval: Interval) -> Cell:
+    real = "" if is_positive(interval) is None else ", real"
+    return Cell(f"{between(interval, '+.3f')}{real}", interval.value)
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
     """Time of a training step and of scoring, relative to softmax, and the peak of a step's memory."""
     known = {(row["metric"], row["mechanism"], row["length"], row["work"]): row for row in rows if "work" in row}
-    found = []
+    lines = []
     for name, length in dict.fromkeys((row["mechanism"], row["length"]) for row in rows if row["metric"] == "seconds"):
         cells = [Cell(name), Cell(str(length), length)]
         for work in ("training", "scoring"):
@@ -92,6 +92,6 @@ def cost_table(rows: Sequence[Row]) -> Table:
             cells.append(Cell(between(Interval.of_row(times), ".2f"), times["value"]))
         peak = known.get(("peak_bytes", name, length, "training"))
         cells.append(NOTHING if peak is None else Cell(amount(peak["value"]), peak["value"]))
-        found.append(cells)
+        lines.append(cells)
     columns = ["model", "events", "training step", "times softmax", "scoring", "times softmax", "peak of a step"]
-    return Table("In turns on this machine: 32 clients of 256 events, 1 client of 8192", columns, found)
+    return Table("In turns on this machine: 32 clients of 256 events, 1 client of 8192", columns, lines)

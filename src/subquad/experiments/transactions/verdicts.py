@@ -24,7 +24,7 @@ QUARTER = 0.25
 
 
 class Scores(NamedTuple):
-    """The test clients of one fold, and what a model says of them."""
+    """Labels of the test clients of one fold, and a model's scores of them."""
 
     labels: ndarray
     values: ndarray
@@ -32,19 +32,19 @@ class Scores(NamedTuple):
 
 def gather(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, Scores]]]:
     """Scores by label, mechanism and fold."""
-    found: dict[str, dict[str, dict[int, list[Row]]]] = {}
+    by_label: dict[str, dict[str, dict[int, list[Row]]]] = {}
     for row in rows:
         if row["metric"] == SCORE:
-            found.setdefault(row["label"], {}).setdefault(row["mechanism"], {}).setdefault(row["fold"], []).append(row)
+            by_label.setdefault(row["label"], {}).setdefault(row["mechanism"], {}).setdefault(row["fold"], []).append(row)
     return {
         label: {
             name: {
-                fold: Scores(np.array([row["class"] for row in own]), np.array([row["value"] for row in own]))
-                for fold, own in folds.items()
+                fold: Scores(np.array([row["class"] for row in fold_rows]), np.array([row["value"] for row in fold_rows]))
+                for fold, fold_rows in folds.items()
             }
             for name, folds in by_name.items()
         }
-        for label, by_name in found.items()
+        for label, by_name in by_label.items()
     }
 
 
@@ -59,10 +59,10 @@ def difference(first: Mapping[int, Scores], second: Mapping[int, Scores]) -> Int
 
 
 def _draws(folds: Mapping[int, Scores]) -> ndarray:
-    """The mean over folds as it is, then for each drawing."""
+    """The mean AUROC over folds, followed by its bootstrap draws."""
     each = [
-        np.concatenate([[auroc(found.labels, found.values)], resampled_aurocs(found.labels, found.values, seed=fold)])
-        for fold, found in sorted(folds.items())
+        np.concatenate([[auroc(scores.labels, scores.values)], resampled_aurocs(scores.labels, scores.values, seed=fold)])
+        for fold, scores in sorted(folds.items())
     ]
     drawn: ndarray = np.mean(each, axis=0)
     return drawn
@@ -73,18 +73,18 @@ def _interval(draws: ndarray) -> Interval:
 
 
 def best_possible(rows: Sequence[Row]) -> float | None:
-    """The mean over folds of what the best of all classifiers reaches, where it is known."""
-    found = {row["fold"]: row["value"] for row in rows if row["metric"] == BEST_POSSIBLE}
-    return float(np.mean(list(found.values()))) if found else None
+    """The mean over folds of the AUROC of the best possible classifier, where it is known."""
+    by_fold = {row["fold"]: row["value"] for row in rows if row["metric"] == BEST_POSSIBLE}
+    return float(np.mean(list(by_fold.values()))) if by_fold else None
 
 
 def judge(folder: Path) -> list[Verdict]:
     """Verdicts on quality and on cost."""
     rows = part_rows(folder / "scores", "scores") or []
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for label, by_name in gather(rows).items():
-        found += compared(label, by_name, best_possible(rows))
-    return [*found, *cheaper(rows)]
+        verdicts += compared(label, by_name, best_possible(rows))
+    return [*verdicts, *cheaper(rows)]
 
 
 def compared(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: float | None) -> Iterator[Verdict]:
@@ -107,7 +107,7 @@ def compared(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: floa
 
 
 def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """At many events, whether a training step takes a quarter of softmax's time."""
+    """Whether a training step on many events takes at most a quarter of softmax's time."""
     for row in rows:
         long = row["metric"] == "times_softmax" and row["work"] == "training" and row["length"] == LONG
         if long and row["mechanism"] in ("linear", "favor"):
