@@ -7,7 +7,7 @@ from subquad.types import AttentionOptions
 
 
 def length_bytes(length: int) -> int:
-    """Bytes that `check_length` needs at least: three inputs and an output of two numbers for each position."""
+    """Lower bound on the bytes of one sequence: inputs and outputs of the smallest layer."""
     return 4 * 4 * 2 * length
 
 
