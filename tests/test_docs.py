@@ -82,3 +82,12 @@ def helped(lead: tuple[str, ...], attention: tuple[str, ...]) -> str:
     with redirect_stdout(StringIO()) as printed:
         assert main([*lead, *extra, "--help"]) == 0
     return printed.getvalue()
+
+
+def test_the_files_of_the_architecture_exist_and_stand_in_one_way_only() -> None:
+    ways = re.findall(r"^\*\*.*?(?=\n\n|\Z)", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(ways) == 4
+    for way in ways:
+        files = re.findall(r"`([\w/]+\.py)`", way)
+        assert [file for file in files if not (ROOT / "src/subquad" / file).is_file()] == []
+        assert len(files) == len(set(files))

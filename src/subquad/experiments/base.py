@@ -22,17 +22,9 @@ from subquad.models import ModelOptions
 from subquad.report.page import Page
 from subquad.results import Row, Run
 from subquad.statistics import Verdict
+from subquad.tasks.base import TaskOptions
 from subquad.training import TrainOptions
 from subquad.types import AttentionOptions
-
-
-class TaskOptions(Protocol):
-    """Options of a task: a frozen dataclass that is registered in `TASKS` under its kind."""
-
-    @property
-    def kind(self) -> str:
-        """Name of the task."""
-        ...
 
 
 @dataclass(frozen=True)
