@@ -84,7 +84,7 @@ def require_length(options: AttentionOptions, length: int) -> None:
     longest = options.traits.max_length
     if longest is not None and length > longest:
         raise SubquadError(
-            f"{options.kind} takes at most {longest} positions, but there are {length}: give a larger max_length"
+            f"k has {length} positions, but {options.kind} was built for max_length={longest}: build it with a larger one"
         )
 
 
