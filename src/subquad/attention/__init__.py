@@ -12,7 +12,7 @@ from torch import nn
 from subquad.attention.base import LossTerm, Mechanism
 from subquad.attention.favor import Favor, FavorAttention
 from subquad.attention.hybrid import Hybrid, HybridAttention
-from subquad.attention.infinity import Infinity, InfinityAttention, InfinityState
+from subquad.attention.infinity import Infinity, InfinityAttention
 from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
 from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
@@ -21,6 +21,7 @@ from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
 from subquad.ops.hybrid import HybridState
 from subquad.ops.linear import LinearState
+from subquad.ops.streams import InfinityState
 from subquad.types import AttentionOptions, CausalAttention, MechanismSize, Traits
 
 MECHANISMS: dict[str, type[AttentionOptions]] = {
@@ -83,7 +84,7 @@ def require_length(options: AttentionOptions, length: int) -> None:
     longest = options.traits.max_length
     if longest is not None and length > longest:
         raise SubquadError(
-            f"{options.kind} takes at most {longest} positions, but there are {length}: give a larger max_length"
+            f"k has {length} positions, but {options.kind} was built for max_length={longest}: build it with a larger one"
         )
 
 

@@ -128,7 +128,8 @@ class HybridAttention(Mechanism):
                 packed, skipped = pack(q, k, v, keep), 0
                 rest = linear.empty_state(k, v, self.feature_map.sides().keys)
             else:
-                packed, skipped, rest = hybrid.continue_state(q, k, v, before, keep), 2 * self.options.block, before.rest
+                packed, skipped = hybrid.continue_state(q, k, v, before, keep), 2 * self.options.block
+                rest = hybrid.far_state(before)
             mixed, after = self._attend(packed, rest)
             assert after is not None
             mixed = unpack(packed, mixed)[:, :, skipped:]

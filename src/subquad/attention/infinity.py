@@ -9,7 +9,7 @@ and the signal is not pressed to zero outside of [0, 1], which spoils its ends.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,9 +29,10 @@ from subquad.attention.checks import (
 )
 from subquad.checking import Count, InnerShare, NonNegative, Positive, PositiveShare, Whole
 from subquad.errors import SubquadError
-from subquad.ops import exact, memory
+from subquad.ops import exact, memory, streams
 from subquad.ops.autocast import precise, product, without_autocast
 from subquad.ops.packing import Packed, Segment, join, pack, pick, put, real, segments, unpack
+from subquad.ops.streams import InfinityState, Memory
 from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, Window
 
 WIDEST = 0.5
@@ -84,32 +85,6 @@ class Infinity(AttentionOptions):
 
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "InfinityAttention":
         return InfinityAttention(self, heads, head_dim, generator)
-
-
-class Memory(NamedTuple):
-    """What changes with each segment."""
-
-    signal: Tensor  # b h m d+e, the coefficients of keys and values, in float32 or float64
-    histogram: Tensor  # b bins, where attention has gone since the signal was written
-    written: Tensor  # b, how many segments are in the signal
-
-
-class InfinityState(NamedTuple):
-    """Of constant size: the segment under way, and the signal of all segments before it."""
-
-    keys: (
-        Tensor  # b h r d, those of the segment under way in front (behind the previous segment, if that is seen), then zeros
-    )
-    values: Tensor  # b h r e
-    signal: Tensor  # b h m d+e, the coefficients of keys and values, in float32 or float64
-    histogram: Tensor  # b bins, where attention has gone since the signal was written
-    filled: Tensor  # b, how many keys there are
-    written: Tensor  # b, how many segments are in the signal
-
-    @property
-    def memory(self) -> Memory:
-        """What is before the segment under way."""
-        return Memory(self.signal, self.histogram, self.written)
 
 
 class Divergence(LossTerm):
@@ -165,8 +140,8 @@ class InfinityAttention(Mechanism):
             plain = state is None and keep is None
             before = self._checked(state, k, v) if state is not None else self._empty(k, v)
             skipped = 0 if state is None else before.keys.shape[2]
-            packed = self._continued(q, k, v, before, keep) if state is not None else pack(q, k, v, keep)
-            held, parts = before.memory, []
+            packed = streams.continue_state(q, k, v, before, keep) if state is not None else pack(q, k, v, keep)
+            held, parts = streams.memory_of(before), []
             pieces = segments(packed, self.options.segment)
             for at, piece in enumerate(pieces):
                 start, end = at * self.options.segment, (at + 1) * self.options.segment
@@ -182,7 +157,7 @@ class InfinityAttention(Mechanism):
                     full = (packed.total >= end) & ((before.filled < end) if start == 0 else True)
                 held = self._write(held, piece.k, piece.v, full, first=state is None and start == 0)
             mixed = unpack(packed, join(parts))[:, :, skipped:]
-            after = self._rest(packed, held)
+            after = streams.last_state(packed, held, self.options.segment, self._held_length)
         also = (packed.q, packed.k, packed.v, *self._drawn_from(before))
         return check_result(mixed.to(v.dtype), q, k, v, *also, state=before), after
 
@@ -201,14 +176,16 @@ class InfinityAttention(Mechanism):
             keys, values = (put(x, new, before.filled, reuse=reuse) for x, new in ((before.keys, k), (before.values, v)))
             seen = torch.arange(keys.shape[2], device=q.device) <= before.filled[:, None]
             mixed = exact.attend(q, keys, values, seen[:, None, None, :])
-            held = before.memory
+            held = streams.memory_of(before)
             if self.options.basis:
                 recalled, histogram = self._recall(q, held, None)
                 mixed, held = mixed + recalled, held._replace(histogram=histogram)
             filled, segment = before.filled + 1, self.options.segment
             full = filled == (torch.where(before.written > 0, 2, 1) * segment if self.options.previous else segment)
             if torch.compiler.is_compiling() or bool(full.any()):
-                keys, values, filled, held = self._close(keys, values, filled, held, full)
+                begin = streams.last_segment(filled, segment)
+                held = self._write(held, pick(keys, begin), pick(values, begin), full)
+                keys, values, filled = streams.make_space(keys, values, filled, full, segment)
         after = InfinityState(keys, values, *held[:2], filled, held.written)
         return check_result(mixed.to(v.dtype), q, k, v, q, k, v, *self._drawn_from(before), state=before), after
 
@@ -243,35 +220,37 @@ class InfinityAttention(Mechanism):
         options = self.options
         where: dict[str, Any] = {"dtype": precise(self.weight.dtype), "device": self.weight.device}
         basis = memory.make_basis(options.basis, options.widths)
-        found = memory.factors(basis, options.segment, options.points, options.tau, options.ridge)
-        for name, value in (*zip(("basis_centres", "basis_widths"), basis, strict=True), *found._asdict().items()):
+        factors = memory.factors(basis, options.segment, options.points, options.tau, options.ridge)
+        for name, value in (*zip(("basis_centres", "basis_widths"), basis, strict=True), *factors._asdict().items()):
             self.register_buffer({"points": "kept"}.get(name, name), value.to(**where), persistent=False)
 
     def _basis(self) -> memory.Basis:
         return memory.Basis(self.basis_centres, self.basis_widths)
 
     def _empty(self, k: Tensor, v: Tensor) -> InfinityState:
-        b, h, _, d = k.shape
-        room = self.options.segment * (2 if self.options.previous else 1)
-        sums: dict[str, Any] = {"dtype": precise(k.dtype), "device": k.device}
-        counts = torch.zeros(b, dtype=torch.long, device=k.device)
-        return InfinityState(
-            k.new_zeros(b, h, room, d),
-            v.new_zeros(b, h, room, v.shape[3]),
-            torch.zeros(b, h, self.options.basis, d + v.shape[3], **sums),
-            torch.zeros(b, self.options.bins, **sums),
-            counts,
-            counts,
-        )
+        return streams.empty_state(k, v, self._held_length, basis=self.options.basis, bins=self.options.bins)
+
+    @property
+    def _held_length(self) -> int:
+        """Positions that a state holds as they are."""
+        return self.options.segment * (2 if self.options.previous else 1)
+
+    def _write(self, held: Memory, k: Tensor, v: Tensor, full: bool | Tensor, *, first: bool = False) -> Memory:
+        """The memory with a segment in it, for the sequences whose segment is full."""
+        if self.options.detached:
+            k, v = k.detach(), v.detach()
+        factors = memory.Factors(self.first, self.new, self.kept, self.past)
+        points = streams.Points(self._basis(), self.places, self.within) if self.options.sticky else None
+        return streams.write(held, k, v, factors, points, full, first=first)
 
     def _checked(self, state: InfinityState, k: Tensor, v: Tensor) -> InfinityState:
         state = as_state(InfinityState, state)
         b, h, _, d = k.shape
-        room, e = self.options.segment * (2 if self.options.previous else 1), v.shape[3]
+        length, e = self._held_length, v.shape[3]
         held, sums = held_like(v), sums_like(v)
         parts = {
-            "keys": Part((b, h, room, d), held),
-            "values": Part((b, h, room, e), held),
+            "keys": Part((b, h, length, d), held),
+            "values": Part((b, h, length, e), held),
             "signal": Part((b, h, self.options.basis, d + e), sums),
             "histogram": Part((b, self.options.bins), sums),
             "filled": Part((b,), COUNTS),
@@ -279,14 +258,6 @@ class InfinityAttention(Mechanism):
         }
         check_state(state, v, parts)
         return state._replace(keys=state.keys.to(k.dtype), values=state.values.to(v.dtype))
-
-    def _continued(self, q: Tensor, k: Tensor, v: Tensor, before: InfinityState, keep: Tensor | None) -> Packed:
-        """The segment under way and what is new, one behind the other."""
-        room = before.keys.shape[2]
-        held = torch.arange(room, device=q.device) < before.filled[:, None]
-        new = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
-        k, v = torch.cat([before.keys, k], dim=2), torch.cat([before.values, v], dim=2)
-        return pack(F.pad(q, (0, 0, room, 0)), k, v, torch.cat([held, new], dim=1))
 
     def _exact(self, pieces: Sequence[Segment], at: int) -> Tensor:
         """Causal softmax attention of a segment."""
@@ -298,7 +269,7 @@ class InfinityAttention(Mechanism):
         return exact.attend(q, k, v, mask)
 
     def _recall(self, q: Tensor, held: Memory, asking: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What the memory says to these queries, and the histogram with the attention of those that are `asking`."""
+        """What the memory gives these queries, and the histogram with the attention of the queries marked in `asking`."""
         mean, variance = self.densities(q, held.signal)
         if self.training and self.options.divergence:
             self.divergence(variance)
@@ -307,77 +278,19 @@ class InfinityAttention(Mechanism):
             return recalled.to(q.dtype), held.histogram
         with torch.no_grad():
             counted = None if asking is None else asking[:, : q.shape[2]]
-            given = memory.shares(mean, variance, counted, self.options.bins) * (held.written > 0)[:, None]
-        return recalled.to(q.dtype), held.histogram + given
-
-    def _write(self, held: Memory, k: Tensor, v: Tensor, full: bool | Tensor, *, first: bool = False) -> Memory:
-        """The memory with a segment in it, for the sequences whose segment is full."""
-        if full is False:
-            return held
-        if not self.options.basis:
-            return held._replace(written=held.written + full)
-        segment = torch.cat([k, v], dim=3).to(held.signal.dtype)
-        if self.options.detached:
-            segment = segment.detach()
-        alone = product(self.first, segment)
-        signal = alone
-        if not first:
-            begun = (held.written > 0)[:, None, None, None]
-            signal = torch.where(begun, self._contracted(held) + product(self.new, segment), alone)
-        histogram, written = torch.zeros_like(held.histogram), held.written + 1
-        if full is True:
-            return Memory(signal, histogram, written)
-        return Memory(
-            torch.where(full[:, None, None, None], signal, held.signal),
-            torch.where(full[:, None], histogram, held.histogram),
-            torch.where(full, written, held.written),
-        )
+            attended = memory.shares(mean, variance, counted, self.options.bins) * (held.written > 0)[:, None]
+        return recalled.to(q.dtype), held.histogram + attended
 
     def _drawn_from(self, before: InfinityState) -> tuple[Tensor, ...]:
         """The histogram where points are drawn from it: a NaN there does not show in the result."""
         return (before.histogram,) if self.options.sticky else ()
-
-    def _contracted(self, held: Memory) -> Tensor:
-        """The memory, read at points and pressed into [0, tau]: what is read often gets more room there."""
-        if not self.options.sticky:
-            return product(self.past, held.signal)
-        with torch.no_grad():
-            points = memory.draw(held.histogram, self.places.to(held.signal), self.within.to(held.signal))
-            bumps = memory.evaluate_basis(self._basis(), points)[:, None]  # b 1 p m
-        return product(self.kept, product(bumps, held.signal))
-
-    def _rest(self, packed: Packed, held: Memory) -> InfinityState:
-        """The state after the last segment, full or not."""
-        room, segment = self.options.segment * (2 if self.options.previous else 1), self.options.segment
-        start = packed.total // segment * segment
-        if self.options.previous:
-            start = (start - segment).clamp_min(0)
-        places = start[:, None] + torch.arange(room, device=start.device)
-        held_places = places < packed.total[:, None]
-        last = max(0, packed.k.shape[2] - 1)
-        k, v = (F.pad(x, (0, 0, 0, 1)) if x.shape[2] == 0 else x for x in (packed.k, packed.v))
-        keys, values = (pick(x, places.clamp(max=last)) * held_places[:, None, :, None] for x in (k, v))
-        return InfinityState(keys, values, *held[:2], packed.total - start, held.written)
-
-    def _close(
-        self, keys: Tensor, values: Tensor, filled: Tensor, held: Memory, full: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Memory]:
-        """Writes a segment that has just become full, and makes room for the next."""
-        segment = self.options.segment
-        room = keys.shape[2]
-        begin = (filled - segment).clamp_min(0)[:, None] + torch.arange(segment, device=filled.device)
-        held = self._write(held, pick(keys, begin), pick(values, begin), full)
-        shift = full & (filled == room)  # with the previous segment seen, the first one stays where it is
-        moved = [F.pad(x[:, :, segment:], (0, 0, 0, segment)) for x in (keys, values)]
-        keys, values = (torch.where(shift[:, None, None, None], to, x) for to, x in zip(moved, (keys, values), strict=True))
-        return keys, values, torch.where(shift, filled - segment, filled), held
 
     def _aligned(self, packed: Packed, keep: Tensor | None) -> Tensor:
         """Bidirectional in the segment; the memory of what comes before, and of what comes after if asked."""
         pieces, segment = segments(packed, self.options.segment), self.options.segment
         parts = [self._whole_segment(packed, pieces, at, keep) for at in range(len(pieces))]
         for way in ("before", "after") if self.options.both else ("before",):
-            held = self._empty(packed.k, packed.v).memory
+            held = streams.memory_of(self._empty(packed.k, packed.v))
             for at, piece in enumerate(pieces) if way == "before" else reversed(list(enumerate(pieces))):
                 nothing_yet = at == (0 if way == "before" else len(pieces) - 1)
                 if self.options.basis and not nothing_yet:
@@ -426,7 +339,7 @@ class InfinityAttention(Mechanism):
     def _behind(self, q: Tensor, packed: Packed, keep: Tensor | None) -> Tensor:
         """The last segment of the keys is seen exactly, those before it through the memory."""
         segment, length = self.options.segment, packed.k.shape[2]
-        held = self._empty(packed.k, packed.v).memory
+        held = streams.memory_of(self._empty(packed.k, packed.v))
         for at, piece in enumerate(segments(packed, segment)[:-1]):
             full = True if keep is None else packed.total > (at + 1) * segment
             held = self._write(held, piece.k, piece.v, full)

@@ -14,7 +14,7 @@ from subquad.types import Keep, Keys, Queries, Values
 
 
 class Call(NamedTuple):
-    """What a mechanism was asked."""
+    """The arguments of one call of a mechanism."""
 
     attend: nn.Module
     q: Queries
@@ -24,7 +24,7 @@ class Call(NamedTuple):
     causal: bool
 
     def matrix(self) -> Float[Tensor, "b h n s"]:
-        """What it answered, as a matrix."""
+        """The attention matrix of the call."""
         return attention_matrix(self.attend, self.q, self.k, self.keep, causal=self.causal)
 
 
@@ -50,19 +50,19 @@ def attention_matrix(
 
 @contextmanager
 def watched(mechanisms: Sequence[nn.Module]) -> Iterator[list[Call]]:
-    """While it lasts, notes what these mechanisms are asked, in the order in which it happens."""
+    """Inside the block, records the calls of these mechanisms, in their order."""
     calls: list[Call] = []
-    inside: list[nn.Module] = []  # what a mechanism asks of itself is no call of its own
+    inside: list[nn.Module] = []  # mechanisms that are running: calls that they make themselves are not recorded
 
     def noting(attend: nn.Module, method: str) -> Callable[..., Any]:
-        own = getattr(attend, method)
+        original = getattr(attend, method)
 
         def noted(q: Tensor, k: Tensor, v: Tensor, state: Any = None, *, keep: Tensor | None = None) -> Any:
             if state is None and not inside:
                 calls.append(Call(attend, q.detach(), k.detach(), v.detach(), keep, method == "causal"))
             inside.append(attend)
             try:
-                return own(q, k, v, keep=keep) if method == "forward" else own(q, k, v, state, keep=keep)
+                return original(q, k, v, keep=keep) if method == "forward" else original(q, k, v, state, keep=keep)
             finally:
                 inside.pop()
 

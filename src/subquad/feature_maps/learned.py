@@ -64,7 +64,7 @@ class LearnedSide(FeatureMap):
         return Features(torch.cat([logits.softmax(-1), (-logits).softmax(-1)], dim=-1), None)
 
     def _write(self, x: Float[Tensor, "b h n d"], scratch: Scratch) -> Float[Tensor, "b h n m"]:
-        """The same in half the time on a CPU: powers of 2, both halves side by side from the start."""
+        """The features in half the time on a CPU: powers of 2, both halves side by side from the start."""
         half = self.weight.shape[-1]
         weight, bias = (LOG2_E * x.shape[-1] ** -0.25 * self.weight).to(x.dtype), (LOG2_E * self.bias).to(x.dtype)
         logits, values = project(x, weight, scratch).add_(bias), scratch.take(*x.shape[:3], 2 * half)
@@ -80,11 +80,11 @@ class LearnedSide(FeatureMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """Of softmax: s (g - s . g), for each half by itself. The second one is that of the negative."""
+        """The gradient of softmax is s (g - s . g), for each half by itself; the second half has the negative logits."""
         pair = (2, self.weight.shape[-1])
         slopes = gradient.mul_(features.values).unflatten(-1, pair)
         slopes = slopes.addcmul_(features.values.unflatten(-1, pair), slopes.sum(-1, keepdim=True), value=-1)
         there, scale = slopes[..., 0, :] - slopes[..., 1, :], x.shape[-1] ** -0.25
         for_weights = [(x.mT @ there).sum(0).mul_(scale), there.sum((0, 2))[:, None]]
-        trained = [part for part, one in zip(for_weights, (self.weight, self.bias), strict=True) if one.requires_grad]
+        trained = [part for part, weight in zip(for_weights, (self.weight, self.bias), strict=True) if weight.requires_grad]
         return there @ (scale * self.weight).mT.to(x.dtype), *trained

@@ -210,7 +210,7 @@ class CalibratedMap(RandomMap):
         q_cov: Float[Tensor, "h d d"],
         k_cov: Float[Tensor, "h d d"],
     ) -> None:
-        """To the means and covariances of queries and keys, as they come into the attention, over some data."""
+        """Fits the map to the means and covariances of queries and keys, as they come into the attention."""
         a, c, *covariances = (part.double() for part in (q_mean, k_mean, q_cov, k_cov))
         if not all(bool(part.isfinite().all()) for part in (a, c, *covariances)):
             raise SubquadError("means and covariances to calibrate to must be finite: look at the model and its text")
@@ -252,7 +252,7 @@ class CalibratedSide(FeatureMap):
         return self._omega.shape[-1]
 
     def weights(self) -> Sequence[Tensor]:
-        return [one for one in (self._omega, self.bias) if one is not None and one.requires_grad]
+        return [weight for weight in (self._omega, self.bias) if weight is not None and weight.requires_grad]
 
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]

@@ -67,7 +67,7 @@ def longest_input(model: PreTrainedModel) -> int | None:
 
 
 def head_dim_of(model: PreTrainedModel) -> int:
-    """Of one head's queries and keys."""
+    """Numbers of a query or key of one head."""
     config = model.config.get_text_config()
     told = next((found for name in ("head_dim", "d_kv") if isinstance(found := getattr(config, name, None), int)), None)
     head_dim: int = told or config.hidden_size // config.num_attention_heads

@@ -164,7 +164,7 @@ def read_mask(mask: Tensor | None) -> Visible:
 
 
 def without_pairs(visible: Visible, queries: int, name: str) -> Visible:
-    """The same for a mechanism that cannot hide other keys from one query than from another, save those ahead of it."""
+    """What is visible to a mechanism that can hide keys from all queries or from none, save those ahead of a query."""
     dense = visible.dense
     if dense is None:
         return visible

@@ -91,7 +91,7 @@ class Prober:
         )
 
     def runs(self) -> dict[str, Seen]:
-        """The same inputs with the attention that the model has now."""
+        """Runs the inputs again with the attention that the model has now."""
         try:
             return {name: self._run(batch.inputs) for name, batch in self.batches.items()}
         except SubquadError:

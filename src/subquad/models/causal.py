@@ -38,7 +38,7 @@ class CausalEncoder(Stack):
     def causal(
         self, inputs: Any, at: Float[Tensor, "b n"], state: DecoderState | None = None
     ) -> tuple[Float[Tensor, "b n w"], DecoderState]:
-        """The same from where `state` stands, and the state after it."""
+        """A vector for each position that follows those in `state`, and the state after the last."""
 
         def run(x: Tensor, block: Any, before: Any, turn: Any) -> Any:
             return self._through(lambda y: block.causal(y, before, rotation=turn), x)

@@ -28,7 +28,7 @@ class ModelOptions(Checked):
 
     @property
     def model_dim(self) -> int:
-        """Of all heads together."""
+        """Numbers of each position, those of all heads together."""
         return self.heads * self.head_dim
 
     def check(self) -> None:

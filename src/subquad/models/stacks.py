@@ -166,7 +166,7 @@ class Decoder(Stack):
         context: Context | None = None,
         context_keep: Bool[Tensor, "b s"] | None = None,
     ) -> tuple[Float[Tensor, "b n v"], DecoderState]:
-        """The same from where `state` stands, and the state after it."""
+        """Scores of each token for each position that follows those in `state`, and the state after the last."""
         return self._advance("causal", tokens, state, context, context_keep, {"keep": keep})
 
     def step(

@@ -34,6 +34,6 @@ def _ridged(cov: Tensor) -> Tensor:
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:
-    """Of symmetric positive matrices."""
+    """A power of symmetric positive matrices."""
     values, vectors = torch.linalg.eigh((x + x.mT) / 2)
     return (vectors * values.clamp(min=1e-12).pow(exponent)[..., None, :]) @ vectors.mT

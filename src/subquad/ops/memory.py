@@ -24,7 +24,7 @@ class Basis(NamedTuple):
     widths: Float[Tensor, "g"]
 
     def to(self, **where: Any) -> "Basis":
-        """The same elsewhere or in another precision."""
+        """The basis on another device or in another precision."""
         return Basis(self.centres.to(**where), self.widths.to(**where))
 
 
@@ -138,8 +138,8 @@ def draw(histogram: Float[Tensor, "b bins"], places: Float[Tensor, "p"], within:
     """
     bins = histogram.shape[-1]
     total = histogram.sum(-1, keepdim=True)
-    found = (histogram / torch.where(total > 0, total, 1.0)).cumsum(-1)
-    stretch = torch.searchsorted(found, places.expand(len(histogram), -1).contiguous()).clamp(max=bins - 1)
+    reached = (histogram / torch.where(total > 0, total, 1.0)).cumsum(-1)
+    stretch = torch.searchsorted(reached, places.expand(len(histogram), -1).contiguous()).clamp(max=bins - 1)
     drawn = ((stretch + within) / bins).sort(-1).values
     return torch.where(total > 0, drawn, even(len(places)).to(drawn))
 

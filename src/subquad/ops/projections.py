@@ -62,8 +62,8 @@ def givens(dim: int, generator: torch.Generator | None) -> Float[Tensor, "{dim} 
         order = torch.randperm(dim, generator=generator)
         first, second = order[: dim // 2], order[dim // 2 : 2 * (dim // 2)]
         angle = torch.rand(len(first), generator=generator) * (2 * math.pi)
-        cosine, sine, one, other = angle.cos(), angle.sin(), product[:, first], product[:, second]
-        product[:, first], product[:, second] = one * cosine - other * sine, one * sine + other * cosine
+        cosine, sine, left, right = angle.cos(), angle.sin(), product[:, first], product[:, second]
+        product[:, first], product[:, second] = left * cosine - right * sine, left * sine + right * cosine
     return product
 
 

@@ -69,7 +69,7 @@ def convolved_slots(x: Float[Tensor, "h n d"], weight: Float[Tensor, "#h run d"]
     stride = weight.shape[1] // d
     kernel = weight.expand(h, -1, -1).unflatten(1, (stride, d)).permute(0, 3, 2, 1)  # h, out, in, stride
     filled = torch.cat([x, x.new_zeros(h, -n % stride, d)], dim=1)
-    return torch.stack([F.conv1d(one.T, of_head, stride=stride).T for one, of_head in zip(filled, kernel, strict=True)])
+    return torch.stack([F.conv1d(head.T, weights, stride=stride).T for head, weights in zip(filled, kernel, strict=True)])
 
 
 class Bumps(NamedTuple):

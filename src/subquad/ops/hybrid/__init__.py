@@ -14,6 +14,6 @@ time, whose scores stay in its cache.
 """
 
 from subquad.ops.hybrid.mixing import attend
-from subquad.ops.hybrid.state import HybridState, continue_state, last_state, step
+from subquad.ops.hybrid.state import HybridState, continue_state, far_state, last_state, step
 
-__all__ = ["HybridState", "attend", "continue_state", "last_state", "step"]
+__all__ = ["HybridState", "attend", "continue_state", "far_state", "last_state", "step"]

@@ -100,8 +100,8 @@ def _near(
     real = torch.ones_like(k[:, 0, :, 0], dtype=torch.bool) if valid is None else valid
     seen = _beside(real[:, None, :, None], block, part, causal=causal).mT  # b 1 t 1 w
     if causal:
-        own = torch.ones(block, block, dtype=torch.bool, device=k.device).tril()
-        seen = seen & torch.cat([torch.ones_like(own), own], dim=1)
+        up_to_itself = torch.ones(block, block, dtype=torch.bool, device=k.device).tril()
+        seen = seen & torch.cat([torch.ones_like(up_to_itself), up_to_itself], dim=1)
     return Near(scores.masked_fill(~seen, -math.inf), values)
 
 

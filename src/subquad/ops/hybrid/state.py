@@ -26,10 +26,10 @@ class HybridState(NamedTuple):
     peak: Tensor  # b h
     filled: Tensor  # b, how many keys there are
 
-    @property
-    def rest(self) -> LinearState:
-        """The sums of the keys that are seen through features."""
-        return LinearState(self.sums, self.norms, self.peak.detach())
+
+def far_state(state: HybridState) -> LinearState:
+    """The sums of the keys that are seen through features."""
+    return LinearState(state.sums, state.norms, state.peak.detach())
 
 
 def continue_state(q: Tensor, k: Tensor, v: Tensor, state: HybridState, keep: Tensor | None) -> Packed:
@@ -66,7 +66,7 @@ def step(
     keys, values = (
         put(held, new.to(held.dtype), state.filled, reuse=reuse) for held, new in ((state.keys, k), (state.values, v))
     )
-    dtype, rest = state.sums.dtype, state.rest
+    dtype, rest = state.sums.dtype, far_state(state)
     scores = product(q.to(dtype) * (LOG2_E / math.sqrt(q.shape[3])), keys.to(dtype).mT)
     seen = torch.arange(2 * block, device=q.device) <= state.filled[:, None]
     scores = scores.masked_fill(~seen[:, None, None, :], -math.inf)
