@@ -134,6 +134,7 @@ def test_options_of_one_name_are_told_apart(parity: str, tmp_path: Path, capsys:
     assert (options["task"]["steps"], options["training"]["steps"]) == (4, 2)
     assert (options["task"]["features"], options["mechanism"]["features"]) == (3, 10)
     capsys.readouterr()
+    assert main(["train", parity, "--accumulate", "40", "--batch", "40", "--no-page", "--out", run + "2"]) == 0
     assert main(["train", parity, "--attention", "favor", "--attention-features", "0"]) == 2
     assert "--attention-features must be positive, but is 0" in capsys.readouterr().err
 
@@ -175,4 +176,5 @@ def test_batches_and_steps_of_events_go_by_the_data() -> None:
     assert training(1400, 37) == (64, 500)  # Taxi
     assert training(1401, 65) == (64, 480)  # StackOverflow
     assert training(90, 3319) == (4, 150)  # the order book
+    assert training(1000, 600) == (16, 208)
     assert training(100_000, 50) == (64, 4687)  # three rounds

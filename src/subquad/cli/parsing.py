@@ -25,10 +25,12 @@ def parse(
     description: str | None = None,
     registry: ConstructorRegistry | None = None,
     flags: Mapping[tuple[type[Any], str], str] | None = None,
+    checked: bool = True,
 ) -> T:
     """The options in a command line. Values are checked after parsing, as tyro would print their errors in its own words.
 
-    `flags` has the names in the command of options that could not keep their own, by their class and name.
+    `flags` has the names in the command of options that could not keep their own, by their class and name. Without
+    `checked`, values may be such as no option takes.
     """
     rules = _add_lenient_rules(registry or ConstructorRegistry())
     complaint = io.StringIO()
@@ -39,15 +41,16 @@ def parse(
         if ended.code:
             raise SubquadError(_sentence(complaint.getvalue(), prog)) from None
         raise  # help was printed
-    _check_parts(parsed, flags or {})
+    if checked:
+        check_parts(parsed, flags or {})
     return parsed
 
 
-def _check_parts(options: Any, flags: Mapping[tuple[type[Any], str], str]) -> None:
+def check_parts(options: Any, flags: Mapping[tuple[type[Any], str], str]) -> None:
     """Checks options and those inside them, in the order of their fields."""
     for part in dataclasses.fields(options):
         if dataclasses.is_dataclass(value := getattr(options, part.name)):
-            _check_parts(value, flags)
+            check_parts(value, flags)
     if isinstance(options, Checked):
         try:
             check(options)

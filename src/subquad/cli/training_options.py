@@ -14,7 +14,7 @@ import tyro
 from subquad.attention import MECHANISMS
 from subquad.checking import Checked, FilePath, Seed, Words
 from subquad.cli.options import attention_in, clashing, joined, registry
-from subquad.cli.parsing import parse
+from subquad.cli.parsing import check_parts, parse
 from subquad.cli.values import choose
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
@@ -82,13 +82,15 @@ class CommandLine:
     def _task_options(self) -> TaskOptions:
         """The task's own options, which its defaults for the others may depend on."""
         plain = RunOptions(TASKS[self.task](), MECHANISMS[self.attention](), ModelOptions(), TrainOptions())
-        is_help = any(word in HELP for word in self.words)
+        words = [word for word in self.words if word not in HELP]
         try:
-            return self._parse(plain, [word for word in self.words if word not in HELP]).options.task
+            task = self._parse(plain, words, checked=False).options.task
+            check_parts(task, clashing(_parts(plain)))
         except SubquadError:
-            if is_help:
+            if words != self.words:
                 return plain.task
             raise
+        return task
 
     def _defaults(self, task: TaskOptions, size: DataSize | None = None) -> RunOptions:
         declared = task.defaults(self.attention, size)
@@ -100,8 +102,8 @@ class CommandLine:
             TrainOptions(**declared.training),
         )
 
-    def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None) -> Given:
-        parts = {"shared": Shared(), **defaults._asdict()}
+    def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None, *, checked: bool = True) -> Given:
+        parts = _parts(defaults)
         flags = clashing(parts)
         parsed: Any = parse(
             joined("Train", parts),
@@ -110,6 +112,12 @@ class CommandLine:
             description=" ".join(filter(None, (TASKS[self.task].__doc__, TASKS[self.task].default_notes))),
             registry=registry(map(type, defaults), flags),
             flags=flags,
+            checked=checked,
         )
         attention: AttentionOptions = parsed.attention
         return Given(parsed.shared, RunOptions(parsed.task, attention, parsed.model, parsed.training))
+
+
+def _parts(defaults: RunOptions) -> dict[str, Any]:
+    """The parts of the command, each with the defaults of its options."""
+    return {"shared": Shared(), **defaults._asdict()}

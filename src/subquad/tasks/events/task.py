@@ -105,7 +105,7 @@ class Events(TaskOptions):
         dropout = 0.0
         if self.data:
             mean_length = 1.0 if data is None else data.positions / data.sequences
-            batch = int(min(64, max(4, EVENTS_A_STEP // mean_length)))
+            batch = 2 ** int(math.log2(min(64, max(4, EVENTS_A_STEP / mean_length))))  # so that processes can share it
             steps = min(500, max(100, EVENTS_OF_ALL_STEPS // (batch * mean_length)))
             rounds = 0 if data is None else 3 * data.sequences // batch
             is_long = mean_length > LONG
