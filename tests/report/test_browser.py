@@ -177,3 +177,21 @@ def test_prints_dark_on_light(opened: Opened) -> None:
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.querySelector('#chart-time svg text')).fill") == "rgb(0, 0, 0)"
+
+
+def test_legends_fit_on_a_phone(tmp_path: Path) -> None:
+    """Long names stand below each other, where they would be cut off beside each other."""
+    runs = []
+    for name in ("softmax", "infinity with a sticky memory", "linformer with shared projections"):
+        run = Run.create(tmp_path / name, "train", {"options": {"mechanism": {"kind": name}}, "seed": 0})
+        run.append({"metric": "loss", "value": 1.0 / step, "step": step, "split": "train"} for step in range(1, 9))
+        runs.append(run)
+    write_training_page(runs, tmp_path / "report.html")
+    with opening(tmp_path / "report.html") as (page, complaints, _):
+        page.set_viewport_size({"width": 360, "height": 700})
+        page.reload()
+        page.wait_for_selector("html[data-drawn=yes]", state="attached")
+        labels = page.locator("#chart-loss .role-legend-label text")
+        assert labels.count() == 3
+        assert max(labels.evaluate_all("labels => labels.map(label => label.getBoundingClientRect().right)")) <= 360
+        assert complaints == []

@@ -25,6 +25,8 @@ METRICS: dict[str, str] = {
     "throughput": "tokens per second",
 }
 HEIGHT = 320
+LEGEND_COLUMNS = alt.ExprRef("width < 450 ? 1 : 4")
+"""Columns of a legend: one on a narrow screen, where names would be cut off otherwise."""
 
 
 def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) -> Iterator[Row]:
@@ -119,7 +121,7 @@ def _length(extent: tuple[float, float], field: str = "length") -> alt.X:
 
 def _mechanism(names: Sequence[str]) -> alt.Color:
     colours = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
-    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", columns=4)
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", columns=LEGEND_COLUMNS)
     return alt.Color("mechanism:N").scale(domain=list(names), range=colours).legend(legend)
 
 

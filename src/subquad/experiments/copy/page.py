@@ -123,7 +123,7 @@ def figure_one(comparison: Comparison, view: View) -> alt.LayerChart:
             seconds_here = STEPS * comparison.middle(view, name, length)
             rows.append({"series": f"{name}, here", "length": length, "seconds": seconds_here, "fit": seconds_here})
     names = list(dict.fromkeys(row["series"] for row in rows))
-    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=3)
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=charts.LEGEND_COLUMNS)
     colour = alt.Color("series:N").scale(domain=names, range=charts.PALETTE[: len(names)]).legend(legend)
     x = alt.X("length:Q", title="length, tokens").scale(type="log", base=2, nice=False)
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=colour)
