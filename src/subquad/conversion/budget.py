@@ -1,4 +1,4 @@
-"""Where the minutes of a conversion go: at most a fifth to measuring, the rest to training."""
+"""Time budget of a conversion: at most a fifth for measuring, the rest for training."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,70 +9,76 @@ from subquad.checking import NonNegative
 from subquad.conversion.recipes import Phase, counts, weight
 
 MEASURING = 0.2
-"""Share of the time that measuring has at most."""
+"""Largest share of the time that is spent on measuring."""
 QUALITY, HEADS, COSTS = 0.5, 0.1, 0.3
-"""Shares of measuring: held-out texts, spectra of heads, time and memory by length. The rest is for finding out the pace."""
+"""Shares of the measuring time: held-out texts, spectra of heads, costs by length. The rest is for timing the model."""
 PROBE = 0.01
-"""Share of the time that reading one text may take while the pace is found out."""
+"""Largest share of the time that reading one text may take while the model's pace is measured."""
 CALIBRATION = 0.05
-"""Share of the time that calibration has at most, and so has the choice of layers."""
+"""Largest share of the time for calibration, and also for choosing the layers that stay exact."""
 END = 0.04
-"""Share of the time that is kept for saving the model and for the page."""
+"""Share of the time reserved for saving the model and writing the page."""
 
 Kind = Literal["development", "test", "heads", "costs", "pace"]
 SAVING = "saving"
-"""What the time of a checkpoint is kept under."""
+"""Key of `Spent.latest` for the duration of writing a checkpoint."""
 
 
 @dataclass
 class Spent:
-    """Seconds that a conversion has taken so far. A checkpoint keeps them."""
+    """Seconds that a conversion has taken so far, stored in every checkpoint."""
 
-    before: NonNegative = 0.0  # in commands that have ended, up to their last checkpoint
+    before: NonNegative = 0.0  # seconds of earlier commands, up to their last checkpoint
     measuring: NonNegative = 0.0
     training: NonNegative = 0.0
-    latest: dict[str, NonNegative] = field(default_factory=dict)  # of the latest measurement of each kind, and of saving
+    latest: dict[str, NonNegative] = field(
+        default_factory=dict
+    )  # duration of the latest measurement of each kind, and of saving
 
 
 class Budget:
-    """The time that a conversion has, and where it goes."""
+    """Divides the time of a conversion between measuring, training and saving."""
 
     def __init__(self, seconds: float, now: Callable[[], float], begun: float, *, has_costs: bool) -> None:
-        """`begun` is when the command began, by the clock `now`. `has_costs` says whether time and memory are measured."""
+        """`begun` is the start of the command on the clock `now`. `has_costs` says whether time and memory are measured."""
         self.seconds, self.now, self.begun, self.has_costs = seconds, now, begun, has_costs
         self.loading = now() - begun
         self.spent = Spent()
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the beginning, those of commands that ended before among them."""
+        """Seconds since the conversion began, including those of earlier commands."""
         return self.spent.before + self.now() - self.begun
 
     @contextmanager
     def measuring(self, kind: Kind) -> Iterator[None]:
-        """The time of the block counts as measuring."""
+        """Counts the duration of the `with` block as measuring time of this kind."""
         begun = self.now()
         yield
         self.spent.latest[kind] = self.now() - begun
         self.spent.measuring += self.spent.latest[kind]
 
     def for_measuring(self, share: float) -> float:
-        """Seconds that a kind of measurement has in all, by its share of measuring."""
+        """Total seconds for a measurement that has this share of the measuring time."""
         return share * MEASURING * self.seconds
 
     @property
     def for_costs(self) -> float:
-        """Seconds that are left for time and memory by length, which are measured last."""
+        """Seconds left for measuring time and memory by length, which is done last."""
         unspent = self.for_measuring(1.0) - self.spent.measuring
         return min(unspent, (1 - END) * self.seconds - self.elapsed)
 
-    def for_training(self, phase: Phase, ahead: Sequence[Phase], every: Sequence[Phase], watched: int) -> float:
-        """Seconds that a phase has for its steps. `ahead` are those that are left to do, this one among them.
+    def for_training(self, phase: Phase, ahead: Sequence[Phase], all_phases: Sequence[Phase], watched: int) -> float:
+        """Seconds that a phase has for its training steps.
 
-        `watched` is how often quality is looked at while a stage trains.
+        The time left, minus what measuring and saving will take, is divided between all phases that train. If measuring
+        quality is slower than planned, the time for measuring costs by length shrinks.
 
-        What is left, without what measuring and saving will take, is shared by all phases that train. Where looks at quality
-        became slower than was planned, less is left for time and memory by length.
+        Args:
+            phase: the phase that is about to train.
+            ahead: the phases that are left to do, including `phase`.
+            all_phases: all phases of the conversion.
+            watched: how often quality is measured while a stage trains.
         """
         often = counts(ahead, watched)._asdict()
         looks = sum(number * self.spent.latest.get(kind, 0.0) for kind, number in often.items())
@@ -80,4 +86,4 @@ class Budget:
         costs = min(self.for_measuring(COSTS), unspent) if self.has_costs else 0.0
         saving = len(ahead) * self.spent.latest.get(SAVING, 0.0)
         left = (1 - END) * self.seconds - self.elapsed - looks - costs - saving
-        return max(0.0, left * weight(phase, every) / sum(weight(each, every) for each in ahead))
+        return max(0.0, left * weight(phase, all_phases) / sum(weight(other, all_phases) for other in ahead))

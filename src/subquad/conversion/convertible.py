@@ -1,4 +1,4 @@
-"""What a conversion asks of a model."""
+"""The interface that a model implements to be converted."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,30 +12,30 @@ from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.types import AttentionOptions
 
 Kind = Literal["encoder", "masked", "causal"]
-"""What a model gives: vectors, the tokens that were taken out of a text, or the next token of one."""
+"""Type of model: an encoder of texts into vectors, a masked language model, or a causal language model."""
 
 Split = Literal["development", "test"]
-"""Text that nobody learns from: the one to decide by, and the one to tell by what came of it."""
+"""Held-out text: development texts choose between models, test texts only measure the result."""
 
 Goal = Literal["hidden", "logits", "task"]
-"""What is tuned for: the original's hidden states, its predictions, or the text itself."""
+"""Target of tuning: the original's hidden states, its predictions (logits), or the tokens of the text (task)."""
 
 
 class Outputs(NamedTuple):
     """Outputs of a model for a batch."""
 
-    hidden: tuple[Float[Tensor, "b n w"], ...]  # after each layer
-    logits: Float[Tensor, "places v"] | None  # at the chosen places
+    hidden: tuple[Float[Tensor, "b n w"], ...]  # hidden states after each layer
+    logits: Float[Tensor, "places v"] | None  # logits at the chosen places
 
 
 class Convertible(Protocol):
-    """A trained model, with text to learn from and text that is held out.
+    """A trained model, with text for training and held-out text.
 
-    A batch is what the model sees, what stood or comes there, the places whose token is to be found, and what is no padding.
+    A batch holds the tokens that the model sees, the right token at each place, the places to predict, and the padding mask.
     """
 
     teacher: nn.Module
-    """The original, in eval mode, with its exact attention as mechanisms; nothing ever changes it."""
+    """The original model in eval mode, with exact attention in every layer. It is never modified."""
 
     @property
     def kind(self) -> Kind: ...
@@ -51,53 +51,53 @@ class Convertible(Protocol):
         ...
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
-        """A copy with other mechanisms; None keeps a layer exact."""
+        """Returns a copy of the teacher with these mechanisms, one for each layer; None keeps a layer exact."""
         ...
 
     def mechanisms(self, model: nn.Module) -> list[nn.Module]:
-        """The mechanisms of the teacher or of a student, layer by layer."""
+        """Returns the attention mechanisms of the teacher or a student, in the order of the layers."""
         ...
 
     def embeddings(self, model: nn.Module) -> list[nn.Parameter]:
-        """Embedding parameters, which are never trained."""
+        """Returns the embedding parameters, which are never trained."""
         ...
 
     def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
-        """Stretches of the text to learn from, about so many tokens together."""
+        """Returns excerpts of the training text, each of up to `length` tokens and about `tokens` tokens in all."""
         ...
 
     def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
-        """Stretches of a text that is held out: so many, unless it is settled which ones they are."""
+        """Returns excerpts of a held-out split: `count` of them, or all where the split is a fixed set of excerpts."""
         ...
 
     def outputs(self, model: nn.Module, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
-        """What the teacher or a student makes of a batch."""
+        """Returns the outputs of the teacher or a student for a batch."""
         ...
 
     def pool(self, hidden: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
-        """A vector for each text, of the last hidden states."""
+        """Returns one vector for each text, pooled from its last hidden states."""
         ...
 
     def pairs(self, most: int | None = None) -> "Pairs | None":
-        """Sentences that people have compared, where some are given: all, or at most so many from all over them."""
+        """Returns sentence pairs with human similarity scores, at most `most` evenly spaced ones, or None without any."""
         ...
 
     def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
-        """Leaves a student with these mechanisms for others to load."""
+        """Saves a student with these mechanisms in a folder, from which it can be loaded."""
         ...
 
     @property
     def has_costs(self) -> bool:
-        """Whether there is something that measures its time and memory."""
+        """Whether `costs` can measure the time and memory of this model."""
         ...
 
     def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
-        """Time and memory of a text of a length, of the original and of the student in a folder, in about some seconds."""
+        """Yields rows of time and memory of the original and of the student in `folder`, for a text of `length` tokens."""
         ...
 
 
 class Pairs(NamedTuple):
-    """Pairs of sentences, and how alike people found them."""
+    """Pairs of sentences with human scores of their similarity."""
 
     first: list[MaskedBatch]
     second: list[MaskedBatch]
@@ -105,5 +105,5 @@ class Pairs(NamedTuple):
 
 
 def some_of(batch: MaskedBatch, rows: slice) -> MaskedBatch:
-    """Some texts of a batch."""
+    """Returns the texts of a batch that `rows` selects."""
     return MaskedBatch(*(part[rows] for part in batch))

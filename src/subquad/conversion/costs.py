@@ -16,21 +16,21 @@ from subquad.measure import workers
 from subquad.results import Row
 from subquad.statistics import median_interval
 
-TINY = 8  # tokens, to warm up
+TINY = 8  # length in tokens of the warm-up text
 TURNS = 3
-"""Smallest number of turns of each model."""
+"""Smallest number of timed runs of each model."""
 TURN_SECONDS, RUN_SECONDS = 2.0, 120.0
-"""Longest time for turns beyond the fewest, and for one run."""
+"""Time limits in seconds: for runs beyond the smallest number, and for a single run."""
 
 
 def costs(
     before: str | Path, after: str | Path, length: int, seconds: float = math.inf, *, threads: int = 1
 ) -> Iterator[Row]:
-    """Seconds and peak bytes of one text of a length through two models in folders, the models taking turns.
+    """Measures seconds and peak bytes of two models for one text of `length` tokens; the models take turns.
 
-    Each is in a process of its own, which loads it, gives it enough positions (`extend_positions`), and runs it without its
-    head: logits over a vocabulary would be most of what is measured. What takes longer than `seconds` or two minutes for one
-    run, or more memory than half of what is free, leaves a row that says so.
+    Each model runs in its own process, with its positions extended to the length (`extend_positions`) and without its
+    language-model head, whose logits would dominate the cost. A model that takes longer than `seconds` or two minutes for
+    one run, or more than half of the free memory, gives a row with the reason.
     """
     workers.context(["torch", "transformers", __name__])
     memory = psutil.virtual_memory().available // 2
@@ -39,8 +39,8 @@ def costs(
         which: workers.Candidate(partial(_work, path, length), partial(_work, path, TINY))
         for which, path in (("before", before), ("after", after))
     }
-    found = workers.visit(candidates, workers.Limits(memory, run, turns, threads, least_turns=TURNS))
-    for which, outcome in found.items():
+    outcomes = workers.visit(candidates, workers.Limits(memory, run, turns, threads, least_turns=TURNS))
+    for which, outcome in outcomes.items():
         yield from _rows(outcome, {"length": length, "model": which, "threads": threads})
 
 
@@ -62,16 +62,16 @@ def _rows(outcome: workers.Outcome, about: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _work(path: str | Path, length: int) -> workers.Work:
-    """In a child, without transformers' bars: their locks would outlive it."""
+    """Returns the measured call. Progress bars of transformers are disabled: their locks outlive the child process."""
     logging.disable_progress_bar()
     model = extend_positions(load(path), length)
     body: Any = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
     rows = int(torch.as_tensor(model.get_input_embeddings().weight).shape[0])
     tokens = torch.randint(rows, (1, length), generator=torch.Generator().manual_seed(0))
-    given = {} if model.config.is_encoder_decoder else {"use_cache": False}
+    options = {} if model.config.is_encoder_decoder else {"use_cache": False}
 
     def run() -> None:
         with torch.inference_mode():
-            body(input_ids=tokens, attention_mask=None, **given)
+            body(input_ids=tokens, attention_mask=None, **options)
 
     return workers.Work(run)

@@ -1,7 +1,7 @@
-"""The conversion from its first phase to its last. What a step does depends on the seed and its number only.
+"""Runs the phases of a conversion. The result of a step depends only on the seed and on the number of the step.
 
-So it can be killed at any time and goes on as if it had not been: a checkpoint says which phase it is of, how far that has
-come, and what was decided on the way (how much is measured, which model is the best so far, which layers stay exact).
+A conversion that was killed therefore continues with the same results: a checkpoint stores the phase, the step in it, and
+the decisions made so far (how much is measured, which model is the best, which layers stay exact).
 """
 
 import shutil
@@ -36,12 +36,12 @@ from subquad.types import AttentionOptions
 
 
 class Progress(NamedTuple):
-    """Where a conversion is."""
+    """Progress of a conversion, for display."""
 
     recipe: str
     does: str
     step: int
-    total: int | None  # None where it does not come in steps
+    total: int | None  # number of steps in the phase; None for a phase without steps
     loss: float | None
     judged: Sequence[Judged]
 
@@ -59,10 +59,10 @@ def convert(
     begun: float | None = None,
     restart: bool = False,
 ) -> None:
-    """Converts from where the run stands, keeps rows and checkpoints, and leaves the model in the run's folder.
+    """Starts or resumes a conversion, writes rows and checkpoints, and saves the model in the run's folder.
 
-    `begun` is when the command began, by the clock `now`: loading what is converted is part of the minutes. With `restart`,
-    what the run has so far is deleted first.
+    `begun` is the start of the command on the clock `now`: loading the original counts towards the minutes. With `restart`,
+    the run's rows and checkpoints are deleted first.
     """
     if restart:
         start_over(run)
@@ -73,7 +73,7 @@ def convert(
 
 
 def check(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
-    """Refuses what cannot be converted, before there is a run."""
+    """Raises `SubquadError` if the original cannot be converted with these options, before a run folder is made."""
     find_goal(original, options.goal)
     count = len(original.mechanisms(original.teacher))
     for layer in options.keep_layers:
@@ -89,7 +89,7 @@ def check(original: Convertible, attention: AttentionOptions, options: Conversio
 
 
 class _Conversion:
-    """A conversion that is under way."""
+    """A running conversion."""
 
     def __init__(
         self,
@@ -120,18 +120,18 @@ class _Conversion:
 
     @property
     def stand(self) -> Stand:
-        """How far it has come."""
+        """The state of the conversion that checkpoints store."""
         return self.journal.stand
 
     def go_on(self) -> None:
-        """Runs every phase that is left."""
+        """Runs every phase that is not done yet."""
         checkpoint = self.journal.load(self._put_back)
         if checkpoint is None:
             self.models.model = self.models.best = None
         self._plan()
         while self.stand.phase < len(self.phases):
             phase = self.phases[self.stand.phase]
-            self.stand.clock += not self.stand.step  # a phase that is gone on with has ticked already
+            self.stand.clock += not self.stand.step  # a resumed phase has been counted already
             self._tell(phase)
             if phase.does in TRAINED:
                 self._train(phase, checkpoint)
@@ -142,7 +142,7 @@ class _Conversion:
             self.journal.save(self.models.modules())
 
     def _plan(self) -> None:
-        """Settles how much is measured. A run that goes on keeps to what was settled when it began."""
+        """Decides how much is measured. A resumed run keeps the plan that it began with."""
         if self.stand.plan is None:
             whole = self.stand.plan = whole_plan(self.original, self.options)
             if self.is_timed:
@@ -158,16 +158,16 @@ class _Conversion:
 
     @property
     def batches(self) -> Batches:
-        """Texts to learn from."""
+        """Batches of training texts."""
         return Batches(self.original, self.plan, self.seed)
 
     @property
     def plan(self) -> Plan:
-        """How much is measured and learned from at a time."""
-        assert self.stand.plan is not None, "it is settled before the first phase"
+        """How much is measured, and the size of a training batch."""
+        assert self.stand.plan is not None, "the plan is made before the first phase"
         return self.stand.plan
 
-    # What is done in each phase.
+    # One method for each kind of phase.
 
     def look(self, phase: Phase) -> None:
         """Measures the original."""
@@ -175,7 +175,7 @@ class _Conversion:
         self.judge.test(phase, self.original.teacher)
 
     def swap(self, phase: Phase) -> None:
-        """The attention is put in, and nothing is trained."""
+        """Replaces the attention of the original without any training."""
         self.stand.begin_recipe()
         self.models.take(self.students.fresh(phase.recipe, self.stand.exact), phase, self.judge)
 
@@ -188,12 +188,15 @@ class _Conversion:
         self.models.settle(phase, self.judge)
 
     def choose(self, phase: Phase) -> None:
-        """The layers that are followed worst get their exact attention back; the others keep what they learned."""
+        """Gives exact attention back to the layers with the largest divergence; the others keep their parameters."""
         layers = self.students.converted(phase.recipe, self.stand.exact)
-        found = matching.divergences(self.original, self.models.current, self.batches.looked_at(), layers, self.seed)
-        worst = sorted(found, key=lambda layer: -found[layer])[: self.options.keep_worst]
+        divergence_by_layer = matching.divergences(
+            self.original, self.models.current, self.batches.looked_at(), layers, self.seed
+        )
+        worst = sorted(divergence_by_layer, key=lambda layer: -divergence_by_layer[layer])[: self.options.keep_worst]
         self.stand.exact = sorted(worst)
-        self.say(f"stays exact: {', '.join(f'layer {layer} (divergence {found[layer]:.3f})' for layer in self.stand.exact)}")
+        layers_with_divergence = [f"layer {layer} (divergence {divergence_by_layer[layer]:.3f})" for layer in sorted(worst)]
+        self.say(f"stays exact: {', '.join(layers_with_divergence)}")
         self.models.take(self.students.give_back(self.models.current, phase.recipe, self.stand.exact), phase, self.judge)
 
     def save(self, phase: Phase) -> None:
@@ -202,14 +205,14 @@ class _Conversion:
         self.original.save(self.models.current, attention, self.run.folder / "model")
 
     def cost(self, phase: Phase) -> None:
-        """Time and memory of the original and of what became of it; and where the time of the conversion went."""
+        """Measures time and memory of the original and the converted model, and records the duration of the conversion."""
         self.judge.cost(phase, self.run.folder / "model", sorted(self.options.cost_lengths), is_timed=self.is_timed)
         spent = self.stand.spent
-        for what, seconds in (("all", self.budget.elapsed), ("measuring", spent.measuring), ("training", spent.training)):
-            self.journal.keep(phase, {"metric": "duration", "value": seconds, "unit": "s", "what": what})
+        for part, seconds in (("all", self.budget.elapsed), ("measuring", spent.measuring), ("training", spent.training)):
+            self.journal.keep(phase, {"metric": "duration", "value": seconds, "unit": "s", "what": part})
 
     def _train(self, phase: Phase, checkpoint: checkpoints.Checkpoint | None) -> None:
-        """Trains for many steps and keeps the best model."""
+        """Trains the model for the steps of a phase and keeps the best model."""
         stand = self.stand
         if not stand.step:
             self.models.begin_stage()
@@ -226,7 +229,7 @@ class _Conversion:
                 self.journal.keep(phase, {"metric": "loss", "value": loss})
                 if self.plan.watched * stand.step >= (stand.looks + 1) * total:
                     judged = self.models.look(phase, self.judge)
-            except (NotFiniteError, SubquadError):  # also of a mechanism, which was given what is no number
+            except (NotFiniteError, SubquadError):  # mechanisms raise SubquadError for inputs that are not finite
                 raise self._lost(phase) from None
             self._tell(phase, total, loss, judged)
             if self.journal.is_due:
@@ -238,7 +241,7 @@ class _Conversion:
         return Steps(self.batches, self.models.current, phase, self.options, self.goal, layers)
 
     def _end_training(self, phase: Phase) -> None:
-        """A stage without a step is as if it had not been."""
+        """Chooses the best model of a stage. A stage without a step leaves the model as it was."""
         stand = self.stand
         if stand.step:
             if stand.looked != stand.step:
@@ -252,7 +255,7 @@ class _Conversion:
             self.journal.leave_out(phase, f"{words}; give more --minutes or a shorter --length")
 
     def _steps(self, phase: Phase) -> int | None:
-        """Number of steps that the options ask for. A control has those of both stages."""
+        """Number of steps set by the options, or None. A control without matching gets the steps of both stages."""
         first, second = self.options.steps, self.options.tune_steps
         if phase.does == "match":
             return first
@@ -261,18 +264,18 @@ class _Conversion:
         return second + (first or 0)
 
     def _total(self, phase: Phase) -> int:
-        """How many steps a phase has, as it seems now."""
-        asked = self._steps(phase)
-        return planned(self.stand.timed, self.stand.allowed, self.stand.guess) if asked is None else asked
+        """Number of steps of a phase, estimated from the steps timed so far unless the options set it."""
+        chosen_steps = self._steps(phase)
+        return planned(self.stand.timed, self.stand.allowed, self.stand.guess) if chosen_steps is None else chosen_steps
 
     def _lost(self, phase: Phase) -> SubquadError:
         step = max(1, self.stand.step)
         return SubquadError(
-            f"{phase.recipe.name} came to numbers that are not finite by step {step}; what it was before is kept in "
+            f"{phase.recipe.name} came to numbers that are not finite by step {step}; the checkpoint before is kept in "
             f"{self.run.folder}: try again with a lower --{phase.does}-rate"
         )
 
-    # What is told and kept.
+    # Progress and checkpoints.
 
     def _tell(
         self, phase: Phase, total: int | None = None, loss: float | None = None, judged: Sequence[Judged] = ()
@@ -280,14 +283,14 @@ class _Conversion:
         self.watch(Progress(phase.recipe.name, phase.does, self.stand.step, total, loss, judged))
 
     def _put_back(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Takes up a checkpoint. Raises `SubquadError` for one that does not fit."""
+        """Restores a checkpoint. Raises `SubquadError` for one that does not fit these options."""
         where = f"the checkpoint of step {checkpoint.step}: its stand"
         stand = self.journal.stand = Stand.read(checkpoint.about.get("stand"), where)
         self.models.model = self.models.best = None
         if stand.phase > len(self.phases) or any(layer >= self.students.layers for layer in stand.exact):
             raise SubquadError(f"{where} is not of a conversion with these options")
         if stand.phase < len(self.phases) and (phase := self.phases[stand.phase]).does != "swap":
-            last = phase if stand.step else self.phases[stand.phase - 1]  # time and memory come after another recipe's model
+            last = phase if stand.step else self.phases[stand.phase - 1]  # costs are measured after the last recipe
             model = self.models.model = self.students.fresh(last.recipe, stand.exact)
             self.models.best = self.students.copy(model) if stand.step else None
             optimizer = self._updates(phase).optimizer if stand.step else None

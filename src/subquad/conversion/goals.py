@@ -1,4 +1,4 @@
-"""The second stage: what the model as a whole is tuned for."""
+"""Loss functions of the second stage, in which the whole model is tuned."""
 
 from collections.abc import Callable
 
@@ -12,33 +12,37 @@ from subquad.errors import SubquadError
 from subquad.tasks.mlm.masking import MaskedBatch
 
 POOLED = 5.0
-"""How much the distance of the texts' vectors counts beside the error of the hidden states."""
+"""Weight of the distance between the texts' vectors, relative to the error of the hidden states."""
 
 
 def hidden_loss(original: Convertible, student: nn.Module, batch: MaskedBatch) -> Tensor:
-    """The relative error of every layer's hidden states; for an encoder also 5 (1 - cosine) of the texts' vectors."""
+    """Mean relative error of the layers' hidden states; for an encoder plus 5 (1 - cosine) of the texts' vectors."""
     with torch.no_grad():
-        wanted = original.outputs(original.teacher, batch).hidden
-    found = original.outputs(student, batch).hidden
-    errors = [relative_error(own, exact, batch.keep) for own, exact in zip(found, wanted, strict=True)]
+        exact_states = original.outputs(original.teacher, batch).hidden
+    student_states = original.outputs(student, batch).hidden
+    errors = [
+        relative_error(student, exact, batch.keep) for student, exact in zip(student_states, exact_states, strict=True)
+    ]
     loss = torch.stack(errors).mean()
     if original.kind != "encoder":
         return loss
-    own, exact = (original.pool(hidden[-1].float(), batch.keep) for hidden in (found, wanted))
-    cosine = F.cosine_similarity(own, exact)
+    student_vectors, exact_vectors = (
+        original.pool(hidden[-1].float(), batch.keep) for hidden in (student_states, exact_states)
+    )
+    cosine = F.cosine_similarity(student_vectors, exact_vectors)
     return loss + POOLED * (1 - cosine.mean())
 
 
 def logits_loss(original: Convertible, student: nn.Module, batch: MaskedBatch) -> Tensor:
-    """KL(the original's predictions || the student's) of a token, in nats."""
+    """KL divergence of the student's predictions from the original's, in nats per token."""
     with torch.no_grad():
-        wanted = _logits(original, original.teacher, batch).log_softmax(-1)
-    found = _logits(original, student, batch).log_softmax(-1)
-    return F.kl_div(found, wanted, log_target=True, reduction="batchmean")
+        exact_log_probs = _logits(original, original.teacher, batch).log_softmax(-1)
+    student_log_probs = _logits(original, student, batch).log_softmax(-1)
+    return F.kl_div(student_log_probs, exact_log_probs, log_target=True, reduction="batchmean")
 
 
 def task_loss(original: Convertible, student: nn.Module, batch: MaskedBatch) -> Tensor:
-    """-log of the right token's probability, in nats."""
+    """Cross-entropy of the right tokens, in nats per token."""
     return F.cross_entropy(_logits(original, student, batch), batch.right[batch.chosen])
 
 
@@ -50,7 +54,7 @@ GOALS: dict[Goal, Callable[[Convertible, nn.Module, MaskedBatch], Tensor]] = {
 
 
 def find_goal(original: Convertible, goal: Goal | None) -> Goal:
-    """The goal that was asked for, if the model can have it; or the usual one of its kind."""
+    """Returns `goal` if the model supports it; without one, hidden for an encoder and task for a language model."""
     if goal is None:
         return "hidden" if original.kind == "encoder" else "task"
     if goal != "hidden" and original.kind == "encoder":
@@ -59,12 +63,12 @@ def find_goal(original: Convertible, goal: Goal | None) -> Goal:
 
 
 def relative_error(
-    own: Float[Tensor, "b n w"], exact: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]
+    hidden: Float[Tensor, "b n w"], exact: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]
 ) -> Float[Tensor, ""]:
-    """The squared error over the square, of real positions."""
-    own, exact = own.float(), exact.float()
+    """Sum of squared errors divided by the sum of squares of `exact`, over real positions."""
+    hidden, exact = hidden.float(), exact.float()
     real = keep[..., None].to(exact.dtype)
-    return ((own - exact).square() * real).sum() / (exact.square() * real).sum()
+    return ((hidden - exact).square() * real).sum() / (exact.square() * real).sum()
 
 
 def _logits(original: Convertible, model: nn.Module, batch: MaskedBatch) -> Float[Tensor, "places v"]:

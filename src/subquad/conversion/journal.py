@@ -1,4 +1,4 @@
-"""What a conversion keeps of itself: its rows, and checkpoints from which it goes on."""
+"""Writes the rows and checkpoints of a conversion, and loads the checkpoint from which it resumes."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -16,36 +16,36 @@ from subquad.training.resuming import FOLDER, find_start, go_back
 
 CHECKPOINT_SECONDS = 60.0
 FIRST = 2
-"""Clock of the first checkpoint: the original has been measured, and the first recipe has its model."""
+"""Clock value of the first checkpoint: the original is measured, and the first recipe has its model."""
 
 
 class Journal:
     """The rows and checkpoints of one run."""
 
     def __init__(self, run: Run, stand: Stand, budget: Budget, seed: int, phases: int, say: Callable[[str], None]) -> None:
-        """`phases` is how many there are in all."""
+        """`phases` is the number of phases of the conversion."""
         self.run, self.stand, self.budget, self.seed, self.phases, self.say = run, stand, budget, seed, phases, say
         self.waiting: list[Row] = []
         self.saved = budget.now()
 
     def keep(self, phase: Phase, row: Row) -> None:
-        """Keeps a row with what it is of. `at` puts rows and checkpoints in order."""
+        """Adds recipe, stage and step to a row and queues it for writing. Its field `at` orders rows and checkpoints."""
         step = self.stand.taken + self.stand.step
         about = {"recipe": phase.recipe.name, "stage": phase.stage, "step": step, "elapsed": self.stand.elapsed}
         self.waiting.append({**row, **about, "at": self.stand.clock})
 
     def leave_out(self, phase: Phase, words: str) -> None:
-        """Says what there is no time for, and keeps it for the page."""
+        """Tells the user what is left out for lack of time, and records it for the page."""
         self.say(words)
         self.keep(phase, {"metric": "left out", "value": None, "message": words})
 
     @property
     def is_due(self) -> bool:
-        """Whether the last checkpoint is long ago."""
+        """Whether it is time for another checkpoint."""
         return self.budget.now() - self.saved > CHECKPOINT_SECONDS
 
     def save(self, models: nn.ModuleDict, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Writes rows first, so that a checkpoint has all rows that it counts. There is none before there is a model."""
+        """Writes the queued rows, then a checkpoint that counts them. Without a model no checkpoint is written."""
         self.run.append(self.waiting)
         self.waiting, self.saved = [], self.budget.now()
         if len(models):
@@ -56,7 +56,7 @@ class Journal:
             self.budget.spent.latest[SAVING] = self.budget.now() - self.saved
 
     def load(self, put_back: Callable[[checkpoints.Checkpoint], None]) -> checkpoints.Checkpoint | None:
-        """The newest checkpoint that can be put back. Later rows are taken out: they will come again."""
+        """Restores the newest usable checkpoint and returns it, or None. Rows after it are removed: they will come again."""
         fresh = self.stand
         start = find_start(self.run, put_back, counter="at", first=FIRST)
         for complaint in start.complaints:

@@ -1,4 +1,4 @@
-"""The looks at a model while it is converted: what is measured, what that costs, and the rows that it leaves."""
+"""Measures models during a conversion, writes the rows, and accounts for the time that measuring takes."""
 
 import math
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from subquad.conversion.recipes import CONVERSION, TRAINED, Phase
 from subquad.conversion.sight import EVERYTHING, sight_of
 from subquad.conversion.vectors import Judged
 
-COST_GROWTH = 9  # three turns of a text that is twice as long take longer by so many turns, where time is quadratic
+COST_GROWTH = 9  # extra turns for three turns at twice the length, if time is quadratic: 3 * (4 - 1)
 
 
 class Judge:
-    """Measures models, keeps rows of it, and counts its time as measuring."""
+    """Measures models, records rows, and counts the time as measuring."""
 
     def __init__(self, original: Convertible, quality: Quality, budget: Budget, journal: Journal) -> None:
         self.original, self.quality, self.budget, self.journal = original, quality, budget, journal
 
     def develop(self, phase: Phase, model: nn.Module) -> list[Judged]:
-        """Quality on development texts. The first figure decides which model is kept."""
+        """Measures quality on development texts. The first figure returned decides which model is kept."""
         with self.budget.measuring("development"):
             judged = self.quality.develop(model)
         for each in judged:
@@ -35,7 +35,7 @@ class Judge:
         return judged
 
     def test(self, phase: Phase, model: nn.Module) -> None:
-        """Quality on test texts, by which nothing is decided; of the conversion also head by head."""
+        """Measures quality on test texts, which decide nothing; for the conversion recipe also each head's attention."""
         sight = EVERYTHING if phase.stage == "original" else sight_of(phase.recipe.attention)
         with self.budget.measuring("test"):
             judged = self.quality.test(model, sight)
@@ -48,8 +48,8 @@ class Judge:
                 self.journal.keep(phase, row)
 
     def cost(self, phase: Phase, folder: Path, lengths: Sequence[int], *, is_timed: bool) -> None:
-        """Time and memory of the original and of the model in a folder, at as many lengths as fit into the time."""
-        guess = self.budget.loading  # which measuring begins with, too
+        """Measures time and memory of the original and of the model in `folder`, at as many lengths as time allows."""
+        guess = self.budget.loading  # seconds for loading the model, which every measurement begins with
         for at, length in enumerate(lengths if self.original.has_costs else ()):
             left = self.budget.for_costs if is_timed else math.inf
             if guess >= left:

@@ -1,4 +1,4 @@
-"""Which model a recipe goes on with: the best one so far, by development texts."""
+"""Keeps the best model of a recipe so far, judged on development texts."""
 
 from torch import nn
 
@@ -9,11 +9,11 @@ from subquad.conversion.students import Students
 from subquad.conversion.vectors import Judged
 
 STAGE_NAMES: dict[Deed, str] = {"calibrate": "calibrating", "match": "matching", "tune": "tuning"}
-"""Stages that are undone if they do not help."""
+"""Names of the stages that are undone if they make the model worse."""
 
 
 class Models:
-    """The model that is worked on, and in a stage the best one so far, be it of the stage or from before it."""
+    """The current model of a recipe and, during a stage, the best model so far, which may be the one before the stage."""
 
     def __init__(self, students: Students, journal: Journal) -> None:
         self.students, self.journal = students, journal
@@ -22,28 +22,30 @@ class Models:
 
     @property
     def current(self) -> nn.Module:
-        """The model that is worked on."""
+        """The current model; there must be one."""
         assert self.model is not None, "a recipe starts with its model"
         return self.model
 
     def modules(self) -> nn.ModuleDict:
-        """What a checkpoint keeps: the model once there is one, and in a stage also the best one so far."""
-        return nn.ModuleDict({name: each for name, each in (("model", self.model), ("best", self.best)) if each is not None})
+        """Modules to be saved in a checkpoint: the current model if there is one, and the best one during a stage."""
+        return nn.ModuleDict(
+            {name: module for name, module in (("model", self.model), ("best", self.best)) if module is not None}
+        )
 
     def take(self, model: nn.Module, phase: Phase, judge: Judge) -> None:
-        """Goes on with a model, whatever was before."""
+        """Makes `model` the current one, whatever its quality, and measures it."""
         self.model = model
         self.journal.stand.choice.take(judge.develop(phase, model)[0])
         judge.test(phase, model)
         self.journal.keep(phase, {"metric": "kept", "value": 1.0})
 
     def begin_stage(self) -> None:
-        """Remembers the model from before the stage."""
+        """Stores a copy of the current model as the best one so far."""
         self.best = self.students.copy(self.current)
         self.journal.stand.choice.begin_stage()
 
     def look(self, phase: Phase, judge: Judge) -> list[Judged]:
-        """Judges the model of a stage, and remembers it if it is the best so far."""
+        """Measures the current model on development texts, and stores it if it is the best so far."""
         assert self.best is not None, "a stage has begun"
         judged, stand = judge.develop(phase, self.current), self.journal.stand
         stand.looks, stand.looked = stand.looks + 1, stand.step
@@ -52,7 +54,7 @@ class Models:
         return judged
 
     def settle(self, phase: Phase, judge: Judge) -> None:
-        """Ends a stage with its best model; or with the one before it, if that is better."""
+        """Ends a stage: the best model becomes current, which is the one before the stage if the stage did not help."""
         assert self.best is not None, "a stage has begun"
         stand = self.journal.stand
         helped = stand.choice.step is not None

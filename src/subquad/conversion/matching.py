@@ -1,8 +1,9 @@
 """The first stage: each layer's mechanism learns what the exact attention does with the same queries, keys and values.
 
-These are the teacher's own, noted while it reads, so that no layer suffers from another's errors and all learn at once. What
-is to become small (after Zhang et al. 2024, Hedgehog and LoLCATs) is the divergence of the weights, where a mechanism has
-weights, and the error of what comes out. Weights are compared for some of the queries: a row each, which costs little.
+Queries, keys and values are recorded from the teacher, so that errors of one layer do not reach another and all layers
+learn at once. The loss (after Zhang et al. 2024, Hedgehog and LoLCATs) is the divergence of the attention weights, if the
+mechanism has weights, plus the relative error of its output. Weights are compared for a random subset of the queries, to
+save time.
 """
 
 from collections.abc import Sequence
@@ -24,14 +25,14 @@ QUERIES = 128
 TINY = 1e-10
 """Smallest weight in a divergence; smaller ones are raised to it."""
 GAINS = 30.0
-"""The largest logarithm of a gain, either way."""
+"""Bound on the absolute logarithm of a gain."""
 
 
 class Matched(NamedTuple):
-    """How far a mechanism is from the exact attention, by head."""
+    """Distance of a mechanism from the exact attention, by head."""
 
-    divergence: Float[Tensor, "h"] | None  # KL(exact weights || its weights) of a query, in nats; None where it has none
-    error: Float[Tensor, "h"]  # of the output: its squared error over its square
+    divergence: Float[Tensor, "h"] | None  # mean KL(exact weights || weights) in nats; None without weights
+    error: Float[Tensor, "h"]  # squared error of the output divided by its square
 
     @property
     def loss(self) -> Tensor:
@@ -40,7 +41,7 @@ class Matched(NamedTuple):
 
 
 def match(attend: Any, call: Call, places: Int[Tensor, "r"]) -> Matched:
-    """Compares a mechanism with softmax for the real queries at some places, in float32 at least."""
+    """Compares a mechanism with softmax attention for the real queries at `places`, in float32 at least."""
     with without_autocast(call.q):
         precisely = precise(call.q.dtype)
         return _match(attend, call._replace(q=call.q.to(precisely), k=call.k.to(precisely), v=call.v.to(precisely)), places)
@@ -49,27 +50,27 @@ def match(attend: Any, call: Call, places: Int[Tensor, "r"]) -> Matched:
 def _match(attend: Any, call: Call, places: Int[Tensor, "r"]) -> Matched:
     with torch.no_grad():
         exact = reference.softmax_weights(call.q, call.k, call.keep, call.causal, places)
-        wanted = exact @ call.v
-    real = torch.ones_like(wanted[:, 0, :, 0]) if call.keep is None else call.keep[:, places].to(wanted.dtype)
+        exact_output = exact @ call.v
+    real = torch.ones_like(exact_output[:, 0, :, 0]) if call.keep is None else call.keep[:, places].to(exact_output.dtype)
     divergence = None
     if attend.options.traits.has_weights:
-        own = attend.weights(call.q, call.k, keep=call.keep, causal=call.causal, places=places)
-        divergence = diverge(exact, own, real)
-        found = own @ call.v
+        weights = attend.weights(call.q, call.k, keep=call.keep, causal=call.causal, places=places)
+        divergence = diverge(exact, weights, real)
+        output = weights @ call.v
     elif call.causal:
-        found = attend.causal(call.q, call.k, call.v, keep=call.keep)[0][:, :, places]
+        output = attend.causal(call.q, call.k, call.v, keep=call.keep)[0][:, :, places]
     else:
-        found = attend(call.q, call.k, call.v, keep=call.keep)[:, :, places]
-    missed, size = ((part.square().sum(-1) * real[:, None]).sum((0, 2)) for part in (found - wanted, wanted))
+        output = attend(call.q, call.k, call.v, keep=call.keep)[:, :, places]
+    missed, size = ((part.square().sum(-1) * real[:, None]).sum((0, 2)) for part in (output - exact_output, exact_output))
     return Matched(divergence, missed / size.clamp_min(TINY))
 
 
 def diverge(
-    exact: Float[Tensor, "b h r s"], own: Float[Tensor, "b h r s"], real: Float[Tensor, "b r"]
+    exact: Float[Tensor, "b h r s"], weights: Float[Tensor, "b h r s"], real: Float[Tensor, "b r"]
 ) -> Float[Tensor, "h"]:
-    """The mean over real queries of KL(exact || own) = sum of exact (log exact - log own)."""
+    """Mean over real queries of KL(exact || weights) = sum of exact (log exact - log weights)."""
     entropy = torch.special.entr(exact).sum(-1)
-    crossed = -(exact * own.clamp_min(TINY).log()).sum(-1)
+    crossed = -(exact * weights.clamp_min(TINY).log()).sum(-1)
     return ((crossed - entropy) * real[:, None]).sum((0, 2)) / real.sum().clamp_min(1)
 
 
@@ -80,7 +81,7 @@ def some_places(length: int, generator: torch.Generator) -> Int[Tensor, "r"]:
 
 @torch.no_grad()
 def listen(original: Convertible, batch: MaskedBatch, layers: Sequence[int]) -> dict[int, Call]:
-    """What the teacher's attention is asked in some layers while it reads a batch."""
+    """Records the attention calls (q, k, v) of the teacher in these layers while it reads a batch."""
     mechanisms = original.mechanisms(original.teacher)
     layer_of = {id(mechanisms[layer]): layer for layer in layers}
     with watched([mechanisms[layer] for layer in layers]) as calls:
@@ -91,11 +92,11 @@ def listen(original: Convertible, batch: MaskedBatch, layers: Sequence[int]) -> 
 def match_step(
     original: Convertible, student: nn.Module, batch: MaskedBatch, layers: Sequence[int], generator: torch.Generator
 ) -> float:
-    """Adds the gradients of one batch, layer after layer, and gives the mean of the layers' losses."""
-    own, total = original.mechanisms(student), 0.0
+    """Accumulates the gradients of one batch, layer after layer, and returns the mean of the layers' losses."""
+    mechanisms, total = original.mechanisms(student), 0.0
     places = some_places(batch.tokens.shape[1], generator)
     for layer, call in listen(original, batch, layers).items():
-        loss = match(own[layer], call, places.to(call.q.device)).loss
+        loss = match(mechanisms[layer], call, places.to(call.q.device)).loss
         torch.autograd.backward(loss)
         total += float(loss.detach())
     return total / max(1, len(layers))
@@ -105,20 +106,20 @@ def match_step(
 def divergences(
     original: Convertible, student: nn.Module, batches: Sequence[MaskedBatch], layers: Sequence[int], seed: int
 ) -> dict[int, float]:
-    """Divergence from the exact attention by layer; the output's error where a mechanism has no weights."""
-    own = original.mechanisms(student)
+    """Mean divergence from the exact attention by layer, or the output's relative error without weights."""
+    mechanisms = original.mechanisms(student)
     sums = dict.fromkeys(layers, 0.0)
     drawing = torch.Generator().manual_seed(seed)
     for batch in batches:
         places = some_places(batch.tokens.shape[1], drawing)
         for layer, call in listen(original, batch, layers).items():
-            found = match(own[layer], call, places.to(call.q.device))
-            sums[layer] += float((found.error if found.divergence is None else found.divergence).mean())
+            matched = match(mechanisms[layer], call, places.to(call.q.device))
+            sums[layer] += float((matched.error if matched.divergence is None else matched.divergence).mean())
     return {layer: total / len(batches) for layer, total in sums.items()}
 
 
 class Moments:
-    """Means and covariances of a layer's queries and keys, head by head, as they come in."""
+    """Running means and covariances of a layer's queries and keys, for each head."""
 
     def __init__(self) -> None:
         self.count, self.sums, self.squares = 0.0, [], []  # type: ignore[var-annotated]
@@ -134,11 +135,11 @@ class Moments:
         self.squares = squares if not self.squares else [a + b for a, b in zip(self.squares, squares, strict=True)]
 
     def means(self) -> list[Float[Tensor, "h d"]]:
-        """The mean of queries, and that of keys."""
+        """Mean of the queries and mean of the keys."""
         return [total / self.count for total in self.sums]
 
     def covariances(self) -> list[Float[Tensor, "h d d"]]:
-        """The covariance of queries, and that of keys."""
+        """Covariance of the queries and covariance of the keys."""
         return [
             squares / self.count - mean[..., :, None] * mean[..., None, :]
             for squares, mean in zip(self.squares, self.means(), strict=True)
@@ -146,7 +147,7 @@ class Moments:
 
 
 class Gain:
-    """How much of a hybrid's weight should lie beyond its window, head by head, and how much does."""
+    """Solves for the gain of a hybrid's far weights, for each head, from exact and actual weights beyond the window."""
 
     def __init__(self, attend: Any) -> None:
         self.attend = attend
@@ -154,9 +155,9 @@ class Gain:
         self.odds: list[Float[Tensor, "rows h"]] = []
 
     def add(self, call: Call, places: Int[Tensor, "r"]) -> None:
-        """Real queries at some places. The odds are those of beyond against within, in nats, with a gain of 1."""
-        given: Any = {"keep": call.keep, "causal": call.causal, "places": places}
-        near, far = self.attend.shares(self.attend.weights(call.q, call.k, **given), call.keep, places)
+        """Adds the real queries at `places`: the exact share beyond the window, and its log odds with a gain of 1."""
+        arguments: Any = {"keep": call.keep, "causal": call.causal, "places": places}
+        near, far = self.attend.shares(self.attend.weights(call.q, call.k, **arguments), call.keep, places)
         exact = reference.softmax_weights(call.q, call.k, call.keep, call.causal, places)
         real = torch.ones_like(near[:, 0]) if call.keep is None else call.keep[:, places]
         odds = far.log() - near.log() - self.attend.log_gain[:, None].to(far.dtype)
@@ -164,7 +165,7 @@ class Gain:
             rows.append(held.movedim(1, -1)[real > 0].double())
 
     def solve(self) -> Float[Tensor, "h"]:
-        """The one with which the mean shares are the same, which is where KL(exact || own) is least in it; by bisection."""
+        """Log gain with which the mean shares beyond the window are equal. It minimizes KL(exact || weights)."""
         wanted, odds = torch.cat(self.wanted).mean(0), torch.cat(self.odds)
         low, high = (torch.full_like(wanted, end) for end in (-GAINS, GAINS))
         for _ in range(60):
@@ -175,7 +176,7 @@ class Gain:
 
 
 def calibrates(attend: nn.Module) -> bool:
-    """Whether something of a mechanism can be set by what it is asked."""
+    """Whether a mechanism can be calibrated on recorded queries and keys."""
     traits = traits_of(attend)
     return traits is not None and (traits.calibrates or traits.has_gain)
 
@@ -183,15 +184,17 @@ def calibrates(attend: nn.Module) -> bool:
 def calibrate(
     original: Convertible, student: nn.Module, batches: Sequence[MaskedBatch], layers: Sequence[int], seed: int
 ) -> None:
-    """Sets all that can be, on the teacher's own queries and keys: feature maps first, then what depends on them."""
-    own, moments = original.mechanisms(student), {layer: Moments() for layer in layers}
+    """Calibrates the student on the teacher's queries and keys: feature maps first, then gains, which depend on them."""
+    mechanisms, moments = original.mechanisms(student), {layer: Moments() for layer in layers}
     for batch in batches:
         for layer, call in listen(original, batch, layers).items():
             moments[layer].add(call)
     for layer in layers:
-        if isinstance(attend := own[layer], Mechanism):
+        if isinstance(attend := mechanisms[layer], Mechanism):
             attend.calibrate(*moments[layer].means(), *moments[layer].covariances())
-    gains = {layer: Gain(attend) for layer in layers if (found := traits_of(attend := own[layer])) and found.has_gain}
+    gains = {
+        layer: Gain(attend) for layer in layers if (traits := traits_of(attend := mechanisms[layer])) and traits.has_gain
+    }
     if gains:
         _set_gains(original, gains, batches, seed)
 

@@ -1,4 +1,4 @@
-"""How much is measured and learned from at a time: all that was asked for, or as much as fits into the time."""
+"""Plans how much is measured, and the batch size: all that the options ask for, or as much as fits into the time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,52 +16,52 @@ from subquad.conversion.recipes import TRAINED, Phase, counts
 from subquad.conversion.schedule import SHORTEST
 from subquad.conversion.vectors import FEW
 
-WATCHED = 4  # looks at quality while a stage trains
-LENGTHS = 6  # largest number of lengths of texts
-LEAST = 2  # texts of each length, however short the time is: one has no neighbour
-TEST_SECONDS, DEVELOPMENT_SECONDS = 20.0, 8.0  # of one look at the texts, so that first figures are there within a minute
-HEADS_LENGTH, HEADS_TEXTS = 256, 4  # texts whose attention matrices are compared
-EXCESS = 2  # times the seconds that texts longer than the reach may take
-SENTENCE = 64  # tokens of one of two sentences that are compared, padding among them
-READINGS = 2  # of each text by which the pace is found out
-STEP = 4  # times as long as reading a batch takes a step: the original reads it, the student reads it, and its backward
-CALIBRATED = 12  # batches that calibration, and the choice of layers, look at
-LEAST_STEPS = 20  # steps that a stage is to have: with fewer, batches are made smaller
+WATCHED = 4  # number of quality measurements while a stage trains
+LENGTHS = 6  # largest number of different text lengths
+LEAST = 2  # smallest number of texts of each length: a single one has no neighbour
+TEST_SECONDS, DEVELOPMENT_SECONDS = 20.0, 8.0  # time limits of one quality measurement, for first figures in a minute
+HEADS_LENGTH, HEADS_TEXTS = 256, 4  # length and number of the texts whose attention matrices are compared
+EXCESS = 2  # factor by which texts longer than the reach may exceed the time
+SENTENCE = 64  # tokens of one sentence of a pair, including padding
+READINGS = 2  # timed readings of each text when the pace is measured
+STEP = 4  # cost of a training step in readings of a batch: teacher forward, student forward and backward
+CALIBRATED = 12  # number of batches for calibration and for the choice of layers
+LEAST_STEPS = 20  # smallest number of steps of a stage: if fewer fit, batches are made smaller
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and on how much."""
+    """How much is measured, and on which texts."""
 
-    lengths: list[Count]  # tokens of texts, longest first
-    tests: Count  # test texts of each length
-    pairs: Whole  # pairs of sentences
-    heads_length: Whole  # tokens of the texts whose attention matrices are compared
-    heads_texts: Whole
-    batch_tokens: Count  # in a step
-    calibrated: Count = CALIBRATED  # batches that calibration, and the choice of layers, look at
-    watched: Count = WATCHED  # looks at quality while a stage trains, the one at its end among them
-    is_limited: bool = False  # whether it was made to fit into a time
+    lengths: list[Count]  # lengths of texts in tokens, longest first
+    tests: Count  # number of test texts of each length
+    pairs: Whole  # number of sentence pairs
+    heads_length: Whole  # length in tokens of the texts whose attention matrices are compared
+    heads_texts: Whole  # number of texts whose attention matrices are compared
+    batch_tokens: Count  # number of tokens in a training step
+    calibrated: Count = CALIBRATED  # number of batches for calibration and for the choice of layers
+    watched: Count = WATCHED  # number of quality measurements while a stage trains, including the one at its end
+    is_limited: bool = False  # whether the plan was reduced to fit into the time
 
     @property
     def developments(self) -> int:
-        """Development texts of each length: half as many as test texts, as they are looked at more often."""
+        """Number of development texts of each length: half as many as test texts, as they are measured more often."""
         return max(LEAST, (self.tests + 1) // 2)
 
 
 class Pace(NamedTuple):
-    """Seconds in which a converted model reads a batch: some for each batch, and some for each token."""
+    """Seconds that a converted model takes to read: a constant for each batch, plus a constant for each token."""
 
     batch: float
     token: float
 
     def read(self, texts: int, length: int) -> float:
-        """Seconds for so many texts of a length."""
+        """Seconds to read a batch of `texts` texts of `length` tokens each."""
         return self.batch + self.token * texts * length
 
 
 def whole_plan(original: Convertible, options: ConversionOptions) -> Plan:
-    """All that was asked for."""
+    """Returns the plan that measures all that the options ask for."""
     lengths = list(halves(original.longest))
     tests = max(LEAST, options.texts // len(lengths))
     pairs = original.pairs()
@@ -76,7 +76,7 @@ def whole_plan(original: Convertible, options: ConversionOptions) -> Plan:
 
 
 def halves(longest: int, factor: int = 2) -> Iterator[int]:
-    """Lengths from the longest down, each half of the one before, or another part of it."""
+    """Yields lengths from `longest` down, each divided by `factor`."""
     for at in range(LENGTHS):
         if at and longest // factor**at < SHORTEST:
             return
@@ -84,9 +84,9 @@ def halves(longest: int, factor: int = 2) -> Iterator[int]:
 
 
 def find_pace(read: Callable[[int], object], longest: int, now: Callable[[], float], most: float) -> Pace:
-    """Reads texts that become longer, until they are as long as can be or one takes more than `most` seconds.
+    """Times `read` on longer and longer texts, until they reach `longest` tokens or one takes more than `most` seconds.
 
-    Each is read twice if there is time, and the faster reading counts: anything else that the machine does makes it slower.
+    Each text is read twice if there is time, and the faster reading counts: other load on the machine only slows it down.
     """
 
     def seconds(length: int) -> float:
@@ -111,14 +111,14 @@ def find_pace(read: Callable[[int], object], longest: int, now: Callable[[], flo
 
 
 def fit_plan(whole: Plan, pace: Pace, phases: Sequence[Phase], seconds: float, reach: float, *, encodes: bool) -> Plan:
-    """As many texts, and as long ones, as all phases can look at in some seconds.
+    """Returns the largest plan whose quality measurements in all phases take at most `seconds`.
 
-    Texts are given up first, then every second length, then looks on the way, then the longest texts. But the longest stay
-    twice as long as the mechanism's reach, even if that takes up to twice the time: shorter ones do not tell a good model
-    from a bad one.
+    The number of texts is reduced first, then every second length, then measurements within a stage, then the longest
+    texts. The longest texts stay at least twice as long as the mechanism's reach, even if that takes up to twice the time:
+    shorter texts do not distinguish a good model from a bad one.
     """
-    every = list(halves(whole.lengths[0]))
-    tops = [top for at, top in enumerate(every) if not at or top >= 2 * reach]
+    all_lengths = list(halves(whole.lengths[0]))
+    tops = [top for at, top in enumerate(all_lengths) if not at or top >= 2 * reach]
     for top in tops:
         for factor, watched in ((2, whole.watched), (4, whole.watched), (4, 1)):
             lengths = list(halves(top, factor))
@@ -129,7 +129,7 @@ def fit_plan(whole: Plan, pace: Pace, phases: Sequence[Phase], seconds: float, r
                 fits = all_seconds(plan, pace, phases, encodes=encodes) <= seconds
                 if fits and test <= TEST_SECONDS and development <= DEVELOPMENT_SECONDS:
                     return plan
-    long, short = (_with_texts(whole, [top], LEAST, watched=1) for top in (tops[-1], every[-1]))
+    long, short = (_with_texts(whole, [top], LEAST, watched=1) for top in (tops[-1], all_lengths[-1]))
     return long if all_seconds(long, pace, phases, encodes=encodes) <= EXCESS * seconds else short
 
 
@@ -140,19 +140,19 @@ def _with_texts(whole: Plan, lengths: list[int], tests: int, watched: int) -> Pl
 
 
 def all_seconds(plan: Plan, pace: Pace, phases: Sequence[Phase], *, encodes: bool) -> float:
-    """How long all looks of some phases take."""
+    """Seconds that all quality measurements of these phases take."""
     often = counts(phases, plan.watched)
     test, development = look_seconds(plan, pace, encodes=encodes)
     return often.test * test + often.development * development
 
 
 def look_seconds(plan: Plan, pace: Pace, *, encodes: bool) -> tuple[float, float]:
-    """How long a look at the test texts takes, and one at the development texts."""
+    """Seconds of one measurement on the test texts, and of one on the development texts."""
     longest = plan.lengths[0]
     test = sum(pace.read(plan.tests, length) for length in plan.lengths)
     if not encodes:
         return test, pace.read(plan.developments, longest)
-    test += 2 * pace.read((plan.tests + 1) // 2, longest)  # with a stretch replaced, and without
+    test += 2 * pace.read((plan.tests + 1) // 2, longest)  # the texts as they are, and with an excerpt replaced
     test += 2 * pace.read(plan.pairs, SENTENCE) if plan.pairs else 0.0
     return test, sum(pace.read(plan.developments, length) for length in plan.lengths)
 
@@ -160,7 +160,7 @@ def look_seconds(plan: Plan, pace: Pace, *, encodes: bool) -> tuple[float, float
 def fit_heads(
     plan: Plan, look: Callable[[int], object], count: int, now: Callable[[], float], seconds: float
 ) -> tuple[Plan, float]:
-    """Attention matrices as large as can be looked at so often in some seconds, and how long one look takes."""
+    """Fits the size of the compared attention matrices into `seconds` for `count` looks; also returns one look's time."""
     fitting, taken = 0, 0.0
     for length in reversed(list(halves(plan.heads_length))):
         begun = now()
@@ -175,7 +175,7 @@ def fit_heads(
 
 
 def fit_batch(plan: Plan, pace: Pace, seconds: float) -> Plan:
-    """Batches so small that a stage of some seconds has enough steps, but no smaller than one text."""
+    """Reduces the batch size until a stage of `seconds` has enough steps, down to one text."""
     longest = plan.lengths[0]
     fitting = seconds / LEAST_STEPS / (STEP * max(pace.token, 1e-12))
     texts = max(1, int(min(plan.batch_tokens, fitting) // longest))
@@ -183,7 +183,7 @@ def fit_batch(plan: Plan, pace: Pace, seconds: float) -> Plan:
 
 
 def fit_calibration(plan: Plan, pace: Pace, seconds: float) -> Plan:
-    """As many batches to calibrate on as are read in some seconds, by the original and for the student."""
+    """Reduces the number of calibration batches to those that teacher and student can read in `seconds`."""
     batch = 2 * pace.read(max(1, plan.batch_tokens // plan.lengths[0]), plan.lengths[0])
     return replace(plan, calibrated=max(1, min(plan.calibrated, int(seconds / max(batch, 1e-12)))))
 
@@ -191,7 +191,7 @@ def fit_calibration(plan: Plan, pace: Pace, seconds: float) -> Plan:
 def make_plan(
     whole: Plan, original: Convertible, student: nn.Module, budget: Budget, phases: Sequence[Phase], reach: float
 ) -> tuple[Plan, float]:
-    """A plan that fits into the time, from how long the converted model takes for a few texts; and the seconds of a step."""
+    """Times the student on a few texts; returns a plan that fits into the budget, and the seconds of a training step."""
     encodes = original.kind == "encoder"
 
     @torch.no_grad()
@@ -215,7 +215,7 @@ def make_plan(
 
 
 def left_out(plan: Plan, whole: Plan) -> str:
-    """What a plan does without, in words. Nothing where it does without nothing."""
+    """Describes what `plan` leaves out of the whole plan; an empty string if nothing."""
     parts = []
     if (had := whole.tests * len(whole.lengths)) > (has := plan.tests * len(plan.lengths)):
         parts.append(f"{has} test texts in place of {had}")

@@ -1,4 +1,4 @@
-"""Models of Hugging Face as something to convert: encoders, masked and causal language models."""
+"""Conversion of Hugging Face models: encoders, masked and causal language models."""
 
 import json
 import math
@@ -30,20 +30,20 @@ from subquad.tasks.mlm.corpus import split_texts
 from subquad.tasks.mlm.masking import MaskedBatch, choose
 from subquad.types import AttentionOptions
 
-USUAL = 512  # tokens that a model is taken to read, where it does not say how many it can
-MOST = 2048  # tokens of the longest stretch, however many a model takes
-MASKED, BLANK, OTHER = 0.15, 0.8, 0.1  # of the tokens are to be found; of these become [MASK], or any token (BERT)
+USUAL = 512  # longest input in tokens of a model whose config does not state one
+MOST = 2048  # largest length in tokens of an excerpt, even if the model takes more
+MASKED, BLANK, OTHER = 0.15, 0.8, 0.1  # BERT: share of chosen tokens; of these the share of [MASK], and of random tokens
 
 Pooling = Literal["mean", "cls", "max"]
 
 
 class Pretrained:
-    """A model of Hugging Face with its tokenizer, and the text that it is converted on."""
+    """A Hugging Face model with its tokenizer and the text that it is converted on."""
 
     has_costs = True
 
     def __init__(self, path: str | Path, documents: Documents, *, seed: int = 0, length: int | None = None) -> None:
-        """`length` is that of the longest stretches: as many tokens as the model takes, unless told."""
+        """`length` is the number of tokens of the longest excerpts; by default as many as the model takes."""
         model, self.tokenizer = load_with_tokenizer(path)
         self.path, self.kind = path, kind_of(model)
         self.takes_cache = any(getattr(module, "is_causal", False) for module in attention_modules(model).values())
@@ -65,8 +65,8 @@ class Pretrained:
 
     @property
     def notes(self) -> dict[str, object]:
-        kept = {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest}
-        return {**kept, "layers": len(self.mechanisms(self.teacher)), "pooling": self.pooling}
+        described = {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest}
+        return {**described, "layers": len(self.mechanisms(self.teacher)), "pooling": self.pooling}
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> Any:
         model = deepcopy(self.teacher)
@@ -84,7 +84,7 @@ class Pretrained:
         return [attached(module) for module in attention_modules(model).values()]
 
     def embeddings(self, model: nn.Module) -> list[nn.Parameter]:
-        """The tables of tokens and positions, and what turns vectors into tokens again."""
+        """Parameters of the token and position embeddings, and of the output embedding."""
         assert isinstance(model, PreTrainedModel)
         tables: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
         last: Any = model.get_output_embeddings()
@@ -97,16 +97,16 @@ class Pretrained:
         return self._stretches(self.splits[split], count, length, seed)
 
     def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
-        given: dict[str, Any] = {"input_ids": batch.tokens, "output_hidden_states": True}
+        inputs: dict[str, Any] = {"input_ids": batch.tokens, "output_hidden_states": True}
         if not bool(batch.keep.all()):
-            given["attention_mask"] = batch.keep.long()
+            inputs["attention_mask"] = batch.keep.long()
         if self.takes_cache:
-            given["use_cache"] = False
+            inputs["use_cache"] = False
         if not logits:
-            return Outputs(model.base_model(**given).hidden_states[1:], None)
+            return Outputs(model.base_model(**inputs).hidden_states[1:], None)
         with _only(model, batch.chosen):
-            found = model(**given)
-        return Outputs(found.hidden_states[1:], found.logits[0])
+            output = model(**inputs)
+        return Outputs(output.hidden_states[1:], output.logits[0])
 
     def pool(self, hidden: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
         if self.pooling == "cls":
@@ -119,13 +119,13 @@ class Pretrained:
     def pairs(self, most: int | None = None) -> Pairs | None:
         if not self.compared:
             return None
-        some = self.compared[:: 1 if most is None else math.ceil(len(self.compared) / max(1, most))]
-        first, second, scores = zip(*some, strict=True)
+        chosen = self.compared[:: 1 if most is None else math.ceil(len(self.compared) / max(1, most))]
+        first, second, scores = zip(*chosen, strict=True)
         sides = [[self.encode(list(part)) for part in _parts(side, 64)] for side in (first, second)]
         return Pairs(sides[0], sides[1], list(scores))
 
     def compare(self, first: Sequence[str], second: Sequence[str], scores: Sequence[float]) -> None:
-        """Takes sentences that people have compared."""
+        """Sets the sentence pairs with human similarity scores that `pairs` returns."""
         self.compared = list(zip(first, second, scores, strict=True))
 
     def save(self, model: Any, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
@@ -137,13 +137,15 @@ class Pretrained:
                 (folder / "1_Pooling").mkdir(exist_ok=True)
                 shutil.copyfile(pooling, folder / "1_Pooling" / "config.json")
         except OSError as error:
-            raise SubquadError(f"cannot write {folder}: {error.strerror or error}; make room, then go on") from None
+            raise SubquadError(
+                f"cannot write {folder}: {error.strerror or error}; free disk space, then resume the run"
+            ) from None
 
     def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
         return costs(self.path, folder, length, seconds)
 
     def encode(self, texts: list[str], length: int | None = None) -> MaskedBatch:
-        """Texts as the model reads them, cut to a length, of which nothing is to be found."""
+        """Tokenizes texts into a padded batch, cut to `length` tokens, without places to predict."""
         most = self.longest if length is None else length
         rows = self.tokenizer(texts, truncation=True, max_length=most, verbose=False)["input_ids"]
         size = max(1, *map(len, rows))
@@ -162,7 +164,7 @@ class Pretrained:
         return plain if self.kind == "encoder" else self._masked(plain, drawing)
 
     def _masked(self, plain: MaskedBatch, drawing: torch.Generator) -> MaskedBatch:
-        """With tokens taken out, as masked language models are trained."""
+        """Masks tokens of a batch as in the training of masked language models."""
         words = torch.arange(plain.tokens.shape[1]).expand(plain.tokens.shape)
         special = torch.isin(plain.tokens, torch.tensor(self.tokenizer.all_special_ids))
         chosen = choose(words, plain.keep & ~special, MASKED, drawing)
@@ -174,7 +176,7 @@ class Pretrained:
 
 
 def kind_of(model: PreTrainedModel) -> Kind:
-    """What a model gives, which its class says."""
+    """Returns the kind of a model, which the name of its class tells."""
     name = type(model).__name__
     if model.config.is_encoder_decoder:
         raise SubquadError(f"{name} has an encoder and a decoder: only models with one of the two can be converted")
@@ -191,11 +193,11 @@ def kind_of(model: PreTrainedModel) -> Kind:
 
 @contextmanager
 def _only(model: Any, chosen: Bool[Tensor, "b n"]) -> Iterator[None]:
-    """While it lasts, a language model's head sees the chosen places only: most of its work would be for nothing."""
+    """Within the `with` block, the language-model head sees only the chosen places, which saves most of its work."""
 
-    def pick(module: nn.Module, given: Any, found: Any) -> Any:
-        found["last_hidden_state"] = found["last_hidden_state"][chosen][None]
-        return found
+    def pick(module: nn.Module, inputs: Any, outputs: Any) -> Any:
+        outputs["last_hidden_state"] = outputs["last_hidden_state"][chosen][None]
+        return outputs
 
     hook = model.base_model.register_forward_hook(pick)
     try:
@@ -205,9 +207,9 @@ def _only(model: Any, chosen: Bool[Tensor, "b n"]) -> Iterator[None]:
 
 
 def _pooling(path: str | Path) -> Pooling:
-    """How a sentence encoder makes a vector of a text, where it says so; else the mean."""
+    """Reads a sentence encoder's pooling mode from its folder; mean if the folder has none."""
     try:
-        told: Mapping[str, Any] = json.loads((Path(path) / "1_Pooling" / "config.json").read_text())
+        config: Mapping[str, Any] = json.loads((Path(path) / "1_Pooling" / "config.json").read_text())
     except (OSError, ValueError):
         return "mean"
     modes: dict[str, Pooling] = {
@@ -215,7 +217,7 @@ def _pooling(path: str | Path) -> Pooling:
         "pooling_mode_cls_token": "cls",
         "pooling_mode_max_tokens": "max",
     }
-    return next((mode for name, mode in modes.items() if told.get(name)), "mean")
+    return next((mode for name, mode in modes.items() if config.get(name)), "mean")
 
 
 def _parts(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
@@ -224,22 +226,22 @@ def _parts(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def read_pairs(path: Path) -> tuple[list[str], list[str], list[float], list[str]]:
-    """Sentences and scores of a table with tabs, and what is to be said of lines that have none."""
+    """Reads sentence pairs and scores from a tab-separated file: (first, second, scores, warnings about bad lines)."""
     lines = read_text(path).splitlines()
     first, second, scores, bad = [], [], [], []
     for number, line in enumerate(lines, start=1):
         cells = line.split("\t")
         try:
             score = float(cells[4])
-            one, other = cells[5].strip(), cells[6].strip()
+            left, right = cells[5].strip(), cells[6].strip()
         except (IndexError, ValueError):
             bad.append(number)
             continue
-        first.append(one)
-        second.append(other)
+        first.append(left)
+        second.append(right)
         scores.append(score)
     if len(scores) < 2:
         raise SubquadError(f"--pairs: {path} has no scores in column 5 and sentences in 6 and 7, with tabs between columns")
     what = "1 line is" if len(bad) == 1 else f"{len(bad):,} lines are"
-    said = [f"{path.name}: {what} left out, without a score and two sentences: the first is line {n}" for n in bad[:1]]
-    return first, second, scores, said
+    warnings = [f"{path.name}: {what} left out, without a score and two sentences: the first is line {n}" for n in bad[:1]]
+    return first, second, scores, warnings

@@ -1,6 +1,6 @@
-"""How much of the original is left in a converted model, on text that nobody learned from.
+"""Quality of a converted model relative to the original, on held-out texts.
 
-Development texts decide which stage of a conversion is kept. Test texts decide nothing: they only tell what came of it.
+Development texts decide which stage of a conversion is kept. Test texts decide nothing: they only measure the result.
 """
 
 import math
@@ -32,51 +32,51 @@ from subquad.results import Row
 from subquad.statistics import grouped_mean
 from subquad.tasks.mlm.masking import MaskedBatch
 
-TOKENS = 8192  # tokens that a model reads at a time
-SPOKEN = 1024  # tokens at a time where there are logits for each of them, which are as many as the vocabulary
-STREAMS: dict[Split, int] = {"test": 10_001, "development": 20_001}  # what held-out text is drawn by, beside the seed
-CHANGED = 10_002  # what the replaced stretches are drawn by, beside the seed
+TOKENS = 8192  # number of tokens that a model reads at a time
+SPOKEN = 1024  # number of tokens at a time with logits for each, which take much memory
+STREAMS: dict[Split, int] = {"test": 10_001, "development": 20_001}  # added to the seed when held-out texts are drawn
+CHANGED = 10_002  # added to the seed when the replaced excerpts are drawn
 
 
 class Quality:
-    """Held-out text, and what the original makes of it."""
+    """Measures models on held-out texts against the original's outputs."""
 
     def __init__(self, original: Convertible, plan: Plan, sight: Sight, seed: int) -> None:
-        """`sight` is that of the mechanism which is put in: it says which tokens are far."""
+        """`sight` belongs to the new mechanism and decides which tokens count as far."""
         self.original, self.plan, self.sight, self.seed = original, plan, sight, seed
         self._kept: dict[tuple[Split, int], MaskedBatch] = {}
         self._wanted: dict[tuple[Split, int], Float[ndarray, "texts w"]] = {}
 
     @property
     def is_causal(self) -> bool:
-        """Whether the model sees no token after the one that it reads."""
+        """Whether the model is a causal language model."""
         return self.original.kind == "causal"
 
     @property
     def decides(self) -> str:
-        """The metric on development texts by which the best model is chosen."""
+        """Name of the metric on development texts by which the best model is chosen."""
         return "cosine" if self.original.kind == "encoder" else "perplexity"
 
     def develop(self, model: nn.Module) -> list[Judged]:
-        """On development texts, without intervals. The first figure is the one that decides."""
+        """Measures a model on development texts, without intervals. The first figure is the one that decides."""
         if self.original.kind != "encoder":
             answers = self._answers(model, self._texts("development", self.plan.lengths[0]))
             return [Judged("perplexity", _perplexity(float(answers.nats.mean())))]
         return [figure.judged(interval=False) for figure in self._all_lengths(model, "development")]
 
     def test(self, model: nn.Module, sight: Sight) -> list[Judged]:
-        """On test texts, by length too, and for what is far. `sight` is that of the model's mechanism."""
-        found = self._test_vectors(model) if self.original.kind == "encoder" else self._test_answers(model)
-        return [each._replace(outside=self._outside(each, sight)) for each in found]
+        """Measures a model, whose mechanism has this `sight`, on test texts: overall, by length, and for far tokens."""
+        figures = self._test_vectors(model) if self.original.kind == "encoder" else self._test_answers(model)
+        return [figure._replace(outside=self._outside(figure, sight)) for figure in figures]
 
     def _outside(self, judged: Judged, sight: Sight) -> float | None:
-        """How much of the texts of a figure a mechanism does not weigh exactly, where that says something of the figure."""
+        """Share of token pairs that a mechanism does not weigh exactly in a figure's texts; None if it does not apply."""
         if judged.metric == "spearman":
             return self._outside_pairs(sight)
         return None if judged.length is None else sight.outside(judged.length, causal=self.is_causal)
 
     def heads(self, model: nn.Module) -> list[Row]:
-        """By layer and head: how far its attention is from the original's on the same text, and its effective rank."""
+        """Rows by layer and head: divergence from the original's attention on the same texts, and effective rank."""
         texts, length = self.plan.heads_texts, self.plan.heads_length
         if not texts:
             return []
@@ -84,7 +84,7 @@ class Quality:
         return head_rows(self.original, model, some_of(held_out, slice(texts)))
 
     def _texts(self, split: Split, length: int) -> MaskedBatch:
-        """Texts of a length, the same for every model."""
+        """Returns held-out texts of a length, the same for every model."""
         if (split, length) not in self._kept:
             count = self.plan.tests if split == "test" else self.plan.developments
             stream = STREAMS[split] + 10 * self.plan.lengths.index(length)
@@ -92,10 +92,10 @@ class Quality:
             self._kept[split, length] = some_of(held_out, slice(count)) if self.plan.is_limited else held_out
         return self._kept[split, length]
 
-    # Encoders: vectors beside the original's.
+    # Encoders: vectors compared with the original's.
 
     def _vectors(self, model: nn.Module, split: Split, length: int) -> tuple[ndarray, ndarray]:
-        """The original's vectors of the texts of a length, and a model's."""
+        """Returns the original's vectors of the texts of a length, and the model's."""
         if (split, length) not in self._wanted:
             self._wanted[split, length] = self._embed(self.original.teacher, [self._texts(split, length)])
         wanted = self._wanted[split, length]
@@ -104,20 +104,20 @@ class Quality:
         return wanted, self._embed(model, [self._texts(split, length)])
 
     def _all_lengths(self, model: nn.Module, split: Split) -> list[Figure]:
-        every = [self._vectors(model, split, length) for length in self.plan.lengths]
-        wanted, found = (np.concatenate(side) for side in zip(*every, strict=True))
-        return compare_vectors(wanted, found, self.seed)
+        vectors_by_length = [self._vectors(model, split, length) for length in self.plan.lengths]
+        wanted, vectors = (np.concatenate(side) for side in zip(*vectors_by_length, strict=True))
+        return compare_vectors(wanted, vectors, self.seed)
 
     def _test_vectors(self, model: nn.Module) -> Iterator[Judged]:
-        every = {length: self._vectors(model, "test", length) for length in self.plan.lengths}
-        wanted, found = (np.concatenate(side) for side in zip(*every.values(), strict=True))
+        vectors_by_length = {length: self._vectors(model, "test", length) for length in self.plan.lengths}
+        wanted, vectors = (np.concatenate(side) for side in zip(*vectors_by_length.values(), strict=True))
         longest = self.plan.lengths[0]
-        far = mean_figure(f"cosine at {longest}", (every[longest][0] * every[longest][1]).sum(1))
-        for figure in (*compare_vectors(wanted, found, self.seed), far, *self._far_change(model)):
+        far = mean_figure(f"cosine at {longest}", (vectors_by_length[longest][0] * vectors_by_length[longest][1]).sum(1))
+        for figure in (*compare_vectors(wanted, vectors, self.seed), far, *self._far_change(model)):
             yield figure.judged()
         if self.plan.pairs:
             yield self._agreement(model)
-        for length, (before, after) in every.items():
+        for length, (before, after) in vectors_by_length.items():
             figures = [mean_figure("cosine", (before * after).sum(1))]
             if len(before) >= FEW:
                 figures.append(compare_similarities(before, after, self.seed))
@@ -125,16 +125,16 @@ class Quality:
                 yield figure._replace(metric=f"{figure.metric} by length").judged()._replace(length=length)
 
     def _far_change(self, model: nn.Module) -> Iterator[Figure]:
-        """What replacing a stretch of a text changes far from it: the change's direction and size beside the original's."""
+        """Figures of the effect far from a replaced excerpt: cosine and size relative to the effect in the original."""
         if self._change is None:
             return
-        wanted = self._original_change
-        found = wanted if model is self.original.teacher else self._change_of(model, self._change)
-        sizes = np.linalg.norm(wanted, axis=1), np.linalg.norm(found, axis=1)
-        cosine = (wanted * found).sum(1) / np.maximum(sizes[0] * sizes[1], np.finfo(float).tiny)
+        exact_change = self._original_change
+        model_change = exact_change if model is self.original.teacher else self._change_of(model, self._change)
+        sizes = np.linalg.norm(exact_change, axis=1), np.linalg.norm(model_change, axis=1)
+        cosine = (exact_change * model_change).sum(1) / np.maximum(sizes[0] * sizes[1], np.finfo(float).tiny)
         ratio = sizes[1] / np.maximum(sizes[0], np.finfo(float).tiny)
         yield mean_figure("far change", cosine)
-        yield Figure("far change, size", len(ratio), lambda some: float(np.median(ratio[some])))
+        yield Figure("far change, size", len(ratio), lambda drawn: float(np.median(ratio[drawn])))
 
     @cached_property
     def _change(self) -> Change | None:
@@ -149,43 +149,43 @@ class Quality:
 
     @torch.no_grad()
     def _change_of(self, model: nn.Module, made: Change) -> Float[ndarray, "texts w"]:
-        """The difference that the replaced stretch makes to the vector of all far places."""
-        found = []
+        """Difference that the replaced excerpt makes to the vector pooled over the far places."""
+        changes = []
         for before, after, far in zip(*(_pieces(part) for part in (made.before, made.after)), _parts(made), strict=True):
-            one, other = (
+            vectors_before, vectors_after = (
                 self.original.pool(self.original.outputs(model, batch).hidden[-1].double(), far) for batch in (before, after)
             )
-            found.append(other - one)
-        return torch.cat(found).cpu().numpy()
+            changes.append(vectors_after - vectors_before)
+        return torch.cat(changes).cpu().numpy()
 
     @cached_property
     def _some_pairs(self) -> Pairs:
-        """As many pairs of sentences as there is time for."""
+        """As many sentence pairs as the plan has time for."""
         pairs = self.original.pairs(self.plan.pairs)
         assert pairs is not None
         return pairs
 
     def _agreement(self, model: nn.Module) -> Judged:
-        """With people's scores of pairs of sentences."""
+        """Spearman correlation of the model's similarities with human scores of sentence pairs."""
         pairs = self._some_pairs
         alike = (self._embed(model, pairs.first) * self._embed(model, pairs.second)).sum(1)
         return Figure("spearman", len(alike), rank_correlation(alike, np.array(pairs.scores))).judged()
 
     def _outside_pairs(self, sight: Sight) -> float:
-        """The mean over the sentences of all pairs."""
+        """Mean share of token pairs not weighed exactly, over the sentences of all pairs."""
         sides = [*self._some_pairs.first, *self._some_pairs.second]
         return float(np.mean([sight.outside(n, causal=False) for batch in sides for n in batch.keep.sum(1).tolist()]))
 
     @torch.no_grad()
     def _embed(self, model: nn.Module, batches: Sequence[MaskedBatch]) -> Float[ndarray, "texts w"]:
-        """Vectors of length 1."""
-        found = []
+        """Returns one vector of norm 1 for each text."""
+        normalized = []
         for batch in (part for whole in batches for part in _pieces(whole)):
             vectors = self.original.pool(self.original.outputs(model, batch).hidden[-1], batch.keep)
-            found.append(F.normalize(vectors.double(), dim=1))
-        return torch.cat(found).cpu().numpy()
+            normalized.append(F.normalize(vectors.double(), dim=1))
+        return torch.cat(normalized).cpu().numpy()
 
-    # Language models: the tokens that they are asked for.
+    # Language models: predictions of the chosen tokens.
 
     @torch.no_grad()
     def _answers(self, model: nn.Module, batch: MaskedBatch) -> "Answers":
@@ -199,15 +199,15 @@ class Quality:
         return Answers(torch.cat(nats).double().cpu().numpy(), torch.cat(hits).double().cpu().numpy(), batch.chosen)
 
     def _test_answers(self, model: nn.Module) -> Iterator[Judged]:
-        """Perplexity is exp of the mean of -log p over the tokens that are to be found."""
+        """Yields perplexity, exp of the mean of -log p over the chosen tokens, overall and by length, and for far tokens."""
         longest = self.plan.lengths[0]
-        every = {length: self._answers(model, self._texts("test", length)) for length in self.plan.lengths}
-        yield every[longest].perplexity("perplexity")
+        answers_by_length = {length: self._answers(model, self._texts("test", length)) for length in self.plan.lengths}
+        yield answers_by_length[longest].perplexity("perplexity")
         far = self._far_places
         if bool(far.any()):
-            yield every[longest].among(far).perplexity("far perplexity")
-            yield every[longest].among(far).recall("far recall")
-        for length, answers in every.items():
+            yield answers_by_length[longest].among(far).perplexity("far perplexity")
+            yield answers_by_length[longest].among(far).recall("far recall")
+        for length, answers in answers_by_length.items():
             if len(answers.nats):
                 yield answers.perplexity("perplexity by length")._replace(length=length)
 
@@ -217,16 +217,16 @@ class Quality:
 
 
 class Answers(NamedTuple):
-    """What a language model says of each token that it is asked for, text by text."""
+    """A language model's predictions of the chosen tokens, in the order of the texts."""
 
     nats: Float[ndarray, "tokens"]  # -log of the right token's probability
     hits: Float[ndarray, "tokens"]  # 1 where the right token is the likeliest
-    chosen: Bool[Tensor, "b n"]  # where these tokens are
+    chosen: Bool[Tensor, "b n"]  # places of these tokens
 
     def among(self, places: Bool[Tensor, "b n"]) -> "Answers":
-        """Those of some of the places."""
-        some = places[self.chosen].cpu().numpy()
-        return Answers(self.nats[some], self.hits[some], places)
+        """Returns the answers at these places only."""
+        selected = places[self.chosen].cpu().numpy()
+        return Answers(self.nats[selected], self.hits[selected], places)
 
     @property
     def _counts(self) -> Int[ndarray, "b"]:
@@ -234,12 +234,12 @@ class Answers(NamedTuple):
         return counts
 
     def perplexity(self, metric: str) -> Judged:
-        """exp of the mean of -log p. Texts are drawn again for its interval."""
+        """Perplexity, exp of the mean of -log p. Its interval comes from resampling texts."""
         value, low, high = map(_perplexity, grouped_mean(self.nats, self._counts))
         return Judged(metric, value, low, high)
 
     def recall(self, metric: str) -> Judged:
-        """The share of tokens that are found."""
+        """Share of the tokens whose likeliest prediction is right."""
         return Judged(metric, *grouped_mean(self.hits, self._counts))
 
 

@@ -1,4 +1,4 @@
-"""What is trained beside the conversion, so that its worth can be told, and the phases of each."""
+"""The conversion and the control models it is compared with, and the phases of each."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -11,13 +11,13 @@ Deed = Literal["look", "swap", "calibrate", "match", "choose", "tune", "save", "
 
 CONVERSION, PLAIN, WINDOW, EXACT = "conversion", "plain fine-tuning", "window alone", "softmax fine-tuned"
 MATCHED = 0.3
-"""Share of a recipe's training time that matching has, where there is matching."""
+"""Share of a recipe's training time for matching, if the recipe has matching."""
 TRAINED: tuple[Deed, ...] = ("match", "tune")
-"""Deeds that take many steps."""
+"""Phases that consist of training steps."""
 
 
 class Recipe(NamedTuple):
-    """A way to a model: which attention it gets (None: it keeps its own), and whether its layers are matched first."""
+    """How a model is made: its attention (None keeps the original's), and whether its layers are matched first."""
 
     name: str
     attention: AttentionOptions | None
@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """A part of a recipe that is done as a whole, or gone on with."""
+    """One part of a recipe."""
 
     recipe: Recipe
     does: Deed
@@ -33,7 +33,7 @@ class Phase(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How often something is measured."""
+    """Number of measurements of each kind."""
 
     development: int
     test: int
@@ -41,35 +41,35 @@ class Counts(NamedTuple):
 
 
 def recipes(attention: AttentionOptions, goal: Goal, *, controls: bool) -> list[Recipe]:
-    """The conversion, and what it is to be compared with, each trained as long."""
-    found = [Recipe(CONVERSION, attention, is_matched=True)]
+    """Returns the conversion and, with `controls`, the recipes it is compared with, each trained for the same time."""
+    chosen = [Recipe(CONVERSION, attention, is_matched=True)]
     if controls:
-        found.append(Recipe(PLAIN, attention))
+        chosen.append(Recipe(PLAIN, attention))
         if (window_alone := attention.without_far_keys()) is not None:
-            found.append(Recipe(WINDOW, window_alone))
+            chosen.append(Recipe(WINDOW, window_alone))
         if goal == "task":
-            found.append(Recipe(EXACT, None))
-    return found
+            chosen.append(Recipe(EXACT, None))
+    return chosen
 
 
-def phases(given: Sequence[Recipe], *, calibrates: bool, matches: bool, chooses: bool) -> list[Phase]:
-    """All that is to be done, one after the other."""
-    found = [Phase(given[0], "look", "original")]
-    for recipe in given:
-        found.append(Phase(recipe, "swap", "swapped"))
+def phases(chosen: Sequence[Recipe], *, calibrates: bool, matches: bool, chooses: bool) -> list[Phase]:
+    """Returns all phases of these recipes in order."""
+    ordered = [Phase(chosen[0], "look", "original")]
+    for recipe in chosen:
+        ordered.append(Phase(recipe, "swap", "swapped"))
         if recipe.is_matched:
-            found += [Phase(recipe, "calibrate", "calibrated")] if calibrates else []
-            found += [Phase(recipe, "match", "distilled")] if matches else []
-            found += [Phase(recipe, "choose", "chosen")] if chooses else []
-        found.append(Phase(recipe, "tune", "tuned"))
+            ordered += [Phase(recipe, "calibrate", "calibrated")] if calibrates else []
+            ordered += [Phase(recipe, "match", "distilled")] if matches else []
+            ordered += [Phase(recipe, "choose", "chosen")] if chooses else []
+        ordered.append(Phase(recipe, "tune", "tuned"))
         if recipe.name == CONVERSION:
-            found.append(Phase(recipe, "save", "tuned"))
-    return [*found, Phase(given[0], "cost", "tuned")]
+            ordered.append(Phase(recipe, "save", "tuned"))
+    return [*ordered, Phase(chosen[0], "cost", "tuned")]
 
 
-def counts(some: Sequence[Phase], watched: int) -> Counts:
-    """How often some phases measure, where quality is looked at so often while a stage trains."""
-    stages = [phase for phase in some if phase.does not in ("save", "cost")]
+def counts(ahead: Sequence[Phase], watched: int) -> Counts:
+    """Number of measurements in these phases, if quality is measured `watched` times while a stage trains."""
+    stages = [phase for phase in ahead if phase.does not in ("save", "cost")]
     return Counts(
         development=sum(watched if phase.does in TRAINED else 1 for phase in stages),
         test=len(stages),
@@ -77,7 +77,7 @@ def counts(some: Sequence[Phase], watched: int) -> Counts:
     )
 
 
-def weight(phase: Phase, every: Sequence[Phase]) -> float:
-    """Share of its recipe's training time that a phase has."""
-    matches = any(other.recipe == phase.recipe and other.does == "match" for other in every)
+def weight(phase: Phase, all_phases: Sequence[Phase]) -> float:
+    """Share of a phase in the training time of its recipe."""
+    matches = any(other.recipe == phase.recipe and other.does == "match" for other in all_phases)
     return {"match": MATCHED, "tune": 1 - MATCHED if matches else 1.0}.get(phase.does, 0.0)

@@ -1,15 +1,15 @@
-"""How long the texts of a step are, how large its step is, and how many steps fit into a time."""
+"""Text length and learning rate of each training step, and the number of steps that fit into a time."""
 
 from collections.abc import Sequence
 
 CYCLE = (1, 8, 32, 2, 16, 4)
-"""The longest length over that of each step, in turn. All are there: what was learned at one length fails at others."""
-WARM_UP = 2 * len(CYCLE) + 1
-SHORTEST = 8  # tokens of the shortest texts
+"""Divisors of the longest length, used in turn: a model trained at one length fails at others."""
+WARM_UP = 2 * len(CYCLE) + 1  # largest number of warm-up steps
+SHORTEST = 8  # length in tokens of the shortest texts
 
 
 def length_of(step: int, longest: int) -> int:
-    """Tokens of each text in a step."""
+    """Number of tokens of each text in a step."""
     return max(min(SHORTEST, longest), longest // CYCLE[step % len(CYCLE)])
 
 
@@ -20,10 +20,10 @@ def share(step: int, total: int) -> float:
 
 
 def planned(timed: Sequence[float], seconds: float, guess: float) -> int:
-    """How many steps fit into a time, those that were timed among them.
+    """Number of steps that fit into `seconds`, including those already timed.
 
-    It is asked again after each step, as a machine may become slower, or faster, on the way. The first step makes room for
-    the others and says little of how long they take. `guess` is how long a step takes before one was timed.
+    It is called again after each step, as the speed of a machine may change. The first step allocates memory and is left out
+    of the average. `guess` is the expected duration of a step before one was timed.
     """
     newest = timed[1:][-2 * len(CYCLE) :] or timed or [guess]
     usual = max(sum(newest) / len(newest), 1e-9)

@@ -1,4 +1,4 @@
-"""How far a conversion has come. A checkpoint keeps it as JSON."""
+"""The state of a conversion, which checkpoints store as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,23 +12,23 @@ from subquad.conversion.vectors import Judged
 
 @dataclass
 class Choice:
-    """Which model of a recipe is the best so far, by the figure that decides on development texts."""
+    """The best model of a recipe so far, by the deciding figure on development texts."""
 
     value: float = 0.0  # figure of the best model
     before: float = 0.0  # figure of the best model before the current stage
     last: float = 0.0  # figure of the model that was measured last
-    step: Whole | None = None  # of the stage at which its best model was; None where none is better than the one before
+    step: Whole | None = None  # step of the stage with its best model; None if the stage has not improved the model
 
     def take(self, judged: Judged) -> None:
-        """Begins with a model, whatever was before."""
+        """Sets the best figure to that of a new model."""
         self.value = judged.value
 
     def begin_stage(self) -> None:
-        """Begins a stage, in which no model is better yet."""
+        """Begins a stage that has not improved the model yet."""
         self.before, self.step = self.value, None
 
     def offer(self, judged: Judged, step: int) -> bool:
-        """Takes note of a model, and says whether it is the best so far."""
+        """Records a model's figure and returns whether it is the best so far."""
         self.last = judged.value
         if not is_better(judged, self.value):
             return False
@@ -36,7 +36,7 @@ class Choice:
         return True
 
     def words(self, deed: str, metric: str, steps: int) -> str:
-        """What came of a stage."""
+        """Describes the result of a stage in words."""
         if self.step is None:
             if self.last == self.before:
                 return f"{deed} made no difference to the {metric} on development texts and was undone"
@@ -47,18 +47,18 @@ class Choice:
 
 @dataclass
 class Stand:
-    """How far a conversion has come, and what was decided on the way."""
+    """How far a conversion has come, and the decisions made so far."""
 
-    phase: Whole = 0
-    step: Whole = 0  # steps of the phase
-    taken: Whole = 0  # steps of the recipe in its phases before
-    clock: Whole = 0  # ticks with every step and phase, so that rows and checkpoints can be put in order
-    elapsed: NonNegative = 0.0  # seconds of the recipe's training
-    timed: list[NonNegative] = field(default_factory=list)  # seconds of each of the phase's steps
-    allowed: NonNegative = 0.0  # seconds of training that the phase has, where it is limited by time
-    guess: NonNegative = 0.0  # seconds of a step, before one was taken
-    looks: Whole = 0  # how often quality was looked at in the phase
-    looked: Whole = 0  # step of the phase at which quality was looked at last
+    phase: Whole = 0  # index of the current phase
+    step: Whole = 0  # steps taken in the phase
+    taken: Whole = 0  # steps taken in earlier phases of the recipe
+    clock: Whole = 0  # counts every step and phase, to order rows and checkpoints
+    elapsed: NonNegative = 0.0  # seconds of training in the recipe
+    timed: list[NonNegative] = field(default_factory=list)  # seconds of each step in the phase
+    allowed: NonNegative = 0.0  # seconds of training in the phase, if it is limited by time
+    guess: NonNegative = 0.0  # expected seconds of a step, before one was timed
+    looks: Whole = 0  # number of quality measurements in the phase
+    looked: Whole = 0  # step of the latest quality measurement in the phase
     exact: list[Whole] = field(default_factory=list)  # layers that stay exact
     choice: Choice = field(default_factory=Choice)
     plan: Plan | None = None
@@ -66,18 +66,18 @@ class Stand:
 
     @classmethod
     def read(cls, fields: object, where: str) -> "Stand":
-        """From what a checkpoint kept; `where` names its place in messages."""
+        """Reads the state from the fields of a checkpoint; `where` names the checkpoint in messages."""
         parts: dict[str, type[Any]] = {"choice": Choice, "plan": Plan, "spent": Spent}
-        given = fields if isinstance(fields, Mapping) else {}
-        inner = {name: read(kind, given.get(name), f"{where}: {name}") for name, kind in parts.items()}
-        return read(cls, {**given, **inner}, where)
+        stored = fields if isinstance(fields, Mapping) else {}
+        inner = {name: read(kind, stored.get(name), f"{where}: {name}") for name, kind in parts.items()}
+        return read(cls, {**stored, **inner}, where)
 
     def begin_recipe(self) -> None:
-        """Counts steps and seconds from the start."""
+        """Resets the recipe's steps and seconds to zero."""
         self.taken, self.elapsed = 0, 0.0
 
     def count_step(self, seconds: float) -> None:
-        """Takes note of a step."""
+        """Counts a step that took `seconds`."""
         self.step, self.clock, self.elapsed = self.step + 1, self.clock + 1, self.elapsed + seconds
         self.timed.append(seconds)
         self.spent.training += seconds
@@ -89,12 +89,12 @@ class Stand:
 
 
 def is_better(judged: Judged, than: float) -> bool:
-    """Whether the figure that decides is better than another value of it."""
+    """Whether a deciding figure is better than another value of the same metric."""
     return judged.value < than if judged.metric == "perplexity" else judged.value > than
 
 
 def _from_to(before: float, after: float) -> str:
-    """Two values with as many digits as tell them apart."""
+    """Formats two values as "a to b", with enough decimals to tell them apart."""
     for decimals in range(_decimals(before), 9):
         words = [f"{value:.{decimals}f}" for value in (before, after)]
         if words[0] != words[1]:
@@ -103,5 +103,5 @@ def _from_to(before: float, after: float) -> str:
 
 
 def _decimals(value: float) -> int:
-    """Three, or so many less as there are digits before the point."""
+    """Number of decimals for three significant digits."""
     return max(0, 3 - len(f"{abs(value):.0f}") + (abs(value) <= 1))

@@ -1,4 +1,4 @@
-"""The steps of a stage: what is trained, on which batch, and at which rate. Each depends on the seed and its number only."""
+"""Training steps of a stage. The result of each depends only on the seed and on the number of the step."""
 
 import math
 from collections.abc import Sequence
@@ -16,27 +16,27 @@ from subquad.conversion.schedule import length_of
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.training.loop import BATCH, generator
 
-PLACES, LOOKED = 20, 21  # streams of random numbers
+PLACES, LOOKED = 20, 21  # numbers of random streams: compared queries, and calibration batches
 
 
 class NotFiniteError(Exception):
-    """A loss that is no number."""
+    """The loss is not finite."""
 
 
 class Batches:
-    """Texts to learn from."""
+    """Draws batches of training texts."""
 
     def __init__(self, original: Convertible, plan: Plan, seed: int) -> None:
         self.original, self.plan, self.seed = original, plan, seed
 
     def draw(self, number: int, stream: int = BATCH) -> MaskedBatch:
-        """Texts up to the longest that quality is measured on. A language model is trained, and measured, on full ones."""
+        """Returns batch `number`. Text lengths vary for an encoder; a language model trains on texts of full length."""
         longest = self.plan.lengths[0]
         length = length_of(number, longest) if self.original.kind == "encoder" else longest
         return self.original.batch(self.plan.batch_tokens, length, generator(self.seed, stream, number).initial_seed())
 
     def looked_at(self) -> list[MaskedBatch]:
-        """What something is set or chosen by."""
+        """Returns the batches for calibration and for the choice of layers."""
         return [self.draw(number, LOOKED) for number in range(self.plan.calibrated)]
 
 
@@ -52,7 +52,7 @@ class Steps:
         goal: Goal,
         layers: Sequence[int],
     ) -> None:
-        """`layers` are those whose attention is another."""
+        """`layers` are the layers whose attention is replaced."""
         self.original, self.batches, self.model, self.options, self.layers = (
             batches.original,
             batches,
@@ -66,7 +66,7 @@ class Steps:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def take(self, number: int, share: float) -> float:
-        """One update with a share of the learning rate. Gives the loss."""
+        """Makes update `number` with this share of the learning rate, and returns the loss."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * share
         self.optimizer.zero_grad(set_to_none=True)
@@ -74,13 +74,13 @@ class Steps:
         if not math.isfinite(loss):
             raise NotFiniteError
         if not self.matches:
-            every = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            nn.utils.clip_grad_norm_(every, self.options.clip)
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, self.options.clip)
         self.optimizer.step()
         return loss
 
     def _backward(self, number: int) -> float:
-        """Adds the gradients of one batch, and gives its loss."""
+        """Accumulates the gradients of one batch, and returns its loss."""
         batch = self.batches.draw(number)
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"):
             if self.matches:
@@ -91,12 +91,12 @@ class Steps:
         return float(loss.detach())
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        """Mechanisms have a rate of their own. Matching trains nothing else, tuning no embeddings."""
+        """Optimizer of the phase: matching trains mechanisms only; tuning trains all but embeddings, at two rates."""
         maps = [parameter for attend in self.original.mechanisms(self.model) for parameter in attend.parameters()]
         if self.matches:
             return torch.optim.Adam(maps, lr=self.options.match_rate)
-        apart = {id(parameter) for parameter in maps}
+        map_ids = {id(parameter) for parameter in maps}
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        rest = [parameter for parameter in trained if id(parameter) not in apart]
-        groups = [{"params": rest, "lr": self.options.tune_rate}, {"params": maps, "lr": self.options.map_rate}]
+        others = [parameter for parameter in trained if id(parameter) not in map_ids]
+        groups = [{"params": others, "lr": self.options.tune_rate}, {"params": maps, "lr": self.options.map_rate}]
         return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)

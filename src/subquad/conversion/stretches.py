@@ -1,4 +1,4 @@
-"""Stretches of texts: from anywhere, but beginning with a sentence where one begins nearby."""
+"""Random excerpts of texts, which begin with a sentence if one begins nearby."""
 
 import re
 from collections.abc import Sequence
@@ -7,30 +7,30 @@ import numpy as np
 import torch
 
 AHEAD = 400
-"""Characters in which a sentence's beginning is looked for."""
+"""Number of characters that are searched for the beginning of a sentence."""
 PER_TOKEN = 6
-"""Characters that are read for a token: more than most have, as what is too much is cut off."""
+"""Number of characters read for each token: more than most tokens have; the excess is cut off later."""
 
 _SENTENCE = re.compile(r"[.!?]['\")\u2019\u201d]*\s+|\n\s*\n\s*")
 _WORD = re.compile(r"\s+")
 
 
 def draw_stretches(texts: Sequence[str], count: int, tokens: int, generator: torch.Generator) -> list[str]:
-    """So many stretches, each with characters for so many tokens. A text is drawn as often as it is long."""
+    """Draws `count` excerpts with enough characters for `tokens` tokens each. Texts are drawn in proportion to length."""
     sizes = np.array([len(text) for text in texts])
     ends = np.cumsum(sizes)
     wanted = tokens * PER_TOKEN
     places = torch.randint(int(ends[-1]), (count,), generator=generator).numpy()
     shares = torch.rand(count, generator=generator).double().numpy()
-    found = []
+    excerpts = []
     for which, share in zip(np.searchsorted(ends, places, side="right"), shares, strict=True):
-        room = max(0, int(sizes[which]) - wanted)
-        found.append(_from(texts[which], int(share * (room + 1)), wanted))
-    return found
+        last_start = max(0, int(sizes[which]) - wanted)
+        excerpts.append(_from(texts[which], int(share * (last_start + 1)), wanted))
+    return excerpts
 
 
 def _from(text: str, start: int, wanted: int) -> str:
-    """What stands behind a place, from the next sentence on, or from the next word on."""
+    """Cuts `wanted` characters from the next sentence after `start`, or from the next word."""
     if start:
         ahead = text[start : start + AHEAD]
         begins = _SENTENCE.search(ahead) or _WORD.search(ahead)

@@ -1,4 +1,4 @@
-"""The models that a recipe makes of the original."""
+"""Makes the models of a recipe from the original."""
 
 from collections.abc import Collection
 from copy import deepcopy
@@ -18,17 +18,17 @@ class Students:
         self.layers = len(original.mechanisms(original.teacher))
 
     def attention(self, recipe: Recipe, exact: Collection[int]) -> list[AttentionOptions | None]:
-        """The mechanism of each layer, where some layers stay exact."""
+        """Returns the mechanism of each layer; None for the layers in `exact`."""
         return [None if layer in exact else recipe.attention for layer in range(self.layers)]
 
     def converted(self, recipe: Recipe, exact: Collection[int]) -> list[int]:
-        """The layers whose attention is another."""
+        """Returns the layers whose attention is replaced."""
         return [layer for layer, options in enumerate(self.attention(recipe, exact)) if options is not None]
 
     def fresh(self, recipe: Recipe, exact: Collection[int]) -> nn.Module:
-        """A student of which nothing is trained yet.
+        """Returns an untrained student.
 
-        Its embeddings never are: their gradients would be as large as the vocabulary.
+        Its embeddings are frozen: their gradients would be as large as the vocabulary.
         """
         model = self.original.student(self.attention(recipe, exact), self.seed)
         for parameter in self.original.embeddings(model):
@@ -36,7 +36,7 @@ class Students:
         return model
 
     def give_back(self, student: nn.Module, recipe: Recipe, exact: Collection[int]) -> nn.Module:
-        """A student with exact attention in some layers; the mechanisms of the others keep what they learned."""
+        """Returns a student with exact attention in the layers `exact`; the other mechanisms keep their parameters."""
         model = self.fresh(recipe, exact)
         learned = self.original.mechanisms(student)
         for layer, attend in enumerate(self.original.mechanisms(model)):
@@ -45,5 +45,5 @@ class Students:
         return model
 
     def copy(self, model: nn.Module) -> nn.Module:
-        """A model of its own, but for the embeddings, which nothing changes."""
+        """Returns a copy that shares only the embeddings, which are never changed."""
         return deepcopy(model, {id(parameter): parameter for parameter in self.original.embeddings(model)})

@@ -1,4 +1,4 @@
-"""Runs of `subquad train mlm` as something to convert."""
+"""Conversion of runs of `subquad train mlm`."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from subquad.types import AttentionOptions
 
 
 class Trained:
-    """A masked language model of subquad's own. Its texts and splits are those that it was trained with."""
+    """A masked language model trained by subquad, with the texts and splits of its training."""
 
     kind: Kind = "masked"
     has_costs = False
@@ -35,8 +35,8 @@ class Trained:
         if not isinstance(task, MlmTask) or not isinstance(model, MaskedModel):
             raise SubquadError(f"{run.folder} is a run on {task.kind}: of subquad's own, only runs of mlm can be converted")
         if not all(module.attend.options.traits.exact for module in _attentions(model)):
-            own = run.about["options"]["mechanism"]["kind"]
-            raise SubquadError(f"{run.folder} was trained with {own}: a conversion starts from softmax")
+            mechanism = run.about["options"]["mechanism"]["kind"]
+            raise SubquadError(f"{run.folder} was trained with {mechanism}: a conversion starts from softmax")
         self.run, self.task = run, task
         self.teacher: nn.Module = model.eval()
         self.longest = task.options.length
@@ -52,8 +52,8 @@ class Trained:
         model = deepcopy(self.teacher)
         for place, (module, options) in enumerate(zip(_attentions(model), attention, strict=True)):
             drawing = torch.Generator().manual_seed(seed + place)
-            own = Softmax() if options is None else options
-            module.attend = own.build(heads=module.heads, head_dim=module.head_dim, generator=drawing)
+            layer_options = Softmax() if options is None else options
+            module.attend = layer_options.build(heads=module.heads, head_dim=module.head_dim, generator=drawing)
         for parameter in model.parameters():
             parameter.requires_grad_(True)
         return model.eval()
@@ -71,20 +71,20 @@ class Trained:
         return options.masking.mask(windows, self.task.vocabulary.size, drawing)
 
     def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
-        """All stretches of the run's split, in which the same tokens are taken out as when it was trained."""
+        """Returns all excerpts of the run's split, with the same tokens masked as in its training."""
         stretches = self.task.development if split == "development" else self.task.test
         return MaskedBatch(*(part[:, :length] for part in stretches.batch))
 
     def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
         hidden: list[Tensor] = []
-        hooks = [block.register_forward_hook(lambda *given: hidden.append(given[2])) for block in model.encoder.blocks]
+        hooks = [block.register_forward_hook(lambda *call: hidden.append(call[2])) for block in model.encoder.blocks]
         try:
             chosen = batch.chosen if logits else torch.zeros_like(batch.chosen)
-            found = model(batch.tokens, keep=needed_mask(batch.keep), chosen=chosen)
+            output = model(batch.tokens, keep=needed_mask(batch.keep), chosen=chosen)
         finally:
             for hook in hooks:
                 hook.remove()
-        return Outputs(tuple(hidden), found if logits else None)
+        return Outputs(tuple(hidden), output if logits else None)
 
     def pool(self, hidden: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
         real = keep[..., None].to(hidden.dtype)
@@ -94,17 +94,17 @@ class Trained:
         return None
 
     def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
-        """As a run that `subquad predict` and `subquad spectrum` read."""
+        """Saves the model as a run folder that `subquad predict` and `subquad spectrum` can read."""
         about: Mapping[str, Any] = self.run.about
         described: Any = attention[0]
         options = {**about["options"], "mechanism": asdict(described)}
-        kept = {**about, "options": options, "converted_from": str(self.run.folder)}
-        write_whole(folder / "run.json", json.dumps(kept, indent=2) + "\n")
+        description = {**about, "options": options, "converted_from": str(self.run.folder)}
+        write_whole(folder / "run.json", json.dumps(description, indent=2) + "\n")
         write_whole(folder / "rows.jsonl", "")
         checkpoints.save(folder / "checkpoint", 0, model, None, {"seed": about["seed"]})
 
     def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
-        """None: `subquad compare` measures them for models of one's own."""
+        """Yields no rows: `subquad compare` measures the costs of subquad's models."""
         return iter(())
 
 
