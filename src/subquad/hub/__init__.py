@@ -1,10 +1,9 @@
-"""Hugging Face: subquad's mechanisms in models that people already have.
+"""Attention mechanisms of subquad in Hugging Face transformers models.
 
-Importing this makes every mechanism an `attn_implementation` of transformers, under the names "subquad_softmax",
-"subquad_linear" and so on: `AutoModel.from_pretrained(path, attn_implementation="subquad_favor")`. `swap` does the same with
-options of its own, in some layers or in all, and at once, so that an optimizer finds the tensors that a mechanism brings;
-and the model proves itself on a few tokens before it is given back. A model that has a mechanism by name alone, or that was
-saved and is loaded, proves nothing: `check` does that at any time.
+Importing this module registers every mechanism as an `attn_implementation` of transformers, under the names
+"subquad_softmax", "subquad_linear" and so on: `AutoModel.from_pretrained(path, attn_implementation="subquad_favor")`.
+`swap` puts a mechanism with chosen options into some or all layers at once, so that an optimizer sees its parameters, and
+checks the model on a few tokens. Models that name a mechanism or are loaded from a file are not checked; call `check`.
 """
 
 from subquad.errors import SubquadError

@@ -1,7 +1,7 @@
-"""Everything of transformers that may change with its version: private names, inner modules, and patterns of its sources.
+"""Everything that depends on the version of transformers: private names, inner modules, and patterns in its source.
 
 The rest of the package imports from transformers only what its top level exports. `tests/hub/test_compat.py` tests each
-assumption made here by itself, so that a new version of transformers says which one it broke.
+assumption of this file separately, so that a new version of transformers shows which one it broke.
 """
 
 import ast
@@ -25,10 +25,10 @@ from transformers.utils.generic import ModelOutput
 from transformers.utils.output_capturing import _active_collector
 
 TESTED_VERSIONS = ("5.22.2",)
-"""Versions of transformers that all tests have passed with."""
+"""Versions of transformers with which all tests have passed."""
 
 NAMING_METHODS = ("get_correct_attn_implementation", "set_attn_implementation")
-"""Methods of `PreTrainedModel` that give a model the name of its attention."""
+"""Methods of `PreTrainedModel` that set the name of a model's attention implementation."""
 
 _LOOKS_UP = "ALL_ATTENTION_FUNCTIONS.get_interface("
 _CHANGES_MASK = re.compile(r"\battention_mask(\[| &|\.masked_fill)|\[attention_mask,|build_\w*mask")
@@ -38,66 +38,65 @@ _CACHES = {"DynamicCache", "EncoderDecoderCache", "StaticCache"}
 _DECIDES_CAUSALITY = re.compile(r"is_causal = [^\n]*attention_mask is None")
 
 SOFTMAX_CALLS: dict[Any, Callable[[list[Any], Any], tuple[int, int]]] = {
-    F.softmax: lambda given, scores: scores.shape[-2:],
-    torch.softmax: lambda given, scores: scores.shape[-2:],
-    Tensor.softmax: lambda given, scores: scores.shape[-2:],
-    F.scaled_dot_product_attention: lambda given, _: (given[0].shape[-2], given[1].shape[-2]),
-    F.multi_head_attention_forward: lambda given, _: (given[0].shape[0], given[1].shape[0]),
+    F.softmax: lambda args, scores: scores.shape[-2:],
+    torch.softmax: lambda args, scores: scores.shape[-2:],
+    Tensor.softmax: lambda args, scores: scores.shape[-2:],
+    F.scaled_dot_product_attention: lambda args, _: (args[0].shape[-2], args[1].shape[-2]),
+    F.multi_head_attention_forward: lambda args, _: (args[0].shape[0], args[1].shape[0]),
 }
-"""Functions that attention is computed with, and how many queries and keys they are called for: from their arguments and
-their result."""
+"""Functions that compute attention, each with a function (arguments, result) -> (number of queries, number of keys)."""
 
 Implementations = list[tuple[PreTrainedConfig, str | None]]
-"""Configs of a model and of the models inside it, each with the name of its attention."""
+"""Configs of a model and of its submodels, each with the name of its attention implementation."""
 
 
 def can_swap(kind: type[PreTrainedModel]) -> bool:
-    """Whether transformers lets the attention of a class of models be chosen."""
+    """Whether the attention implementation of a model class can be set."""
     return bool(kind._can_set_attn_implementation())
 
 
 def implementation_of(model: PreTrainedModel) -> str:
-    """The name of a model's attention, as transformers has it."""
+    """Returns the name of a model's attention implementation."""
     return str(implementation_in(model.config))
 
 
 def implementation_in(config: PreTrainedConfig) -> str | None:
-    """The name of the attention in a config, None where it names none."""
+    """Returns the attention implementation that a config names, or None."""
     name: str | None = config._attn_implementation
     return name
 
 
 def name_implementation(config: PreTrainedConfig, name: str | None) -> None:
-    """Puts the name of an attention into a config that no model has yet."""
+    """Sets the attention implementation in a config that no model uses yet."""
     config._attn_implementation = name
 
 
 def implementations(model: PreTrainedModel) -> Implementations:
-    """The configs of a model and of the models inside it, each with the name of its attention."""
+    """Returns the configs of a model and of its submodels, each with the name of its attention implementation."""
     configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
     return [(config, implementation_in(config)) for config in configs.values()]
 
 
 def set_implementations(names: Implementations) -> None:
-    """Gives configs back what `implementations` found."""
+    """Sets the attention implementations of configs to what `implementations` returned."""
     for config, name in names:
         config._attn_implementation_internal = name
 
 
 def own_implementation(model: PreTrainedModel) -> str:
-    """The name of the attention that a model has of its own."""
+    """Returns the name of the attention implementation that a model uses without subquad."""
     return "sdpa" if model._supports_sdpa else "eager"
 
 
 def hook_once(module: nn.Module, hook: Callable[..., Any]) -> None:
-    """Registers a hook before a module's call, unless it is there."""
+    """Registers a forward pre-hook on a module, unless it is registered already."""
     if hook not in module._forward_pre_hooks.values():
         module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def parameters_of(kind: type[nn.Module]) -> list[str]:
-    """The names of the arguments that a class of modules is called with, in order."""
+    """Returns the parameter names of a module class's forward method, in order."""
     return _parameters_of(kind.forward)
 
 
@@ -107,52 +106,52 @@ def _parameters_of(forward: Callable[..., Any]) -> list[str]:
 
 
 def collects_attentions() -> bool:
-    """Whether the model that is running was asked for its attention weights."""
+    """Whether the running model was called with output_attentions."""
     return any(name.endswith("attentions") for name in _active_collector.get() or {})
 
 
 def classes_beside(kind: type[PreTrainedModel]) -> list[type[nn.Module]]:
-    """The classes of modules in the file of a class of models."""
-    beside = vars(sys.modules[kind.__module__]).values()
-    return [each for each in beside if isinstance(each, type) and issubclass(each, nn.Module)]
+    """Returns the module classes in the source file of a model class."""
+    members = vars(sys.modules[kind.__module__]).values()
+    return [member for member in members if isinstance(member, type) and issubclass(member, nn.Module)]
 
 
 def own_cache(model: PreTrainedModel) -> str | None:
-    """The name of a model's cache class, where it has one of its own instead of a `DynamicCache`."""
+    """Returns the name of a model's custom cache class, or None if it uses a standard one such as `DynamicCache`."""
     parts: set[Any] = {type(module) for module in model.modules() if isinstance(module, PreTrainedModel)}
     return next((name for part in parts for name in _MAKES_CACHE.findall(_source(part)) if name not in _CACHES), None)
 
 
 @cache
 def looks_up(kind: Any) -> bool:
-    """Whether a class of modules asks transformers' AttentionInterface for its attention."""
+    """Whether a module class gets its attention function from transformers' AttentionInterface."""
     return not issubclass(kind, PreTrainedModel) and _LOOKS_UP in _source(kind)
 
 
 @cache
 def changes_mask(kind: Any) -> bool:
-    """Whether a class of attention chooses the keys of each query by changing the mask that it was given."""
+    """Whether an attention class chooses the keys of each query by modifying the mask that it receives."""
     return looks_up(kind) and _CHANGES_MASK.search(_source(kind)) is not None
 
 
 @cache
 def changes_cached_keys(kind: Any) -> bool:
-    """Whether a class of attention makes other keys of those that its cache gives back, as latent attention does."""
+    """Whether an attention class computes new keys from those that its cache returns, as latent attention does."""
     return _CHANGES_KEYS.search(_source(kind)) is not None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @cache
 def decides_causality(kind: Any) -> bool:
-    """Whether a class of attention says that it is causal only where it was given no mask."""
+    """Whether an attention class is causal only if it receives no mask."""
     return _DECIDES_CAUSALITY.search(_source(kind)) is not None
 
 
 def saved_names(model: PreTrainedModel, saved: list[str]) -> dict[str, str]:
-    """The name in a file of each tensor, by its name in the model.
+    """Maps the name of each tensor in the model to its name in the file.
 
-    `save_pretrained` writes the weights of many families under the names of their older checkpoints, which reading turns
-    back. The mechanisms' tensors stand below modules that are renamed, so the same rules apply to them.
+    `save_pretrained` writes the weights of many families under the names of older checkpoints, which loading reverts. The
+    same rules apply to the mechanisms' tensors, since they belong to submodules that are renamed.
     """
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
@@ -161,7 +160,7 @@ def saved_names(model: PreTrainedModel, saved: list[str]) -> dict[str, str]:
     keys: dict[str, str] = {}
     for key in saved:
         name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, held)
-        if name not in held:  # in a file whose names are the model's, some of which may look like old ones
+        if name not in held:  # the file uses the model's names, some of which may look like old ones
             name, _ = rename_source_key(key, [], [], model.base_model_prefix, held)
         keys.setdefault(name, key)
     return keys
@@ -169,14 +168,14 @@ def saved_names(model: PreTrainedModel, saved: list[str]) -> dict[str, str]:
 
 @cache
 def _source(kind: Any) -> str:
-    """The source of a class of modules and of those that it is built on; empty where there is none to be had."""
-    families = [each for each in kind.__mro__ if issubclass(each, nn.Module) and not each.__module__.startswith("torch.")]
-    return "\n".join(_sources_in(each.__module__).get(each.__qualname__, "") for each in families)
+    """Returns the source of a module class and its base classes; an empty string if it is not available."""
+    bases = [base for base in kind.__mro__ if issubclass(base, nn.Module) and not base.__module__.startswith("torch.")]
+    return "\n".join(_sources_in(base.__module__).get(base.__qualname__, "") for base in bases)
 
 
 @cache
 def _sources_in(module: str) -> dict[str, str]:
-    """The source of each class in a file, by its name."""
+    """Returns the source of each class in a module, by class name."""
     try:
         source = inspect.getsource(sys.modules[module])
     except (OSError, TypeError, KeyError):

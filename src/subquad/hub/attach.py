@@ -1,4 +1,4 @@
-"""Mechanisms on the attention modules of a transformers model: found, hung on, and written down in its config."""
+"""Attaches mechanisms to the attention modules of a transformers model, and describes them in its config."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,32 +16,32 @@ from subquad.hub._compat import can_swap, changes_mask, looks_up
 from subquad.types import AttentionOptions
 
 ATTRIBUTE = "subquad"
-"""Under which a mechanism hangs on its attention module, and its description stands in the config."""
+"""Attribute name of a mechanism on its attention module, and of its description in the config."""
 
 SWAPPED = "subquad"
-"""The implementation of a model that was swapped: each module does what hangs on it."""
+"""Attention implementation of a swapped model, in which each module uses the mechanism attached to it."""
 
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _WIDTHS = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim")
 
 
 def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """The modules that look up their attention, by name and in the model's order. Refuses a model that has none in words."""
+    """Returns the modules that use the AttentionInterface, by name. Raises `SubquadError` for a model without any."""
     if not isinstance(model, PreTrainedModel):
         raise SubquadError(f"a model of transformers is needed, but this is a {type(model).__name__}")
     kinds: dict[str, Any] = {name: type(module) for name, module in model.named_modules()}
-    found = {name: module for name, module in model.named_modules() if looks_up(kinds[name])}
+    modules = {name: module for name, module in model.named_modules() if looks_up(kinds[name])}
     require_swappable(type(model), kinds.values())
-    if not found:
+    if not modules:
         raise SubquadError(_refusal(type(model)))
-    return found
+    return modules
 
 
 def require_swappable(kind: type[PreTrainedModel], modules: Iterable[Any]) -> None:
-    """Refuses a class of models that never looks up its attention, or that does more with the mask than to pass it on."""
+    """Raises `SubquadError` for a model class that bypasses the AttentionInterface or modifies the attention mask."""
     if not can_swap(kind):
         raise SubquadError(_refusal(kind))
-    if (changer := next((each for each in modules if changes_mask(each)), None)) is not None:
+    if (changer := next((module for module in modules if changes_mask(module)), None)) is not None:
         raise SubquadError(
             f"{kind.__name__} cannot be swapped: its {changer.__name__} chooses the keys of each query by a mask that it "
             "makes of the model's, which no other mechanism can follow"
@@ -56,20 +56,21 @@ def _refusal(kind: type[PreTrainedModel]) -> str:
 
 
 def attached(module: nn.Module) -> Any:
-    """The mechanism that hangs on a module, or None."""
+    """Returns the mechanism attached to a module, or None."""
     return module._modules.get(ATTRIBUTE)
 
 
 def options_of(module: nn.Module) -> AttentionOptions | None:
-    """Those of the mechanism that hangs on a module; None where it keeps its own attention."""
+    """Returns the options of the mechanism attached to a module; None if the module keeps the model's own attention."""
     options: AttentionOptions | None = getattr(attached(module), "hub_options", None)
     return options
 
 
-def hang(module: nn.Module, options: AttentionOptions, seed: int, *, own: bool = False, like: Any = None) -> nn.Module:
-    """Builds a mechanism and hangs it on a module, on its device and in its type, or on those of the queries `like`.
+def hang(module: nn.Module, options: AttentionOptions, seed: int, *, original: bool = False, like: Any = None) -> nn.Module:
+    """Builds a mechanism and attaches it to a module.
 
-    `own` stands for the attention that the model has anyway.
+    The mechanism takes its shape, device and dtype from the module, or from the queries `like`. `original` marks softmax
+    that stands for the model's own attention.
     """
     if options.traits.shares_layers:
         raise SubquadError("in a model of transformers each layer keeps its own projection: choose sharing='keys-values'")
@@ -78,17 +79,17 @@ def hang(module: nn.Module, options: AttentionOptions, seed: int, *, own: bool =
         attend = options.build(heads=heads, head_dim=head_dim, generator=torch.Generator().manual_seed(seed))
     if getattr(module, "is_causal", False) and getattr(getattr(module, "config", None), "is_causal", True):
         require_causal(options)
-    weight = next((each for each in module.parameters() if each.is_floating_point()), like)
+    weight = next((parameter for parameter in module.parameters() if parameter.is_floating_point()), like)
     if weight is not None:
         attend = attend.to(device=weight.device, dtype=weight.dtype)
-    attend.hub_options = None if own else options  # type: ignore[assignment]
+    attend.hub_options = None if original else options  # type: ignore[assignment]
     attend.train(module.training)
     setattr(module, ATTRIBUTE, attend)
     return attend
 
 
 def find_options(name: str, config: PreTrainedConfig | None = None) -> AttentionOptions:
-    """A mechanism as it stands, by its name. One that is built for a length gets that of the model's positions."""
+    """Returns the default options of a mechanism by its name, with the maximum length taken from the model's config."""
     kind = name.removeprefix("subquad_")
     if kind not in MECHANISMS:
         raise SubquadError(f"there is no mechanism {name!r}: choose from {', '.join(MECHANISMS)}")
@@ -98,7 +99,7 @@ def find_options(name: str, config: PreTrainedConfig | None = None) -> Attention
 
 
 def shape_of(module: nn.Module) -> tuple[int, int]:
-    """How many heads an attention module has for its queries, and how wide they are."""
+    """Returns the number of query heads of an attention module, and the dimension of each."""
     config = getattr(module, "config", None)
     heads = next((n for at in (module, config) for name in _HEADS if (n := getattr_int(at, name))), 0)
     head_dim = next((n for at in (module, config) for name in _WIDTHS if (n := getattr_int(at, name))), 0)
@@ -113,14 +114,14 @@ def shape_of(module: nn.Module) -> tuple[int, int]:
 
 
 def getattr_int(holder: object, name: str, otherwise: int = 0) -> int:
-    """A number that something may have."""
+    """Returns an attribute if it is an integer, else `otherwise`."""
     value = getattr(holder, name, None)
     return value if isinstance(value, int) else otherwise
 
 
-def write_down(config: PreTrainedConfig, layers: Sequence[AttentionOptions | None] | None, every: Any = None) -> None:
-    """Names the mechanisms in the config, which `save_pretrained` writes: one for each layer, or one for `every` layer."""
-    described = [] if every is None else [_values(every)]
+def write_down(config: PreTrainedConfig, layers: Sequence[AttentionOptions | None] | None, all_layers: Any = None) -> None:
+    """Describes the mechanisms in the config that `save_pretrained` writes: one for each layer, or one for `all_layers`."""
+    described = [] if all_layers is None else [_values(all_layers)]
     places: list[int | None] = []
     for options in layers or []:
         values = None if options is None else _values(options)
@@ -128,16 +129,16 @@ def write_down(config: PreTrainedConfig, layers: Sequence[AttentionOptions | Non
             described.append(values)
         places.append(None if values is None else described.index(values))
     config.subquad = {"mechanisms": described, "layers": None if layers is None else places}
-    config.attn_implementation = SWAPPED  # is read by transformers, whose own field for it is not saved
+    config.attn_implementation = SWAPPED  # transformers reads this field, but does not save its private one
 
 
 @dataclass(frozen=True)
 class Written(Checked):
-    """The entry of a config that names a model's mechanisms."""
+    """The config entry that describes a model's mechanisms."""
 
     mechanisms: tuple[dict[str, Any], ...]
     layers: tuple[Whole | None, ...] | None
-    """The place among `mechanisms` of each attention module's, None where it keeps its own; None: all have the first."""
+    """Index into `mechanisms` for each attention module, None for the model's own attention; None if all use the first."""
 
     def check(self) -> None:
         if beyond := [place for place in self.layers or (0,) if place is not None and place >= len(self.mechanisms)]:
@@ -145,11 +146,11 @@ class Written(Checked):
 
 
 def read_back(config: PreTrainedConfig, modules: int | None = None) -> list[AttentionOptions | None] | None:
-    """What `write_down` has written, one entry for each module; None where nothing is written.
+    """Reads the options that `write_down` wrote, one for each module; returns None if the config has none.
 
-    `modules` is how many there must be; None takes as many as are written, or one.
+    `modules` is the expected number of modules; None accepts any number.
     """
-    entries = [getattr(each, ATTRIBUTE, None) for each in configs_in(config)]
+    entries = [getattr(part, ATTRIBUTE, None) for part in configs_in(config)]
     entry = next((entry for entry in entries if entry is not None), None)
     if entry is None:
         return None
@@ -168,13 +169,13 @@ def read_back(config: PreTrainedConfig, modules: int | None = None) -> list[Atte
 
 
 def _values(options: Any) -> dict[str, Any]:
-    """Options as a file gives them back."""
+    """Returns options as the JSON values that a file would hold."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(options)))
     return values
 
 
 def configs_in(config: PreTrainedConfig) -> list[PreTrainedConfig]:
-    """A config and those inside it."""
+    """Returns a config and all configs nested in it."""
     parts: Mapping[str, Any] = getattr(config, "sub_configs", {})
     inner = [getattr(config, name, None) for name in parts]
     return [config, *(deeper for part in inner if part is not None for deeper in configs_in(part))]

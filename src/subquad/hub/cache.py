@@ -1,4 +1,4 @@
-"""States in the place of keys and values: the cache with which `generate` runs in constant memory."""
+"""A transformers cache that holds states instead of keys and values, so that `generate` runs in constant memory."""
 
 import weakref
 from typing import Any
@@ -25,12 +25,12 @@ _LAYER = "_subquad_layer"
 
 
 class StateLayer(CacheLayerMixin):
-    """What one layer remembers: states of its mechanism, named tuples of tensors, and how many positions it has seen.
+    """Cache of one layer: states of its mechanism (named tuples of tensors), and the number of positions seen.
 
-    A model calls `update` with new keys and values and passes what it gets on to the attention. It gets the new ones alone;
-    that they continue this layer is noted on the keys, where the attention finds it. Where a model makes other keys of them,
-    it is noted on the attention module `owner`. A model may call its attention several times with the same keys, as
-    differential attention does: there is a state for each call.
+    A model calls `update` with new keys and values and passes the result to its attention. `update` returns only the new
+    keys and values, and sets an attribute on the keys by which the attention finds this layer. If the model computes new
+    keys from them, the attribute is set on the attention module `owner` instead. There is one state for each attention call
+    with the same keys, since differential attention makes several.
     """
 
     is_sliding = False
@@ -38,12 +38,12 @@ class StateLayer(CacheLayerMixin):
 
     def __init__(self, owner: nn.Module | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.keys = self.values = torch.empty(0)  # a model may look how many there are, to see whether it is in use
+        self.keys = self.values = torch.empty(0)  # models read their size to see whether the cache is in use
         self.owner = None if owner is None else weakref.ref(owner)
         self.states: list[Any] = []
         self.seen = 0
-        self.calls = 0  # of the attention, with the keys that came in last
-        self.is_waiting = False  # for the attention to take what came in
+        self.calls = 0  # number of attention calls with the latest keys
+        self.is_waiting = False  # whether the latest keys have not reached the attention yet
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.is_initialized = True
@@ -64,7 +64,7 @@ class StateLayer(CacheLayerMixin):
         return keys, value_states
 
     def attend(self, attend: CausalAttention, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-        """Continues the state with new positions."""
+        """Attends to new positions, continues the state with them, and returns the mixed values."""
         self.is_waiting = False
         if self.calls == len(self.states):
             self.states.append(None)
@@ -78,7 +78,7 @@ class StateLayer(CacheLayerMixin):
         return mixed
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Only what is new is masked, behind all that was seen."""
+        """Returns the mask's length and offset: only new positions are masked, after all seen ones."""
         return query_length, self.seen
 
     def get_seq_length(self) -> int:
@@ -95,31 +95,31 @@ class StateLayer(CacheLayerMixin):
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """The states of these sequences."""
-        self.states = [_each(state, lambda part: part[indices.to(part.device)]) for state in self.states]
+        """Keeps only the states of these sequences."""
+        self.states = [_map_tensors(state, lambda part: part[indices.to(part.device)]) for state in self.states]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every sequence's state so many times."""
-        self.states = [_each(state, lambda part: part.repeat_interleave(repeats, dim=0)) for state in self.states]
+        """Repeats the state of every sequence `repeats` times."""
+        self.states = [_map_tensors(state, lambda part: part.repeat_interleave(repeats, dim=0)) for state in self.states]
 
     def crop(self, tokens_to_remove: int) -> None:
         if tokens_to_remove:
             raise SubquadError("a state cannot forget its last tokens, as assisted generation asks: use a DynamicCache")
 
     def offload(self) -> None:
-        """A state is small enough to stay where it is."""
+        """Does nothing: a state is small enough to stay on its device."""
 
     def prefetch(self) -> None:
-        """See `offload`."""
+        """Does nothing, since states are never offloaded."""
 
 
 class StateCache(Cache):
-    """A layer for each of the decoder's: a `StateLayer`, or one that grows where attention is exact."""
+    """A cache with a `StateLayer` for each decoder layer with a constant state, and a growing layer for the others."""
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """All keys, if any layer keeps them: a model makes one mask for all layers, and asks one of them for its size.
+        """Returns the mask size of all keys if any layer keeps them, since a model makes one mask for all layers.
 
-        A layer with a state takes the end of such a mask.
+        A layer with a state uses the end of such a mask.
         """
         layers: list[Any] = self.layers
         growing = [place for place, layer in enumerate(layers) if type(layer) is DynamicLayer]
@@ -128,7 +128,7 @@ class StateCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """The memory of all that is kept."""
+        """Memory of all states, keys and values, in bytes."""
         layers: list[Any] = self.layers
         states = [tensor for layer in layers for tensor in _tensors(tuple(getattr(layer, "states", ())))]
         kept = [part for layer in layers for part in (getattr(layer, "keys", None), getattr(layer, "values", None))]
@@ -136,11 +136,11 @@ class StateCache(Cache):
 
 
 def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
-    """An empty cache for `model.generate(..., past_key_values=state_cache(model))`, or for the model itself.
+    """Returns an empty cache for `model.generate(..., past_key_values=state_cache(model))`, or for a call of the model.
 
-    With mechanisms whose state is of constant size (linear, favor, infinity, hybrid) it does not grow, and the time of a
-    token does not either. Layers with softmax attention keep all keys and values, as ever, and so do those of the few
-    families whose decoder does not mark its attention as causal (NLLB-MoE, Pegasus-X).
+    With mechanisms whose state is of constant size (linear, favor, infinity, hybrid), neither the cache nor the time for a
+    token grows. Layers with softmax attention keep all keys and values, and so do the layers of the few families whose
+    decoder does not mark its attention as causal (NLLB-MoE, Pegasus-X).
     """
     if not implementation_of(model).startswith("subquad"):
         raise SubquadError(
@@ -160,12 +160,12 @@ def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
     for name, module in causal.items():
         if _is_constant(module, implementation_of(model)):
             _put_state(layers, name, module)
-    own = StateCache(layers=layers)
-    return EncoderDecoderCache(own, DynamicCache()) if model.config.is_encoder_decoder else own
+    states = StateCache(layers=layers)
+    return EncoderDecoderCache(states, DynamicCache()) if model.config.is_encoder_decoder else states
 
 
 def _growing_layers(model: PreTrainedModel) -> list[Any]:
-    """The layers of the cache that a model would have without a state."""
+    """Returns the cache layers of a model without states."""
     try:
         return list(DynamicCache(config=model.config.get_text_config(decoder=True)).layers)
     except AttributeError:  # the config does not say how many layers there are
@@ -173,14 +173,14 @@ def _growing_layers(model: PreTrainedModel) -> list[Any]:
 
 
 def layer_of(module: nn.Module, keys: Tensor) -> StateLayer | None:
-    """The layer whose state these keys continue."""
+    """Returns the cache layer whose state these keys continue, or None."""
     noted = vars(module).pop(_LAYER, None)
     layer: StateLayer | None = getattr(keys, _LAYER, noted)
     return layer
 
 
 def _put_state(layers: list[Any], name: str, module: nn.Module) -> None:
-    """Puts a state in the place of the layer that a module would keep its keys in."""
+    """Replaces the cache layer of a module by a `StateLayer`."""
     place = getattr_int(module, "layer_idx", -1)
     if not 0 <= place < len(layers):
         raise SubquadError(f"{name} does not say which layer of the cache is its own: generate with a DynamicCache")
@@ -195,12 +195,12 @@ def _put_state(layers: list[Any], name: str, module: nn.Module) -> None:
 
 
 def _forget(module: nn.Module, args: Any, kwargs: Any) -> None:
-    """Before a module's call, drops the layer that a call before it was given, for this one may come without a cache."""
+    """Forward pre-hook that drops the cache layer of an earlier call, since this call may have no cache."""
     vars(module).pop(_LAYER, None)
 
 
 def _is_constant(module: torch.nn.Module, implementation: str) -> bool:
-    """Whether a module's mechanism has a state of constant size. One that is yet to be made is known by its name."""
+    """Whether a module's mechanism, built or named by `implementation`, has a state of constant size."""
     if implementation == SWAPPED:
         attend = attached(module)
         return attend is None or bool(attend.options.traits.constant_state)
@@ -209,12 +209,12 @@ def _is_constant(module: torch.nn.Module, implementation: str) -> bool:
     return options.traits.constant_state
 
 
-def _each(state: Any, change: Any) -> Any:
-    """A state with every tensor changed."""
+def _map_tensors(state: Any, change: Any) -> Any:
+    """Returns a state with `change` applied to every tensor."""
     if isinstance(state, Tensor):
         return change(state)
     if isinstance(state, tuple):
-        parts = [_each(part, change) for part in state]
+        parts = [_map_tensors(part, change) for part in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
     return state
 

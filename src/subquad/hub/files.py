@@ -1,4 +1,4 @@
-"""Models from folders and from the hub, with the mechanisms they were saved with, and what is said where that fails."""
+"""Loads models with their mechanisms from folders or the Hugging Face hub, with clear messages for bad files."""
 
 import json
 import pickle
@@ -32,16 +32,15 @@ from subquad.types import AttentionOptions
 
 _INFIX = f".{ATTRIBUTE}."
 MOST_DERIVED = 2**27
-"""Numbers that the mechanisms of a model may derive from their options, in place of reading them."""
+"""Largest number of tensor elements that the mechanisms of a model may compute from their options."""
 MOST_MISSING = 2**20
-"""Numbers that may be missing from the weights when mechanisms are built. Which they are is said afterwards."""
+"""Largest number of tensor elements that may be missing from the file when mechanisms are built."""
 
 
 def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> PreTrainedModel:
-    """The model in a folder, with the mechanisms that it was saved with, if any, and in the class that it was saved from.
+    """Loads a model from a folder or by its name on the hub, with the class and the mechanisms that it was saved with.
 
-    The name of a model on the hub does as well, where there is a network. A class that transformers does not have must be
-    given as `model_class`.
+    A class that transformers does not have must be given as `model_class`.
     """
     folder = _folder(path)
     config = _config(path, folder)
@@ -52,36 +51,36 @@ def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> 
     kind: Any = model_class or _class(config, path)
     with _in_words(path, folder), _quietly(is_swapped):
         model: PreTrainedModel
-        model, found = kind.from_pretrained(path, config=config, output_loading_info=True)
+        model, info = kind.from_pretrained(path, config=config, output_loading_info=True)
     model.eval()
     if not is_swapped:
         return model
-    own = {name for name in found["unexpected_keys"] if _INFIX in name}
-    foreign = sorted(set(found["unexpected_keys"]) - own)
-    if model_class is None and (foreign or found["missing_keys"]):
-        what = f"lack {min(found['missing_keys'])}" if found["missing_keys"] else f"hold {foreign[0]}, which it has not"
-        raise SubquadError(f"the weights in {path} are not of the model in its config.json: they {what}")
+    mechanism_keys = {name for name in info["unexpected_keys"] if _INFIX in name}
+    foreign = sorted(set(info["unexpected_keys"]) - mechanism_keys)
+    if model_class is None and (foreign or info["missing_keys"]):
+        difference = f"lack {min(info['missing_keys'])}" if info["missing_keys"] else f"hold {foreign[0]}, which it has not"
+        raise SubquadError(f"the weights in {path} are not of the model in its config.json: they {difference}")
     with _in_words(path, folder):
-        _hang_all(model, config, path, _own_tensors(folder))
+        _hang_all(model, config, path, _mechanism_tensors(folder))
     model.set_attn_implementation(SWAPPED)
     write_down(model.config, [options_of(module) for module in attention_modules(model).values()])
     return model
 
 
 def _hang_all(model: PreTrainedModel, config: PreTrainedConfig, path: str | Path, tensors: dict[str, Tensor]) -> None:
-    """Builds what the config describes, and fills it."""
+    """Builds the mechanisms that the config describes, and loads their tensors."""
     modules = attention_modules(model)
     described = read_back(config, len(modules)) or []
     _refuse_unsaved(list(modules.values()), described, tensors, path)
     for place, ((_, module), options) in enumerate(zip(modules.items(), described, strict=True)):
-        hang(module, options or Softmax(), getattr_int(module, "layer_idx", place), own=options is None)
+        hang(module, options or Softmax(), getattr_int(module, "layer_idx", place), original=options is None)
     targets = {name: held for name, held in model.state_dict(keep_vars=True).items() if _INFIX in name}
     keys = saved_names(model, list(tensors))
     for name, target in targets.items():
         key = keys.get(name)
         if key is None or tensors[key].shape != target.shape:
-            what = "lack" if key is None else "hold with another shape"
-            raise SubquadError(f"the weights in {path} {what} {name}, which its config.json speaks of")
+            problem = "lack" if key is None else "hold with another shape"
+            raise SubquadError(f"the weights in {path} {problem} {name}, which its config.json speaks of")
         with torch.no_grad():
             target.copy_(tensors[key])
     if foreign := sorted(tensors.keys() - {keys[name] for name in targets}):
@@ -91,7 +90,7 @@ def _hang_all(model: PreTrainedModel, config: PreTrainedConfig, path: str | Path
 def _refuse_unsaved(
     modules: list[nn.Module], described: list[AttentionOptions | None], tensors: dict[str, Tensor], path: str | Path
 ) -> None:
-    """Refuses mechanisms that are larger than their weights in the file, before they are built."""
+    """Raises `SubquadError` for mechanisms that are larger than their tensors in the file, before they are built."""
     needed = derived = 0
     for module, options in zip(modules, described, strict=True):
         if options is not None:
@@ -111,17 +110,17 @@ def _refuse_unsaved(
         )
 
 
-def _own_tensors(folder: Path | None) -> dict[str, Tensor]:
-    """Those of the mechanisms, from all files of the folder."""
-    found: dict[str, Tensor] = {}
+def _mechanism_tensors(folder: Path | None) -> dict[str, Tensor]:
+    """Reads the mechanisms' tensors from all safetensors files in a folder."""
+    tensors: dict[str, Tensor] = {}
     for file in [] if folder is None else sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as held:
-            found |= {name: held.get_tensor(name) for name in held.keys() if _INFIX in name}  # noqa: SIM118
-    return found
+            tensors |= {name: held.get_tensor(name) for name in held.keys() if _INFIX in name}  # noqa: SIM118
+    return tensors
 
 
 def _folder(path: str | Path) -> Path | None:
-    """The folder that is meant; None where it is a name on the hub."""
+    """Returns the folder at `path`, or None if `path` is a name on the hub."""
     folder = Path(path).expanduser()
     if not folder.exists():
         if isinstance(path, Path) or path.startswith((".", "/", "~")) or path.count("/") > 1 or "\\" in path:
@@ -129,8 +128,10 @@ def _folder(path: str | Path) -> Path | None:
         return None
     if not folder.is_dir() or not (folder / "config.json").is_file():
         raise SubquadError(f"{path} is no model: give a folder with a config.json and weights, as save_pretrained writes it")
-    kept = [file.name for file in folder.iterdir() if file.name.startswith(("model", "pytorch_model"))]
-    if not any(name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")) for name in kept):
+    weight_files = [file.name for file in folder.iterdir() if file.name.startswith(("model", "pytorch_model"))]
+    if not any(
+        name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")) for name in weight_files
+    ):
         raise SubquadError(f"{path} has a config.json but no weights: there should be a model.safetensors beside it")
     return folder
 
@@ -142,17 +143,17 @@ def _config(path: str | Path, folder: Path | None) -> PreTrainedConfig:
 
 
 def _class(config: PreTrainedConfig, path: str | Path) -> Any:
-    """The class that a model was saved from."""
-    named = config.architectures or []
-    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+    """Returns the class that a model was saved from."""
+    names = config.architectures or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SubquadError(
-            f"config.json in {path}: 'architectures' must be a list of the names of classes, but is {named!r:.80}"
+            f"config.json in {path}: 'architectures' must be a list of the names of classes, but is {names!r:.80}"
         )
-    known = [getattr(transformers, name, None) for name in named]
+    known = [getattr(transformers, name, None) for name in names]
     kinds = [kind for kind in known if isinstance(kind, type) and issubclass(kind, PreTrainedModel)]
-    if named and not kinds:
+    if names and not kinds:
         raise SubquadError(
-            f"{path} was saved from a {named[0]}, which transformers {transformers.__version__} does not have, and another "
+            f"{path} was saved from a {names[0]}, which transformers {transformers.__version__} does not have, and another "
             "class may lack a part of it: give its class as model_class, or name one that transformers has under "
             "'architectures' in its config.json"
         )
@@ -161,14 +162,14 @@ def _class(config: PreTrainedConfig, path: str | Path) -> Any:
 
 @contextmanager
 def _in_words(path: str | Path, folder: Path | None) -> Iterator[None]:
-    """One sentence for each way in which reading fails."""
+    """Turns errors of reading a model into a `SubquadError` with one clear sentence."""
     try:
         yield
     except SubquadError:
         raise
     except (SafetensorError, EOFError, json.JSONDecodeError, KeyError) as error:
         raise SubquadError(f"{path} cannot be read ({_first_line(error)}): a file is damaged or not of this model") from None
-    except Exception as error:  # transformers fails in any way on a config.json that was changed
+    except Exception as error:  # transformers may raise any exception for an edited config.json
         is_pickle = isinstance(error, AttributeError) and "pickle" in str(error).lower()
         if is_pickle or isinstance(error, pickle.UnpicklingError):
             raise SubquadError(
@@ -185,7 +186,7 @@ def _in_words(path: str | Path, folder: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _quietly(is_quiet: bool) -> Iterator[None]:
-    """Without transformers' report of the mechanisms' tensors, which it does not know and which are read afterwards."""
+    """Silences transformers' warning about the mechanisms' tensors, which it does not know; they are loaded afterwards."""
     before = logging.get_verbosity()
     try:
         if is_quiet:
@@ -196,6 +197,6 @@ def _quietly(is_quiet: bool) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """What an error says, in one line that every terminal can show: a damaged file may hold characters that are none."""
+    """Returns the first line of an error's message, with characters escaped that cannot be encoded."""
     line = next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return line.encode(errors="backslashreplace").decode()

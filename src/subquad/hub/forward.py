@@ -1,9 +1,9 @@
-"""The functions that transformers calls as attention, one for each mechanism.
+"""The attention function that transformers calls for each mechanism.
 
-As with transformers' own, scores are scaled as the model says (which is folded into the queries), grouped keys serve their
-groups, padding is not seen, packed sequences do not see each other, and queries stand at the end of the keys that a cache
-holds. Attention weights are nowhere made, so none can be given out (`output_attentions` is refused), and none are dropped in
-training: all other dropout stays, and softmax drops its weights as ever.
+As in transformers, scores are scaled by the model's factor (folded into the queries), grouped keys are shared by their
+queries, padding is hidden, packed sequences do not see each other, and queries are aligned with the end of cached keys.
+Mechanisms compute no attention weights, so `output_attentions` is refused and attention dropout has no effect; softmax
+attention applies dropout as usual.
 """
 
 import math
@@ -31,7 +31,7 @@ from subquad.hub.cache import layer_of
 from subquad.hub.masks import PATTERN, Visible, read_mask, refuse_tracing, without_pairs
 from subquad.ops.reference import visible
 
-# what some models add to their scores, by the argument in which they say so
+# arguments by which some models change their scores, and what they do
 _ADDED = {
     "position_bias": "adds a bias for each pair of positions to its scores",
     "softcap": "caps its scores",
@@ -51,13 +51,13 @@ def mix(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    **others: Any,  # transformers passes on whatever a model was called with
+    **others: Any,  # transformers passes on all arguments of the model's call
 ) -> tuple[Tensor, None]:
-    """Mixes values, with positions before heads in the result, as transformers wants it."""
+    """Computes attention with the mechanism of a module; the result is ``b n h d``, as transformers expects."""
     refuse_tracing()
     attend = _mechanism(module, implementation, query)
     exact, bias, n = attend.options.traits.exact, others.get("position_bias"), query.shape[2]
-    _check_asked(module, attend, others)
+    _check_arguments(module, attend, others)
     layer = layer_of(module, key)
     query, key, value = _of_one_type(query, key, value)
     sees = read_mask(attention_mask)
@@ -68,14 +68,14 @@ def mix(
     key, value = (x[:, :, : sees.width] for x in (key, value))
     if exact and (dropout or bias is not None or sees.dense is not None or sees.numbers is not None):
         dense = _dense(sees, n, key.shape[2], causal, query.device)
-        given: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "position_bias": bias, "is_causal": False}
-        return sdpa_attention_forward(module, query, key, value, dense, **given)
+        sdpa_options: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "position_bias": bias, "is_causal": False}
+        return sdpa_attention_forward(module, query, key, value, dense, **sdpa_options)
     q = _scaled(query, scaling)
     k, v = (_for_each_head(x, query.shape[1]) for x in (key, value))
     if layer is not None:
         if sees.numbers is not None:
             raise SubquadError("packed sequences do not go on from a state: call the model with use_cache=False")
-        new = None if sees.keep is None else sees.keep[:, -n:]  # layers that keep all keys need the others
+        new = None if sees.keep is None else sees.keep[:, -n:]  # the mask covers older keys for layers that keep all keys
         require_causal(attend)
         mixed = layer.attend(attend, q, k, v, new)
     elif sees.numbers is not None:
@@ -85,24 +85,24 @@ def mix(
     return mixed.transpose(1, 2).contiguous(), None
 
 
-def _is_causal(module: nn.Module, asked: bool | None, sees: Visible) -> bool:
-    """Whether a query sees nothing ahead of it.
+def _is_causal(module: nn.Module, requested: bool | None, sees: Visible) -> bool:
+    """Whether a query sees only keys up to its own position.
 
-    The mask knows best, for some decoders' modules say that they are not causal and trust in it. But a model that is called
-    with ``is_causal=False`` looks both ways where nothing is padding, as with PyTorch's attention.
+    The mask takes precedence over the module, since some decoders' modules have is_causal=False and rely on the mask. But a
+    model that is called with ``is_causal=False`` is bidirectional if there is no padding, as in PyTorch's attention.
     """
-    says = bool(getattr(module, "is_causal", True))
+    module_is_causal = bool(getattr(module, "is_causal", True))
     if sees.causal is None:
-        return says if asked is None else bool(asked)
+        return module_is_causal if requested is None else bool(requested)
     kind: Any = type(module)
-    is_overruled = asked is not None and not asked and says and not decides_causality(kind)
+    is_overruled = requested is not None and not requested and module_is_causal and not decides_causality(kind)
     return sees.causal and not (is_overruled and sees.keep is None and sees.numbers is None)
 
 
 def _of_one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All in the type that PyTorch's attention would take: autocast's, or else that of the values.
+    """Casts queries, keys and values to one dtype: autocast's if enabled, else that of the values.
 
-    Rotary positions leave queries and keys in float32 where autocast has made the values bfloat16.
+    Rotary positions leave queries and keys in float32 when autocast has made the values bfloat16.
     """
     device, dtype = query.device.type, value.dtype
     if torch.is_autocast_enabled(device) and dtype != torch.float64:
@@ -111,7 +111,7 @@ def _of_one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
 
 
 def _mechanism(module: nn.Module, implementation: str, query: Tensor) -> Any:
-    """What hangs on the module. By a mechanism's own name it is made when it is first called."""
+    """Returns the mechanism attached to a module; one that is chosen by name is built at its first call."""
     attend, config = attached(module), getattr(module, "config", None)
     if implementation == SWAPPED:
         return attend if attend is not None else _as_described(module, config, query)
@@ -125,7 +125,7 @@ def _mechanism(module: nn.Module, implementation: str, query: Tensor) -> Any:
 
 
 def _as_described(module: nn.Module, config: Any, query: Tensor) -> Any:
-    """A model that was saved with a mechanism and loaded as if it had none: what has no tensors can be made again."""
+    """Builds the mechanism of a saved model that was loaded without subquad, if the mechanism has no tensors."""
     described = [] if config is None else read_back(config) or []
     options = described[0] if described else None
     if options is not None and all(other == options for other in described):
@@ -139,8 +139,8 @@ def _as_described(module: nn.Module, config: Any, query: Tensor) -> Any:
     )
 
 
-def _check_asked(module: nn.Module, attend: Any, others: dict[str, Any]) -> None:
-    """Refuses what a mechanism cannot follow."""
+def _check_arguments(module: nn.Module, attend: Any, others: dict[str, Any]) -> None:
+    """Raises `SubquadError` for arguments that a mechanism does not support."""
     name = attend.options.kind
     if others.get("output_attentions") or collects_attentions():
         raise SubquadError(
@@ -155,7 +155,7 @@ def _check_asked(module: nn.Module, attend: Any, others: dict[str, Any]) -> None
 
 
 def _with_offsets(sees: Visible, offsets: Tensor | None, query: Tensor, key: Tensor) -> Visible:
-    """The numbers of packed sequences from the offsets at which they begin, where a model was called with these."""
+    """Adds the sequence numbers of packed sequences, from the offsets `cu_seq_lens_q` if the model was called with them."""
     if offsets is None or sees.dense is not None or sees.numbers is not None:
         return sees
     n = query.shape[2]
@@ -171,9 +171,9 @@ def _with_offsets(sees: Visible, offsets: Tensor | None, query: Tensor, key: Ten
 def _mixed(
     attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool, *, cross: bool = False
 ) -> Tensor:
-    """One sequence in each row. In a causal layer the last query stands beside the last key."""
+    """Attention for one sequence in each row. In a causal layer the last query is aligned with the last key."""
     if cross and attend.options.traits.aligned and q.shape[2] == k.shape[2] > 1:
-        # as many queries as keys would be taken to stand at their places; fewer stand behind all keys, as here all do
+        # equally many queries and keys would be taken as aligned; in cross-attention all queries come after the keys
         return torch.cat([attend(part, k, v, keep=keep) for part in (q[:, :, :1], q[:, :, 1:])], dim=2)
     if not causal:
         return attend(q, k, v, keep=keep)
@@ -189,7 +189,7 @@ def _mixed(
 
 
 def _packed(attend: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Int[Tensor, "b s"], causal: bool) -> Tensor:
-    """Several sequences in each row, one after the other; padding, which has the number 0, gives zeros."""
+    """Attention for several sequences in each row; padding, which has the number 0, gives zeros."""
     (b, s), past = numbers.shape, k.shape[2] - q.shape[2]
     at, size = torch.arange(s, device=q.device).expand(b, s), int(numbers.max()) + 1
     first = at.new_full((b, size), s).scatter_reduce_(1, numbers, at, "amin").tolist()
@@ -201,14 +201,14 @@ def _packed(attend: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Int[Tensor, "
             if stop <= max(start, past):
                 continue
             keep = numbers[row : row + 1, start:stop] == number
-            here = slice(max(0, start - past), stop - past)
-            part, keys, values = q[row : row + 1, :, here], k[row : row + 1, :, start:stop], v[row : row + 1, :, start:stop]
-            mixed[row : row + 1, :, here] = _mixed(attend, part, keys, values, None if bool(keep.all()) else keep, causal)
+            span = slice(max(0, start - past), stop - past)
+            part, keys, values = q[row : row + 1, :, span], k[row : row + 1, :, start:stop], v[row : row + 1, :, start:stop]
+            mixed[row : row + 1, :, span] = _mixed(attend, part, keys, values, None if bool(keep.all()) else keep, causal)
     return mixed
 
 
 def _dense(sees: Visible, n: int, s: int, causal: bool, device: torch.device) -> Tensor:
-    """The mask that PyTorch's attention takes, ``b 1 n s``: for softmax, whose weights are as many."""
+    """Returns the dense mask ``b 1 n s`` for PyTorch's softmax attention."""
     if sees.dense is not None:
         return sees.dense.bool() if sees.dense.dtype == PATTERN else sees.dense
     numbers = sees.numbers
@@ -219,17 +219,17 @@ def _dense(sees: Visible, n: int, s: int, causal: bool, device: torch.device) ->
 
 
 def _scaled(q: Tensor, scaling: float | None) -> Tensor:
-    """Queries times what the model scales its scores by, over the 1 / sqrt d that mechanisms scale theirs by."""
+    """Multiplies queries by the model's scaling divided by the mechanisms' 1 / sqrt d."""
     factor = 1.0 if scaling is None else scaling * math.sqrt(q.shape[3])
     return q if abs(factor - 1.0) < 1e-6 else q * factor
 
 
 def _for_each_head(x: Tensor, heads: int) -> Tensor:
-    """Keys or values for every head of the queries, where a group of them shares one."""
+    """Repeats grouped keys or values so that every query head has its own."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 def _is_cross(module: nn.Module) -> bool:
-    """Whether a module attends to another sequence than its own, which families say in several ways."""
+    """Whether a module is cross-attention, which model families mark in several ways."""
     marked = getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
     return bool(marked or (getattr(module, "is_decoder", False) and not getattr(module, "is_causal", True)))

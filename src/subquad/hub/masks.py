@@ -1,8 +1,8 @@
-"""What a layer may see, in linear time: one number for each key instead of one for each pair of positions.
+"""Attention masks in linear time: one number for each key instead of one for each pair of positions.
 
-transformers describes a mask as a function of two positions, and a dense mask is that function at every pair. Here it is
-asked only at the pairs that tell where sequences begin and end. The mask that comes out has the shape ``b 1 1 s``: 0 where a
-key is padding, else the number of the key's sequence. Its type says the rest, for an attribute would not survive a copy:
+transformers describes a mask as a function of two positions, and a dense mask is that function at every pair. Here the
+function is evaluated only at pairs that show where sequences begin and end. The resulting mask has the shape ``b 1 1 s``:
+0 for padding, else the number of the key's sequence. Its dtype encodes the rest, since an attribute would be lost in copies:
 
 ===========  ==================================================================================
 type         what a query sees
@@ -14,8 +14,8 @@ int64        every key of its own sequence, several sequences in each row
 int16        any other pattern, such as a sliding window: a dense mask ``b 1 n s``
 ===========  ==================================================================================
 
-There is no mask at all where every query sees every key. Where causality is all there is to say, the mask is a single 1
-with strides of 0, which say that nothing is hidden.
+There is no mask if every query sees every key. If the mask is causal without padding, it is a single 1 expanded with
+strides of 0, by which it is recognized.
 """
 
 from collections.abc import Callable
@@ -32,22 +32,22 @@ from subquad.hub._compat import bidirectional_mask_function, causal_mask_functio
 CAUSAL, PACKED_CAUSAL, BOTH_WAYS, PACKED, PATTERN = torch.int8, torch.int32, torch.uint8, torch.int64, torch.int16
 
 Sees = Callable[..., Any]
-"""Whether a query sees a key, from the numbers of the sequence and the head and the positions of the query and the key."""
+"""Mask function of transformers: (batch index, head index, query position, key position) -> whether the key is visible."""
 
 
 class Visible(NamedTuple):
-    """What the mask that reached an attention module says."""
+    """The keys that are visible to queries, read from the mask of an attention module."""
 
     causal: bool | None = None
-    """Whether a query sees nothing ahead of it; None where the mask does not say."""
+    """Whether queries see only keys up to their own position; None if the mask does not tell."""
     keep: Bool[Tensor, "b s"] | None = None
-    """True where a key is real; None where all are."""
+    """True for real keys, False for padding; None if all keys are real."""
     numbers: Int[Tensor, "b s"] | None = None
-    """Numbers of the keys' sequences, 0 for padding, where several are packed into a row."""
+    """Sequence number of each key, 0 for padding; None unless several sequences are packed into a row."""
     dense: Tensor | None = None
-    """A mask ``b h n s``, where it hides other keys from one query than from another or was not made here."""
+    """Dense mask ``b h n s``, for other patterns and for masks that `describe_mask` did not make; else None."""
     width: int | None = None
-    """Number of keys that the mask tells of; None where it tells of all."""
+    """Number of keys that the mask covers; None if it covers all."""
 
 
 def describe_mask(
@@ -60,26 +60,26 @@ def describe_mask(
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
-    **others: Any,  # transformers gives what one or another implementation wants
+    **others: Any,  # transformers passes arguments for other implementations
 ) -> Tensor | None:
-    """The mask of a layer, as transformers' AttentionMaskInterface asks for it."""
+    """Makes the mask of a layer; the function that is registered with transformers' AttentionMaskInterface."""
     refuse_tracing()
     stop = kv_offset + kv_length
     causal = mask_function is causal_mask_function
     numbers = None
     if not causal and mask_function is not bidirectional_mask_function:
-        # a function of other than positions has to be traced pair by pair
+        # with use_vmap, the function must be evaluated at every pair
         first = _first_real(attention_mask, batch_size, device)
-        is_asked = not use_vmap and not torch.compiler.is_compiling()  # a graph must be right for whatever the answer is
+        is_asked = not use_vmap and not torch.compiler.is_compiling()  # a compiled graph cannot depend on the result
         sequences = _sequences(mask_function, first, kv_offset, stop, q_length) if is_asked else None
         if sequences is None:
-            known: dict[str, Any] = {"mask_function": mask_function, "attention_mask": attention_mask, "device": device}
-            known |= {"use_vmap": use_vmap, "allow_is_causal_skip": False}
-            dense: Any = sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, **known)
+            arguments: dict[str, Any] = {"mask_function": mask_function, "attention_mask": attention_mask, "device": device}
+            arguments |= {"use_vmap": use_vmap, "allow_is_causal_skip": False}
+            dense: Any = sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, **arguments)
             return dense.to(PATTERN)
         causal, numbers = sequences
     if causal:
-        stop = min(stop, int(q_offset) + q_length)  # a static cache has room for keys that are yet to come
+        stop = min(stop, int(q_offset) + q_length)  # a static cache also holds places of later keys
     keep = None
     if attention_mask is not None:
         keep = F.pad(attention_mask, (0, max(0, stop - attention_mask.shape[1])))[:, kv_offset:stop].bool()
@@ -89,19 +89,19 @@ def describe_mask(
             return numbers[:, None, None].to(PACKED_CAUSAL if causal else PACKED)
         keep = numbers > 0
     if keep is None or (not torch.compiler.is_compiling() and bool(keep.all())):
-        one = torch.ones(1, dtype=CAUSAL, device=device)
-        return one.as_strided((batch_size, 1, 1, stop - kv_offset), (0, 0, 0, 0)) if causal else None
+        single = torch.ones(1, dtype=CAUSAL, device=device)
+        return single.as_strided((batch_size, 1, 1, stop - kv_offset), (0, 0, 0, 0)) if causal else None
     return keep[:, None, None].to(CAUSAL if causal else BOTH_WAYS)
 
 
 def refuse_tracing() -> None:
-    """Refuses `torch.jit.trace`, which keeps what depends on the values of its example, such as whether there is padding."""
+    """Raises `SubquadError` in `torch.jit.trace`, which would freeze decisions made on its example, such as padding."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         raise SubquadError("torch.jit.trace would freeze the mask and the length of its example: use torch.export instead")
 
 
 def _first_real(attention_mask: Tensor | None, batch_size: int, device: torch.device | str) -> Int[Tensor, "b 1"]:
-    """The position of each row's first real key."""
+    """Returns the position of each row's first real key."""
     if attention_mask is None:
         return torch.zeros(batch_size, 1, dtype=torch.long, device=device)
     return attention_mask.long().argmax(1, keepdim=True)
@@ -110,11 +110,11 @@ def _first_real(attention_mask: Tensor | None, batch_size: int, device: torch.de
 def _sequences(
     sees: Sees, first_real: Int[Tensor, "b 1"], start: int, stop: int, queries: int
 ) -> tuple[bool, Int[Tensor, "b s"] | None] | None:
-    """Whether it is causal, and the number of each key's sequence (None: there is but one). None: it is another pattern.
+    """Returns (is causal, sequence number of each key or None for a single sequence), or None for any other pattern.
 
-    A query that sees the key before it is of the same sequence. Other patterns are told by four questions: whether every
-    query sees the first key of its sequence; itself; the last key, or else nothing ahead; and the row's first real key, if
-    it is of that key's sequence.
+    A query that sees the key before it belongs to the same sequence. Other patterns are ruled out by four tests: every query
+    sees the first key of its sequence; itself; either the last key of its sequence or no later key; and the row's first real
+    key exactly if it belongs to that key's sequence.
     """
     batch_size, device = len(first_real), first_real.device
     at = torch.arange(start, stop, device=device)
@@ -143,13 +143,13 @@ def _sequences(
 
 
 def _is_packed(numbers: Int[Tensor, "b s"]) -> bool:
-    """Whether a row holds keys of more than one sequence."""
+    """Whether any row holds keys of more than one sequence."""
     largest = numbers.amax(1, keepdim=True)
     return bool(((numbers != 0) & (numbers != largest)).any())
 
 
 def read_mask(mask: Tensor | None) -> Visible:
-    """What a mask says, whether `describe_mask` made it or the model or its user."""
+    """Reads a mask, made by `describe_mask`, by the model or by its user."""
     if mask is None:
         return Visible()
     width = mask.shape[-1]
@@ -164,7 +164,7 @@ def read_mask(mask: Tensor | None) -> Visible:
 
 
 def without_pairs(visible: Visible, queries: int, name: str) -> Visible:
-    """What is visible to a mechanism that can hide keys from all queries or from none, save those ahead of a query."""
+    """Converts a dense mask to a mask of keys, with or without causality. Raises `SubquadError` for other patterns."""
     dense = visible.dense
     if dense is None:
         return visible
@@ -184,18 +184,18 @@ def without_pairs(visible: Visible, queries: int, name: str) -> Visible:
 
 
 def _as_keys(dense: Tensor, queries: int) -> Visible | None:
-    """A dense mask as the keys that are real, where it is causal or hides the same keys from every query; else None."""
+    """Converts a dense mask that is causal or hides the same keys from every query; returns None for other masks."""
     sees = dense[:, 0] if dense.dtype == torch.bool else dense[:, 0] == 0
     if dense.dtype != torch.bool and not bool((sees | (dense[:, 0] < -1e4)).all()):
         return None
     n, s = sees.shape[1:]
-    keep = sees[:, -1]  # the last query sees every key that any other does
+    keep = sees[:, -1]  # the last query sees every key that any query sees
     if n == 1:
         return Visible(None if queries == 1 else False, keep, width=s)
     both_ways = bool((sees == keep[:, None]).all())
     causal = False
     if n <= s:
         up_to = torch.ones(n, s, dtype=torch.bool, device=dense.device).tril(s - n)
-        is_padding = ~keep[:, s - n :, None]  # such a query may see anything
+        is_padding = ~keep[:, s - n :, None]  # the output of padding queries does not matter
         causal = bool(((sees == (keep[:, None] & up_to)) | is_padding).all())
     return Visible(None if both_ways and causal else causal, keep, width=s) if both_ways or causal else None

@@ -1,7 +1,7 @@
-"""A swapped model proves itself, on a few made-up tokens: what its own attention keeps to, the mechanism keeps to as well.
+"""Checks a swapped model on a few synthetic tokens: properties of its own attention must hold for the mechanism too.
 
-Each check compares two runs of the model that must agree. It is asked of the model's own attention too, and what does not
-hold there (an encoder sees later tokens, learned positions move with padding) is not asked of the mechanism.
+Each check compares two runs of the model that must agree. A check that fails for the model's own attention (an encoder sees
+later tokens, learned positions move with padding) is not applied to the mechanism.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,30 +32,31 @@ SAYS = {
     "cache": "a continuation from a cache differs from the whole",
     "state": "a continuation from a state cache differs from the whole",
 }
-"""What is said of a check that fails."""
+"""Message for each check that fails."""
 
 
 class Proved(NamedTuple):
-    """One check of a model, and how it went."""
+    """Result of one check of a model."""
 
     check: str
-    """Its name, a key of `SAYS`, or "covered": whether anything computes attention beside the mechanisms."""
+    """Name of the check: a key of `SAYS`, or "covered" for whether all attention goes through the mechanisms."""
     module: str
-    """The attention module with the largest difference, or the first that fails; empty for the model's output."""
+    """Name of the first attention module that fails, or with the largest difference; empty for the model's output."""
     difference: float
-    """The largest difference, as a share of the root mean square of what came out."""
+    """Largest difference, relative to the root mean square of the output."""
     allowed: float
+    """Largest difference that passes."""
     holds: bool | None
-    """None where it was not asked, since the model's own attention does not keep to it either."""
+    """Whether the check passed; None if the model's own attention does not pass it either."""
     says: str
-    """What was found, in words."""
+    """Description of the result in words."""
 
 
 def check(model: PreTrainedModel, inputs: dict[str, Any] | None = None) -> list[Proved]:
-    """What holds for a model with subquad's mechanisms, and by how much: a row for each check.
+    """Checks a model with subquad's mechanisms and returns one result for each check.
 
-    The model is called about ten times with nine made-up tokens, in eval mode, and is left as it was. `inputs` take the
-    place of made-up ones, where a model takes something else; then only softmax is compared with the model's own attention.
+    The model is called about ten times with nine synthetic tokens, in eval mode, and is left unchanged. `inputs` replace the
+    synthetic ones for models with other inputs; then only softmax is compared with the model's own attention.
     """
     if any(attached(module) is None for module in attention_modules(model).values()):
         raise SubquadError("a check is for a model with subquad's mechanisms: swap it first, with subquad.hub.swap")
@@ -68,23 +69,25 @@ def check(model: PreTrainedModel, inputs: dict[str, Any] | None = None) -> list[
     return list(_checks(model, theirs, inputs))
 
 
-def prove(model: PreTrainedModel, own: Implementations) -> None:
-    """Refuses a swapped model in which something does not hold; `own` names its attention before it was swapped."""
-    for row in _checks(model, own, None):
+def prove(model: PreTrainedModel, original: Implementations) -> None:
+    """Raises `SubquadError` if a check of a swapped model fails; `original` names its attention before the swap."""
+    for row in _checks(model, original, None):
         if row.holds is False:
             raise SubquadError(f"{type(model).__name__} cannot be swapped: {row.says} (check=False swaps it all the same)")
 
 
-def _checks(model: PreTrainedModel, own: Implementations, inputs: dict[str, Any] | None) -> Iterator[Proved]:
-    """One check after the other, from those that need the fewest calls."""
+def _checks(model: PreTrainedModel, own_attention: Implementations, inputs: dict[str, Any] | None) -> Iterator[Proved]:
+    """Yields the results of all checks, beginning with those that need the fewest calls."""
     prober, ours = Prober(model), implementations(model)
     beside = lookalikes(model)
-    if beside and any(hasattr(part, "set_attention_type") for part in model.modules()):  # which a short input would change
+    if beside and any(
+        hasattr(part, "set_attention_type") for part in model.modules()
+    ):  # short inputs would change the attention type of such models
         yield _beside(beside[0], prober.allowed)
         return
     with _undisturbed(model), torch.no_grad():
         try:
-            set_implementations(own)
+            set_implementations(own_attention)
             original = prober.start(inputs)
             set_implementations(ours)
             with _softmax(prober.modules):
@@ -99,13 +102,15 @@ def _checks(model: PreTrainedModel, own: Implementations, inputs: dict[str, Any]
                 if first.batch in mixed and second.batch in mixed:
                     theirs = dict(prober.differences(original, first, second))
                     yield _row(name, prober.differences(mixed, first, second), theirs, prober.allowed)
-            yield from _continued(prober, mixed, original, own)
+            yield from _continued(prober, mixed, original, own_attention)
         finally:
             set_implementations(ours)
 
 
-def _continued(prober: Prober, mixed: dict[str, Seen], original: dict[str, Seen], own: Implementations) -> Iterator[Proved]:
-    """Continuations from the model's cache and from a state cache, where it has them, beside the whole."""
+def _continued(
+    prober: Prober, mixed: dict[str, Seen], original: dict[str, Seen], own_attention: Implementations
+) -> Iterator[Proved]:
+    """Compares continuations from the model's cache and from a state cache with whole sequences."""
     if not prober.takes_cache:
         return
     ours = implementations(prober.model)
@@ -117,13 +122,13 @@ def _continued(prober: Prober, mixed: dict[str, Seen], original: dict[str, Seen]
     for name, cache in caches.items():
         try:
             differences = prober.continued(mixed, cache)
-        except Exception as error:  # a model may do anything with a cache that is not its own
+        except Exception as error:  # a model may raise anything for a cache of another class
             problem = f"it cannot go on from its {name} ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
             yield Proved(name, "", 0.0, prober.allowed, None, problem)
             continue
         theirs: dict[str, float] = {}
         if any(not share <= prober.allowed for _, share in differences):
-            set_implementations(own)
+            set_implementations(own_attention)
             theirs = dict(prober.continued(original, None))
             set_implementations(ours)
         if differences:
@@ -131,10 +136,10 @@ def _continued(prober: Prober, mixed: dict[str, Seen], original: dict[str, Seen]
 
 
 def _row(name: str, ours: Sequence[tuple[str, float]], theirs: Mapping[str, float], allowed: float) -> Proved:
-    """A check from the differences of modules, in the order of their calls, and those with the model's own attention."""
-    failing = [each for each in ours if not each[1] <= allowed]
-    worst = max(ours, key=lambda each: each[1], default=("", 0.0))
-    module, share = next((each for each in failing if theirs.get(each[0], 0.0) <= allowed), worst)
+    """Makes the result of a check from the modules' differences, and those with the model's own attention (`theirs`)."""
+    failing = [pair for pair in ours if not pair[1] <= allowed]
+    worst = max(ours, key=lambda pair: pair[1], default=("", 0.0))
+    module, share = next((pair for pair in failing if theirs.get(pair[0], 0.0) <= allowed), worst)
     holds = None if failing and (module, share) == worst and theirs.get(module, 0.0) > allowed else not failing
     where = module or "its output"
     says = f"{where}: {SAYS[name]} by {share:.2g} of their size, where {allowed:.2g} is allowed"
@@ -142,7 +147,7 @@ def _row(name: str, ours: Sequence[tuple[str, float]], theirs: Mapping[str, floa
 
 
 def _covered(prober: Prober, beside: Sequence[str], watch: Watch) -> Proved:
-    """Whether attention is computed beside the mechanisms, and which of them the inputs did not reach."""
+    """Checks that no attention is computed outside the mechanisms, and lists modules that the inputs did not reach."""
     for stack, size in watch.attending.items():
         lookalike = next((name for name in stack if name in beside), None)
         if lookalike or (prober.has_tokens and size in ((REAL, REAL), (HEAD_DIM, HEAD_DIM))):
@@ -161,9 +166,9 @@ def _beside(name: str, allowed: float) -> Proved:
 
 @contextmanager
 def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
-    """A model in eval mode for a while, with random numbers and training flags afterwards as they were before."""
+    """Within the `with` block, puts a model in eval mode; training flags and random state are restored afterwards."""
     training = {module: module.training for module in model.modules()}
-    devices = sorted({each.device.index or 0 for each in model.parameters() if each.device.type == "cuda"})
+    devices = sorted({parameter.device.index or 0 for parameter in model.parameters() if parameter.device.type == "cuda"})
     with torch.random.fork_rng(devices):
         try:
             model.eval()
@@ -175,11 +180,11 @@ def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _softmax(modules: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Softmax in the place of every mechanism for a while."""
+    """Within the `with` block, replaces every mechanism by softmax."""
     held = {module: attached(module) for module in modules.values()}
     try:
         for module in held:
-            hang(module, Softmax(), 0, own=True)
+            hang(module, Softmax(), 0, original=True)
         yield
     finally:
         for module, attend in held.items():
@@ -194,4 +199,4 @@ _PAIRS = {
     "right alone": (Part("padded", 2, slice(REAL)), Part("alone", 0, slice(None))),
     "batch": (Part("two", 0, slice(None)), Part("one", 0, slice(None))),
 }
-"""Two parts of the made-up inputs that must come out alike."""
+"""Pairs of parts of the synthetic inputs whose outputs must agree, by check."""

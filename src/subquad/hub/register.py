@@ -1,4 +1,4 @@
-"""Every mechanism as an `attn_implementation` of transformers."""
+"""Registers every mechanism as an `attn_implementation` of transformers."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -17,7 +17,7 @@ IMPLEMENTATIONS = (SWAPPED, *(f"subquad_{kind}" for kind in MECHANISMS))
 
 
 def register() -> None:
-    """Tells transformers of the mechanisms. Once is enough; a second time changes nothing."""
+    """Registers the mechanisms with transformers. Further calls have no effect."""
     for name in IMPLEMENTATIONS:
         AttentionInterface.register(name, partial(mix, name))
         AttentionMaskInterface.register(name, describe_mask)
@@ -27,17 +27,16 @@ def register() -> None:
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that gives a model the name of its attention, with a check before it.
+    """Wraps a method that sets a model's attention implementation with a check that the model supports it.
 
-    transformers takes any name that is registered, even for families that never look it up: they would run on as they are,
-    and whoever measures them would take the result for the mechanism's. Those that do look it up are made to count rotary
-    positions behind left padding.
+    transformers accepts any registered name, even for families that never use the AttentionInterface: they would silently
+    keep their attention. For supported models, rotary positions are counted from the first token after left padding.
     """
 
     @wraps(method)
     def guarded(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
-        asked = any(given in IMPLEMENTATIONS for given in (*args, *kwargs.values()))
-        if asked:
+        is_ours = any(argument in IMPLEMENTATIONS for argument in (*args, *kwargs.values()))
+        if is_ours:
             require_swappable(type(self), classes_beside(type(self)))
             count_behind_padding(self)
         return method(self, *args, **kwargs)

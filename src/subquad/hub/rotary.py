@@ -1,7 +1,7 @@
-"""Rotary positions behind left padding: counted from each sequence's first token, where the model was not given any.
+"""Counts rotary positions from the first token after left padding, unless position_ids are given.
 
-Softmax attention sees only how far two rotary positions are apart, so a model may count its padding. Other mechanisms see
-where each of them is, and a sequence would come out otherwise with padding before it than alone.
+Softmax attention depends only on differences of rotary positions, so a model may count padding as positions. Other
+mechanisms depend on the positions themselves, so that left padding would change the output.
 """
 
 from typing import Any
@@ -17,25 +17,27 @@ from subquad.hub.masks import refuse_tracing
 
 
 def count_behind_padding(model: PreTrainedModel) -> None:
-    """Makes a model with subquad's attention, and those inside it, count their rotary positions behind left padding."""
+    """Makes a model and its submodels count rotary positions from the first token after left padding."""
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and "attention_mask" in parameters_of(type(part)):
             hook_once(part, _give_positions)
 
 
 def _give_positions(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-    """Before a model's call: adds position_ids where a row begins with padding; refuses such a row where it takes none."""
+    """Forward pre-hook that adds position_ids if a row begins with padding; refuses models that take none."""
     if _is_exact(model):
         return None
     refuse_tracing()
     names = parameters_of(type(model))
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    mask = given.get("attention_mask")
-    tokens = next((each for name in ("input_ids", "inputs_embeds") if isinstance(each := given.get(name), Tensor)), None)
-    if given.get("position_ids") is not None:
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    mask = arguments.get("attention_mask")
+    tokens = next(
+        (value for name in ("input_ids", "inputs_embeds") if isinstance(value := arguments.get(name), Tensor)), None
+    )
+    if arguments.get("position_ids") is not None:
         return None
     if mask is None and torch.compiler.is_compiling():
-        return _with_mask(given, names, tokens)
+        return _with_mask(arguments, names, tokens)
     if not isinstance(mask, Tensor) or mask.ndim != 2:
         return None
     if not torch.compiler.is_compiling() and not bool((mask[:, 0] == 0).any()):
@@ -48,25 +50,25 @@ def _give_positions(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             "left, where only softmax is blind to a shift of all positions: pad on the right"
         )
     past = 0 if tokens is None else mask.shape[1] - tokens.shape[1]
-    if tokens is None or past < 0 or (past > 0 and given.get("past_key_values") is None):
+    if tokens is None or past < 0 or (past > 0 and arguments.get("past_key_values") is None):
         return None
     first_real = mask.long().argmax(1, keepdim=True)
     places = (torch.arange(mask.shape[1], device=mask.device) - first_real).clamp(min=0)[:, past:]
-    return (), {**given, "position_ids": places}
+    return (), {**arguments, "position_ids": places}
 
 
-def _with_mask(given: dict[str, Any], names: list[str], tokens: Tensor | None) -> tuple[Any, dict[str, Any]] | None:
-    """A mask that hides nothing, for a graph of a call without mask and positions.
+def _with_mask(arguments: dict[str, Any], names: list[str], tokens: Tensor | None) -> tuple[Any, dict[str, Any]] | None:
+    """Adds a mask of ones to a compiled call without mask and positions.
 
-    Without it transformers would look for packed sequences in the positions that it makes itself, which a graph cannot.
+    Without a mask, transformers searches the positions for packed sequences, which a compiled graph cannot do.
     """
-    if tokens is None or given.get("past_key_values") is not None or "position_ids" not in names:
+    if tokens is None or arguments.get("past_key_values") is not None or "position_ids" not in names:
         return None
-    return (), {**given, "attention_mask": torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)}
+    return (), {**arguments, "attention_mask": torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)}
 
 
 def _is_exact(model: PreTrainedModel) -> bool:
-    """Whether all of a model's attention is softmax, of subquad's or its own."""
+    """Whether all attention of a model is softmax, from subquad or from transformers."""
     name = implementation_of(model)
     if not name.startswith(ATTRIBUTE):
         return True
@@ -77,7 +79,7 @@ def _is_exact(model: PreTrainedModel) -> bool:
 
 
 def _has_rotary(module: nn.Module) -> bool:
-    """Whether a model makes rotary positions itself, and not a model inside it."""
+    """Whether a model computes rotary positions outside of its submodels."""
     if "Rotary" in type(module).__name__:
         return True
     return any(_has_rotary(child) for child in module.children() if not isinstance(child, PreTrainedModel))

@@ -1,4 +1,4 @@
-"""Mechanisms put in the place of a model's attention, and taken off again."""
+"""Replaces the attention of a model by a mechanism, and restores it."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -35,27 +35,27 @@ def swap(
     seed: int = 0,
     check: bool = True,
 ) -> Model:
-    """Puts a mechanism in the place of the model's attention, and gives back the same model.
+    """Replaces the attention of a model by a mechanism in place, and returns the model.
 
-    `layers` are places among `attention_modules`, counted from 0, or from the end if negative; the others stay as they are.
-    The mechanism's tensors are drawn from `seed`, and are parameters and buffers of the model from now on.
+    `layers` are indices into `attention_modules`, counted from 0, or from the end if negative; other layers are unchanged.
+    The mechanism's tensors are drawn from `seed` and become parameters and buffers of the model.
 
-    With `check` the model then proves itself on a few made-up tokens, which takes as long as about ten calls with nine
-    tokens: softmax in the mechanism's place gives what the model's own attention gives, no attention is computed elsewhere,
-    and what is later, padding, or in other rows changes nothing, nor does a cache. A model for which something does not hold
-    is refused, and left as it was. `subquad.hub.check` gives the same checks with their numbers.
+    With `check`, the model is then checked on a few synthetic tokens, which takes about ten calls with nine tokens: softmax
+    through subquad equals the model's own attention, no attention is computed elsewhere, and later tokens, padding, other
+    rows and caching do not change the output. If a check fails, the model is restored and `SubquadError` is raised.
+    `subquad.hub.check` returns the results of these checks.
     """
     modules = attention_modules(model)
     before = {module: attached(module) for module in modules.values()}
     described, names = getattr(model.config, ATTRIBUTE, None), implementations(model)
-    own = names
+    original_names = names
     if implementation_of(model).startswith(ATTRIBUTE):
         model.set_attn_implementation(own_implementation(model))
-        own = implementations(model)
+        original_names = implementations(model)
     try:
         _hang(list(modules.values()), attention, layers, seed, model)
         if check:
-            prove(model, own)
+            prove(model, original_names)
     except BaseException:
         _take_back(model, before, described)
         set_implementations(names)
@@ -64,7 +64,7 @@ def swap(
 
 
 def restore(model: Model, implementation: str | None = None) -> Model:
-    """Takes all mechanisms off again: the model has its own attention, and is saved without a word of them."""
+    """Removes all mechanisms from a model and its config, so that it uses its own attention again, and returns it."""
     for module in attention_modules(model).values():
         if attached(module) is not None:
             delattr(module, ATTRIBUTE)
@@ -87,13 +87,13 @@ def _hang(
         hang(modules[place], options, seed + getattr_int(modules[place], "layer_idx", place))
     for module in modules:
         if attached(module) is None:
-            hang(module, Softmax(), seed, own=True)
+            hang(module, Softmax(), seed, original=True)
     model.set_attn_implementation(SWAPPED)
     write_down(model.config, [options_of(module) for module in modules])
 
 
 def _take_back(model: PreTrainedModel, before: dict[nn.Module, nn.Module | None], described: object) -> None:
-    """The mechanisms that hung on modules before, and what the config said of them."""
+    """Restores the mechanisms that were attached before, and their description in the config."""
     for module, attend in before.items():
         if attend is not None:
             setattr(module, ATTRIBUTE, attend)
