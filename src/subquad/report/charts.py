@@ -1,6 +1,6 @@
-"""Charts of a comparison, each with one description for the page and for a paper.
+"""Charts of a comparison, from one specification for the page and for figures in papers.
 
-On the page a chart holds every view; the signal `view` chooses the one that is drawn. In a figure there is one view only.
+On the page a chart contains every view, and the signal `view` chooses which one is drawn. A figure has one view only.
 """
 
 import io
@@ -26,18 +26,18 @@ METRICS: dict[str, str] = {
 }
 HEIGHT = 320
 LEGEND_COLUMNS = alt.ExprRef("width < 450 ? 1 : 4")
-"""Columns of a legend: one on a narrow screen, where names would be cut off otherwise."""
+"""Number of columns of a legend: one on a narrow screen, where names would be cut off otherwise."""
 
 
 def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) -> Iterator[Row]:
-    """Every figure of a view as a row with metric, mechanism, length, value and range."""
+    """Yields the figures of a view as rows with metric, mechanism, length, value and range."""
     label = name_view(view, views)
     batch = view.setting[AXES.index("batch")]
     assert isinstance(batch, int)
     for mechanism in comparison.measured(view):
         about = {"view": label, "run": run, "mechanism": mechanism}
         costs, ratios = comparison.costs(view, mechanism), comparison.ratios(view, mechanism)
-        assert costs is not None  # it is among the measured ones
+        assert costs is not None  # `measured` lists only mechanisms with costs
         for at, length in enumerate(costs.lengths):
             seconds = percentile_interval(float(costs.middle[at]), costs.draws[:, at])
             tokens = batch * (1 if view.what == "step" else length)
@@ -54,7 +54,7 @@ def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) 
 
 
 def _crossover(comparison: Comparison, view: View, mechanism: str, about: Mapping[str, Any]) -> Iterator[Row]:
-    """The crossover of a mechanism with the baseline as a row, where there is one."""
+    """Yields a row for the crossover of a mechanism with the baseline, if there is one."""
     crossing = comparison.crossover(view, mechanism)
     if crossing is None or crossing.middle is None or crossing.high == crossing.first_length:
         return
@@ -67,7 +67,7 @@ def _point(metric: str, length: float, value: float, low: float, high: float) ->
 
 
 def chart(metric: str, rows: Sequence[Row], *, interactive: bool = True) -> alt.LayerChart:
-    """One metric against length, on logarithmic axes, with ranges and crossovers."""
+    """Returns the chart of one metric against length, on logarithmic axes, with ranges and crossovers."""
     shown = [row for row in rows if row["metric"] in (metric, "crossover")]
     mechanisms = list(dict.fromkeys(row["mechanism"] for row in rows))
     views, runs = (list(dict.fromkeys(row[name] for row in rows)) for name in ("view", "run"))
@@ -126,7 +126,7 @@ def _mechanism(names: Sequence[str]) -> alt.Color:
 
 
 def save(drawn: Mapping[str, alt.TopLevelMixin], folder: Path) -> Iterator[Path]:
-    """Writes charts as SVG and PNG beside each other into a folder, each under its name, and gives the PNGs' paths."""
+    """Writes each chart as SVG and PNG into a folder, under its name, and yields the paths of the PNG files."""
     stems = file_names(drawn)
     for name, chart in drawn.items():
         vector, pixels = io.StringIO(), io.BytesIO()

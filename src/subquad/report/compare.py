@@ -25,12 +25,12 @@ LEGEND_NOTE = (
     "A click on the legend hides or shows an attention; a diamond or a dotted line marks the length from which it pays."
 )
 PICTURES = ("speedup", "time", "memory", "throughput")
-"""Charts of the page, in order."""
+"""Metrics of the page's charts, in order."""
 MAIN_WORK = ("training", "forward", "layer", "step", "update")
 
 
 class Measured(NamedTuple):
-    """A run and what its rows say."""
+    """A run with its name on the page and its comparison."""
 
     name: str
     run: Run
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
 
 
 def load(folders: Sequence[Path]) -> list[Measured]:
-    """Opens runs and gives each a different name."""
+    """Opens runs and gives each a distinct name."""
     runs = [Run.open(folder, "compare") for folder in folders]
     names = [run.folder.resolve().name for run in runs]
     if len(set(names)) < len(names):
@@ -47,7 +47,7 @@ def load(folders: Sequence[Path]) -> list[Measured]:
 
 
 def answers(measured: Measured) -> Iterator[tuple[str, list[str]]]:
-    """A sentence for each mechanism, for each telling view."""
+    """Yields the name of each telling view, with a sentence for each mechanism."""
     comparison = measured.comparison
     for view in telling_views(comparison):
         names = [name for name in comparison.measured(view) if name != BASELINE]
@@ -55,7 +55,7 @@ def answers(measured: Measured) -> Iterator[tuple[str, list[str]]]:
 
 
 def telling_views(comparison: Comparison) -> list[View]:
-    """The most informative view of each form and setting, and the views of decoding steps."""
+    """Returns the most informative view of each form and setting, and the views of decoding steps."""
     chosen: dict[tuple[object, ...], View] = {}
     for view in sorted(comparison.views, key=lambda view: MAIN_WORK.index(view.what)):
         chosen.setdefault((view.what if view.what in CAUSAL_WORK else "", view.form, view.setting), view)
@@ -68,7 +68,7 @@ def write_comparison(runs: Sequence[Measured], path: Path) -> None:
 
 
 def comparison_page(runs: Sequence[Measured]) -> Page:
-    """The page: speed-ups first, then time, memory and throughput."""
+    """Builds the page: speed-ups first, then time, memory and throughput."""
     rows = all_points(runs)
     captions = {metric: capitalized(charts.METRICS[metric]) for metric in PICTURES if _is_drawable(metric, rows)}
     pictures = [Picture(metric, caption, charts.chart(metric, rows)) for metric, caption in captions.items()]
@@ -86,7 +86,7 @@ def comparison_page(runs: Sequence[Measured]) -> Page:
 
 
 def headline(measured: Measured) -> str:
-    """The answer in one sentence, from the most telling kind of work."""
+    """Returns the answer in one sentence, from the most informative kind of work."""
     views = telling_views(measured.comparison)
     return comparison_answer(measured.comparison, views[0]) if views else "Nothing was measured yet."
 
@@ -104,7 +104,7 @@ def write_figures(runs: Sequence[Measured], folder: Path) -> Iterator[Path]:
 
 
 def all_points(runs: Sequence[Measured]) -> list[Row]:
-    """The figures of every view of every run."""
+    """Returns the chart points of every view of every run."""
     views = [view for measured in runs for view in measured.comparison.views]
     return [
         point
@@ -131,7 +131,7 @@ def _folds(measured: Measured, *, named: bool) -> Iterator[Fold]:
     yield Fold(f"Growth with the length{where}", [table(tables.growths(comparison, traits))])
     if (sizes := tables.sizes(comparison.rows)) is not None:
         yield Fold(f"Size of a layer{where}", [table(sizes)])
-    mutual = [found for view in comparison.views if (found := tables.mutual(comparison, view)) is not None]
+    mutual = [pairwise for view in comparison.views if (pairwise := tables.mutual(comparison, view)) is not None]
     if mutual:
         yield Fold(f"Against each other{where}", list(map(table, mutual)))
     everything = [table(tables.view_table(comparison, view)) for view in comparison.views]
@@ -139,17 +139,17 @@ def _folds(measured: Measured, *, named: bool) -> Iterator[Fold]:
 
 
 def _tale() -> Fold:
-    """A published extrapolation, with the errors of its regression."""
+    """Builds the fold about a published extrapolation, with the errors of its regression."""
     words = (
         f"A replication timed lengths of {LENGTHS[0]} to {LENGTHS[-1]} and extrapolated that linear attention pays from "
         f"{PUBLISHED} on (Do and Bergner 2022, table 1). The same four points, with the errors of the regression:"
     )
     lines = []
-    for found in extrapolations():
-        high = "infinity" if found.high == float("inf") else f"{found.high:.0f}"
+    for extrapolation in extrapolations():
+        high = "infinity" if extrapolation.high == float("inf") else f"{extrapolation.high:.0f}"
         lines.append(
-            f"{found.model}: {found.middle:.0f}, 95% interval {found.low:.0f} to {high}; "
-            f"in {found.never:.1%} of the draws the two never meet."
+            f"{extrapolation.model}: {extrapolation.middle:.0f}, 95% interval {extrapolation.low:.0f} to {high}; "
+            f"in {extrapolation.never:.1%} of the draws the two never meet."
         )
     return Fold("Why extrapolations are kept apart", [paragraph(words), bullets(lines)])
 

@@ -50,7 +50,7 @@ FAR_WORDS = (
     "original's, and its size beside the original's. Several layers carry something farther than one: the window alone "
     "shows how much."
 )
-SHORT_PAIRS = 0.05  # share outside of the window below which pairs of sentences say nothing of what is far
+SHORT_PAIRS = 0.05  # if less of the sentence pairs is outside of the window, they do not test far tokens
 COST_WORDS = (
     "One text through the model without its head, both models in turns on this machine. Where a table of positions ends "
     "earlier, it is repeated."
@@ -63,7 +63,7 @@ def write_conversion_page(runs: Sequence[Run], path: Path) -> None:
 
 
 def conversion_page(runs: Sequence[Run]) -> Page:
-    """The page: quality by step first, then the other charts, conversion after conversion."""
+    """Builds the page: quality by step first, then the other charts, for each conversion."""
     pictures = [picture for number, run in enumerate(runs) for picture in _pictures(run, number)]
     return Page(
         TITLE,
@@ -79,7 +79,7 @@ def conversion_page(runs: Sequence[Run]) -> Page:
 
 
 def conversion_answer(run: Run) -> str:
-    """What is left of the model's quality and how much faster it is, in one sentence."""
+    """Returns the quality before and after the conversion, and the speed-up, in one sentence."""
     rows = run.rows()
     metric = next(iter(qualities(rows)), "")
     after = find(rows, metric, "conversion", kept_stage(rows, "conversion") or "")
@@ -100,12 +100,12 @@ def _pictures(run: Run, number: int) -> list[Picture]:
 
 def _folds(run: Run) -> Iterator[Fold]:
     rows, model = run.rows(), _name(run.about)
-    if said := answers(rows):
-        yield Fold(f"In words: {model}", [bullets(said)])
+    if sentences := answers(rows):
+        yield Fold(f"In words: {model}", [bullets(sentences)])
     if qualities(rows):
         yield Fold(f"Quality after each stage: {model}", [table(stage_table(rows))])
-    if found := length_tables(rows):
-        yield Fold(f"Quality by length: {model}", [paragraph(FAR_WORDS), *map(table, found)])
+    if length_views := length_tables(rows):
+        yield Fold(f"Quality by length: {model}", [paragraph(FAR_WORDS), *map(table, length_views)])
     if by_length(rows):
         yield Fold(f"Time and memory: {model}", [paragraph(COST_WORDS), table(cost_table(rows))])
 
@@ -129,7 +129,7 @@ def _model_name(about: Mapping[str, Any]) -> str:
 
 
 def attention_name(about: Mapping[str, Any]) -> str:
-    """The attention that a model was converted to, with its feature map."""
+    """Returns the name of the attention that a model was converted to, with its feature map."""
     mechanism = about.get("options", {}).get("mechanism") or {}
     inner = mechanism.get("feature_map") or mechanism.get("rest")
     kind = inner.get("kind") if isinstance(inner, Mapping) else inner
@@ -137,7 +137,7 @@ def attention_name(about: Mapping[str, Any]) -> str:
 
 
 def answers(rows: Sequence[Row]) -> list[str]:
-    """The results in sentences."""
+    """Returns the results in sentences."""
     return [
         *_quality(rows),
         *_kept(rows),
@@ -150,7 +150,7 @@ def answers(rows: Sequence[Row]) -> list[str]:
 
 
 def _quality(rows: Sequence[Row]) -> Iterator[str]:
-    """The deciding metric of the model that each recipe ended with."""
+    """Yields a sentence on the deciding metric of each recipe's final model."""
     metric = next(iter(qualities(rows)), "")
     stage = kept_stage(rows, "conversion")
     after = find(rows, metric, "conversion", stage or "")
@@ -163,28 +163,32 @@ def _quality(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _controls(rows: Sequence[Row], metric: str) -> str:
-    found = {name: find(rows, metric, name, kept_stage(rows, name) or "") for name in RECIPES[1:]}
-    known = [f"{name} {_number(row)}" for name, row in found.items() if row is not None]
-    return f"; controls: {', '.join(known)}" if known else ""
+    control_rows = {name: find(rows, metric, name, kept_stage(rows, name) or "") for name in RECIPES[1:]}
+    control_words = [f"{name} {_number(row)}" for name, row in control_rows.items() if row is not None]
+    return f"; controls: {', '.join(control_words)}" if control_words else ""
 
 
 def _kept(rows: Sequence[Row]) -> Iterator[str]:
-    """What each stage of the conversion did, and which stages of controls were undone."""
+    """Yields sentences on the effect of each stage of the conversion, and on undone stages of controls."""
     for row in rows:
         if row["metric"] == "kept" and "message" in row and (row["recipe"] == "conversion" or not row["value"]):
             yield f"{row['recipe'].capitalize()}, by development texts: {row['message']}."
 
 
 def _by_length(rows: Sequence[Row]) -> Iterator[str]:
-    """Quality on the longest texts, and the share of them that is outside of what the attention weighs exactly."""
+    """Yields sentences on quality for the longest texts, with the share of token pairs not weighed exactly."""
     for metric in BY_LENGTH:
         series = length_series(rows, metric)
         if "conversion" in series:
             longest = max(series["conversion"])
             name = f"{metric.removesuffix(' by length')} at {longest} tokens"
             row = series["conversion"][longest]
-            rest = {other: own[longest] for other, own in series.items() if other != "conversion" and longest in own}
-            others = ", ".join(f"{other} {_number(found)}" for other, found in rest.items())
+            other_rows = {
+                other: rows_by_length[longest]
+                for other, rows_by_length in series.items()
+                if other != "conversion" and longest in rows_by_length
+            }
+            others = ", ".join(f"{other} {_number(other_row)}" for other, other_row in other_rows.items())
             outside = f"{row['outside']:.0%} of a text outside of what a layer weighs exactly"
             yield f"{name.capitalize()}, {outside}: {_spread(row)}{others and f'; {others}'}."
             if not row["outside"]:
@@ -192,7 +196,7 @@ def _by_length(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _far(rows: Sequence[Row]) -> Iterator[str]:
-    """Quality on tokens that the attention does not weigh exactly."""
+    """Yields sentences on quality for tokens that the attention does not weigh exactly."""
     kept = kept_stage(rows, "conversion") or ""
     for metric in ("far recall", "far perplexity", "far change", "far change, size"):
         after, before = (find(rows, metric, "conversion", stage) for stage in (kept, "original"))
@@ -207,8 +211,10 @@ def _far(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _speed(rows: Sequence[Row]) -> Iterator[str]:
-    """How many times as fast the longest text is, where both models were timed."""
-    lengths = {at: own for at, own in by_length(rows).items() if {("seconds", "before"), ("seconds", "after")} <= own.keys()}
+    """Yields the speed-up at the longest text for which both models were timed, if any."""
+    lengths = {
+        at: costs for at, costs in by_length(rows).items() if {("seconds", "before"), ("seconds", "after")} <= costs.keys()
+    }
     if lengths:
         longest = max(lengths)
         yield f"at {longest} tokens it is {_ratio(lengths[longest], 'seconds')[0].text} times as fast as before"
@@ -216,8 +222,8 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
 
 def _costs(rows: Sequence[Row]) -> Iterator[str]:
     yield from (f"{capitalized(words)}." for words in _speed(rows))
-    for length, own in by_length(rows).items():
-        for (metric, model), row in own.items():
+    for length, costs in by_length(rows).items():
+        for (metric, model), row in costs.items():
             if metric == "failure":
                 yield f"At {length} tokens the model {model} gave no figures: {row['failure']} ({row['message']})."
 
@@ -237,27 +243,27 @@ def _durations(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def stages(rows: Sequence[Row], recipe: str) -> list[str]:
-    """Stages of a recipe after which quality was measured on test texts."""
+    """Returns the stages of a recipe after which quality was measured on test texts."""
     known = {row.get("stage") for row in rows if row.get("recipe") == recipe and row.get("split") == "test"}
     return [stage for stage in STAGES if stage in known and any(find(rows, at, recipe, stage) for at in qualities(rows))]
 
 
 def find(rows: Sequence[Row], metric: str, recipe: str, stage: str) -> Row | None:
-    """A metric on test texts after a stage."""
-    own = [row for row in rows if (row["metric"], row.get("recipe"), row.get("stage")) == (metric, recipe, stage)]
-    return next((row for row in reversed(own) if row.get("split") == "test"), None)
+    """Returns the last row of a metric on test texts after a stage, or None."""
+    candidates = [row for row in rows if (row["metric"], row.get("recipe"), row.get("stage")) == (metric, recipe, stage)]
+    return next((row for row in reversed(candidates) if row.get("split") == "test"), None)
 
 
 def stage_table(rows: Sequence[Row]) -> Table:
-    """Every recipe and stage, with all that was measured."""
+    """Returns the table of all quality metrics by recipe and stage."""
     metrics, lines = qualities(rows), []
     for recipe in RECIPES:
         for stage in stages(rows, recipe):
-            own = [find(rows, metric, recipe, stage) for metric in metrics]
-            known = next(row for row in own if row is not None)
+            stage_rows = [find(rows, metric, recipe, stage) for metric in metrics]
+            first_row = next(row for row in stage_rows if row is not None)
             name = "the original" if stage == "original" else recipe
-            steps, elapsed = known.get("step") or 0, known.get("elapsed") or 0.0
-            cells = [NOTHING if row is None else Cell(_spread(row), row["value"]) for row in own]
+            steps, elapsed = first_row.get("step") or 0, first_row.get("elapsed") or 0.0
+            cells = [NOTHING if row is None else Cell(_spread(row), row["value"]) for row in stage_rows]
             taken = [Cell(str(steps), steps), Cell(duration(elapsed) if elapsed else "0 s", elapsed)]
             lines.append([Cell(name), Cell(stage), *taken, *_decision(rows, metrics[0], recipe, stage), *cells])
     caption = "Test texts, with 95% intervals; the figure on development texts decides which stage is kept"
@@ -265,10 +271,10 @@ def stage_table(rows: Sequence[Row]) -> Table:
 
 
 def _decision(rows: Sequence[Row], metric: str, recipe: str, stage: str) -> list[Cell]:
-    """Whether a recipe ended with the model of a stage, and what it was judged by."""
-    own = [row for row in rows if (row.get("recipe"), row.get("stage")) == (recipe, stage)]
-    looks = [row["value"] for row in own if row["metric"] == metric and row.get("split") == "development"]
-    helped = any(row["value"] for row in own if row["metric"] == "kept")
+    """Returns two cells: whether the stage was kept, and its figure on development texts."""
+    stage_rows = [row for row in rows if (row.get("recipe"), row.get("stage")) == (recipe, stage)]
+    looks = [row["value"] for row in stage_rows if row["metric"] == metric and row.get("split") == "development"]
+    helped = any(row["value"] for row in stage_rows if row["metric"] == "kept")
     ended = stage == kept_stage(rows, recipe)
     kept = "" if stage == "original" else "kept" if ended else "built on" if helped else "undone"
     if not looks:
@@ -278,46 +284,48 @@ def _decision(rows: Sequence[Row], metric: str, recipe: str, stage: str) -> list
 
 
 def length_tables(rows: Sequence[Row]) -> list[Table]:
-    """Each metric by length: how much of a text is outside of what the attention weighs exactly, and each model's figure."""
-    found = []
+    """Returns a table of each metric by length, with the share of token pairs not weighed exactly."""
+    tables = []
     for metric in BY_LENGTH:
         series = length_series(rows, metric)
         lines = []
-        for length in sorted({at for own in series.values() for at in own}):
-            some = [own.get(length) for own in series.values()]
-            outside = max(row["outside"] for row in some if row is not None)
-            cells = [NOTHING if row is None else Cell(_spread(row), row["value"]) for row in some]
+        for length in sorted({at for rows_by_length in series.values() for at in rows_by_length}):
+            length_rows = [rows_by_length.get(length) for rows_by_length in series.values()]
+            outside = max(row["outside"] for row in length_rows if row is not None)
+            cells = [NOTHING if row is None else Cell(_spread(row), row["value"]) for row in length_rows]
             lines.append([Cell(str(length), length), Cell(f"{outside:.0%}", outside), *cells])
         if lines:
             caption = f"{metric.capitalize()}: test texts, with 95% intervals"
-            found.append(Table(caption, ["tokens", "outside", *series], lines))
-    return found
+            tables.append(Table(caption, ["tokens", "outside", *series], lines))
+    return tables
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
-    """Time and memory before and after the conversion, and their ratios, by length."""
+    """Returns the table of time and memory before and after the conversion, with their ratios, by length."""
     lines = []
-    for length, own in by_length(rows).items():
+    for length, costs in by_length(rows).items():
         cells = [Cell(str(length), length)]
         for metric, words in (("seconds", duration), ("bytes", amount)):
             for model in ("before", "after"):
-                row = own.get((metric, model))
-                failed = own.get(("failure", model))
+                row = costs.get((metric, model))
+                failed = costs.get(("failure", model))
                 cells.append(
                     Cell(words(row["value"]), row["value"]) if row else Cell(failed["failure"]) if failed else NOTHING
                 )
-            cells += _ratio(own, metric)
+            cells += _ratio(costs, metric)
         lines.append(cells)
     columns = ["tokens", "time before", "after", "times as fast", "memory before", "after", "times less"]
     return Table("One text: medians; ranges are of the worst and the best quotient of both intervals", columns, lines)
 
 
-def _ratio(own: Mapping[tuple[str, str], Row], metric: str) -> list[Cell]:
-    before, after = (own.get((metric, model)) for model in ("before", "after"))
+def _ratio(costs: Mapping[tuple[str, str], Row], metric: str) -> list[Cell]:
+    before, after = (costs.get((metric, model)) for model in ("before", "after"))
     if before is None or after is None or not after["value"]:
         return [NOTHING]
     middle = before["value"] / after["value"]
-    low, high = (end_of(before, one) / end_of(after, other) for one, other in (("low", "high"), ("high", "low")))
+    low, high = (
+        end_of(before, upper_end) / end_of(after, lower_end) for upper_end, lower_end in (("low", "high"), ("high", "low"))
+    )
     text = digits(middle) if metric == "bytes" or low == high else between(Interval(middle, low, high))
     return [Cell(text, middle)]
 

@@ -1,4 +1,4 @@
-"""Charts of a conversion: quality against steps and by length, heads before and after, time and memory against length."""
+"""Charts of a conversion: quality by step and by text length, heads before and after, time and memory by length."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ APART = {*HEADS, *COSTS, *BY_LENGTH, "loss", "failure", "kept", "left out", "dur
 """Metrics that do not measure the quality on all texts."""
 UNTRAINED = "nothing trained"
 """Name of the swapped model in legends."""
-CELL = 22  # pixels of a heat map's cell
-SMALL = (360, 200)  # pixels of one of several charts
+CELL = 22  # size in pixels of a cell in a heat map
+SMALL = (360, 200)  # width and height in pixels of one chart in a grid
 
 
 def conversion_charts(
     rows: Sequence[Row], *, interactive: bool = True, attention: str = "new attention"
 ) -> dict[str, alt.TopLevelMixin]:
-    """All charts that the rows give, by name. Legends name the `attention` that the model was converted to."""
+    """Returns all charts for which there are rows, by name. `attention` is the name of the new attention in legends."""
     drawn: dict[str, Any] = {}
     if metrics := [metric for metric in qualities(rows) if any(_line(rows, metric))]:
         drawn["quality"] = _grid([quality_chart(rows, metric, attention) for metric in metrics])
@@ -38,21 +38,21 @@ def conversion_charts(
         if (maps := heat_maps(rows, metric)) is not None:
             drawn[metric.replace(" ", "-")] = maps
     for metric in COSTS:
-        if found := [row for row in rows if row["metric"] == metric]:
-            drawn[metric] = cost_chart(found, metric, interactive=interactive, attention=attention)
+        if cost_rows := [row for row in rows if row["metric"] == metric]:
+            drawn[metric] = cost_chart(cost_rows, metric, interactive=interactive, attention=attention)
     background = "transparent" if interactive else "white"
-    return {name: one.configure(background=background).configure_view(stroke=None) for name, one in drawn.items()}
+    return {name: chart.configure(background=background).configure_view(stroke=None) for name, chart in drawn.items()}
 
 
 def qualities(rows: Sequence[Row]) -> list[str]:
-    """Metrics of quality, in the order of the rows."""
+    """Returns the names of quality metrics, in the order of the rows."""
     return [metric for metric in dict.fromkeys(row["metric"] for row in rows) if metric not in APART]
 
 
 def quality_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
-    """A line for each recipe on development texts, marks on test texts, and the original dashed."""
+    """Returns the chart of a metric by step: lines for development texts, marks for test texts, the original dashed."""
     line_points = list(_line(rows, metric))
-    asked = [_point(row) for row in _of(rows, metric=metric, split="test") if row["stage"] != "original"]
+    test_points = [_point(row) for row in _of(rows, metric=metric, split="test") if row["stage"] != "original"]
     names = [name for name in RECIPES if any(_of(rows, recipe=name))]
     colour = _colour("recipe", names, attention)
     scale = alt.Scale(type="log" if metric == "perplexity" else "linear", zero=False, nice=False, padding=8)
@@ -68,8 +68,8 @@ def quality_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.Layer
         line.mark_line(strokeWidth=2),
         line.mark_point(size=14, filled=True, opacity=1).encode(tooltip=hints),
     ]
-    if asked:
-        base = alt.Chart(alt.Data(values=asked)).encode(x=x, color=colour)
+    if test_points:
+        base = alt.Chart(alt.Data(values=test_points)).encode(x=x, color=colour)
         layers.append(base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"))
         layers.append(base.mark_point(shape="diamond", size=70, filled=True, opacity=1).encode(y=y, tooltip=hints))
     if original := [_point(row) for row in _of(rows, metric=metric, stage="original")]:
@@ -80,14 +80,21 @@ def quality_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.Layer
 
 
 def kept_stage(rows: Sequence[Row], recipe: str) -> str | None:
-    """The stage whose model a recipe ended with. A run that does not say so ended with its last."""
-    known = {row["stage"] for row in _of(rows, recipe=recipe, split="test")}
-    told = {row["stage"] for row in _of(rows, recipe=recipe, metric="kept") if row["value"]}
-    return next((stage for stage in reversed(STAGES) if stage in (told & known or known) and stage != "original"), None)
+    """Returns the stage whose model a recipe ended with; without rows that tell, the last stage."""
+    tested_stages = {row["stage"] for row in _of(rows, recipe=recipe, split="test")}
+    kept_stages = {row["stage"] for row in _of(rows, recipe=recipe, metric="kept") if row["value"]}
+    return next(
+        (
+            stage
+            for stage in reversed(STAGES)
+            if stage in (kept_stages & tested_stages or tested_stages) and stage != "original"
+        ),
+        None,
+    )
 
 
 def length_series(rows: Sequence[Row], metric: str) -> dict[str, dict[int, Row]]:
-    """Rows by length of the original, of the model with nothing trained, and of what each recipe ended with."""
+    """Returns rows by length for the original, the untrained model, and the final model of each recipe."""
     ends = {recipe: (recipe, kept_stage(rows, recipe)) for recipe in RECIPES}
     names = {"original": ("conversion", "original"), UNTRAINED: ("conversion", "swapped"), **ends}
     series = {}
@@ -95,17 +102,17 @@ def length_series(rows: Sequence[Row], metric: str) -> dict[str, dict[int, Row]]
         if rows_by_length := {row["length"]: row for row in _of(rows, metric=metric, recipe=recipe, stage=stage)}:
             series[name] = dict(sorted(rows_by_length.items()))
     if metric != "perplexity by length":
-        series.pop("original", None)  # it is compared with itself
+        series.pop("original", None)  # the original would be compared with itself
     return series
 
 
 def length_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerChart:
-    """A metric on test texts by length, with the original dashed."""
+    """Returns the chart of a metric on test texts by length, with the original dashed."""
     series = length_series(rows, metric)
     values = [
         {"model": name, "length": at, "outside": row["outside"], **{end: end_of(row, end) for end in _ENDS}}
-        for name, own in series.items()
-        for at, row in own.items()
+        for name, rows_by_length in series.items()
+        for at, row in rows_by_length.items()
     ]
     lengths = sorted({value["length"] for value in values})
     x = alt.X("length:Q", title="tokens of a text").axis(values=lengths, format="d", labelOverlap=True)
@@ -131,12 +138,12 @@ def length_chart(rows: Sequence[Row], metric: str, attention: str) -> alt.LayerC
 
 
 def loss_chart(rows: Sequence[Row], stage: str, attention: str) -> alt.Chart:
-    """The loss of one stage by step. Losses of different stages cannot be compared."""
+    """Returns the chart of one stage's loss by step. Losses of different stages cannot be compared."""
     values = []
     names = list(dict.fromkeys(row["recipe"] for row in rows))
     for name in names:
-        own = list(_of(rows, stage=stage, recipe=name))
-        points = thin([row["step"] for row in own], [row["value"] for row in own])
+        stage_rows = list(_of(rows, stage=stage, recipe=name))
+        points = thin([row["step"] for row in stage_rows], [row["value"] for row in stage_rows])
         values += [{"recipe": name, "step": step, "value": value} for step, value in points]
     y = alt.Y("value:Q", title=f"loss, {stage}").scale(type="log", nice=False)
     chart = alt.Chart(alt.Data(values=values)).mark_line(strokeWidth=1.5)
@@ -145,17 +152,19 @@ def loss_chart(rows: Sequence[Row], stage: str, attention: str) -> alt.Chart:
 
 
 def heat_maps(rows: Sequence[Row], metric: str) -> alt.HConcatChart | None:
-    """Heat maps by layer and head, one for each stage of the conversion, with the same colours."""
-    own = [row for row in _of(rows, metric=metric, recipe="conversion") if "head" in row]
-    shown = [stage for stage in STAGES if any(_of(own, stage=stage))]
+    """Returns heat maps by layer and head, one for each stage of the conversion, with one colour scale."""
+    head_rows = [row for row in _of(rows, metric=metric, recipe="conversion") if "head" in row]
+    shown = [stage for stage in STAGES if any(_of(head_rows, stage=stage))]
     if metric == "attention divergence":
-        shown = [stage for stage in shown if stage != "original"]  # from itself
+        shown = [stage for stage in shown if stage != "original"]  # its divergence from itself is zero
     if not shown:
         return None
     last = [*shown[:-1][:2], shown[-1]] if len(shown) > 3 else shown
-    values = [row["value"] for row in own if row["stage"] in last]
+    values = [row["value"] for row in head_rows if row["stage"] in last]
     scale = alt.Scale(scheme="viridis", domain=[min(0.0, *values), max(values)])
-    return alt.hconcat(*(_heat_map([row for row in own if row["stage"] == stage], stage, metric, scale) for stage in last))
+    return alt.hconcat(
+        *(_heat_map([row for row in head_rows if row["stage"] == stage], stage, metric, scale) for stage in last)
+    )
 
 
 def _heat_map(rows: Sequence[Row], stage: str, metric: str, scale: alt.Scale) -> alt.Chart:
@@ -175,7 +184,7 @@ def _heat_map(rows: Sequence[Row], stage: str, metric: str, scale: alt.Scale) ->
 
 
 def cost_chart(rows: Sequence[Row], metric: str, *, interactive: bool, attention: str) -> alt.LayerChart:
-    """Time or memory against length, on logarithmic axes, before and after the conversion."""
+    """Returns the chart of time or memory by length, on logarithmic axes, before and after the conversion."""
     names = {"before": "softmax, before", "after": f"{attention}, after"}
     factor = 1e-6 if metric == "bytes" else 1.0
     values = [
@@ -185,7 +194,7 @@ def cost_chart(rows: Sequence[Row], metric: str, *, interactive: bool, attention
             **{end: factor * end_of(row, end) for end in _ENDS},
         }
         for row in rows
-        if row["value"] > 0  # a logarithmic axis has no place for nothing
+        if row["value"] > 0  # zero cannot be shown on a logarithmic axis
     ]
     lengths = sorted({row["length"] for row in rows})
     x = alt.X("length:Q", title="length, tokens").axis(values=lengths, format="d", labelOverlap=True)
@@ -205,14 +214,14 @@ _ENDS = ("value", "low", "high")
 
 
 def end_of(row: Row, end: str) -> float:
-    """The value, or one end of its interval; the value itself where a row has no interval."""
+    """Returns one of the row's value, low and high; the value if the row has no interval."""
     return float(row[end] if end in row else row["value"])
 
 
 def _line(rows: Sequence[Row], metric: str) -> Iterator[Row]:
-    """Figures on development texts, from the swapped model on; all there are, where there is none on these."""
-    own = [row for row in _of(rows, metric=metric) if row["stage"] != "original"]
-    yield from map(_point, list(_of(own, split="development")) or own)
+    """Yields the points of a metric on development texts without the original, or on all texts if there are none."""
+    metric_rows = [row for row in _of(rows, metric=metric) if row["stage"] != "original"]
+    yield from map(_point, list(_of(metric_rows, split="development")) or metric_rows)
 
 
 def _point(row: Row) -> Row:
@@ -232,15 +241,15 @@ def _colour(field: str, names: Sequence[str], attention: str) -> alt.Color:
 
 
 def _model_colour(names: Sequence[str], attention: str) -> alt.Color:
-    """Recipes in the colours that they have elsewhere on the page; what was not trained in grey."""
+    """Returns colours of models: recipes as elsewhere on the page, the original in grey."""
     recipes = [name for name in names if name in RECIPES]
-    own = {name: PALETTE[(at + 1) % len(PALETTE)] for at, name in enumerate(recipes)}
-    colours = [own.get(name, PALETTE[0] if name == "original" else PALETTE[-1]) for name in names]
+    recipe_colours = {name: PALETTE[(at + 1) % len(PALETTE)] for at, name in enumerate(recipes)}
+    colours = [recipe_colours.get(name, PALETTE[0] if name == "original" else PALETTE[-1]) for name in names]
     return _legend("model", names, colours, attention)
 
 
 def _legend(field: str, names: Sequence[str], colours: Sequence[str], attention: str) -> alt.Color:
-    """A legend that names the attention beside each recipe that has it."""
+    """Returns the colour encoding with a legend that adds the attention to the recipes that use it."""
     labels = {name: f"{attention}, {name}" for name in ("conversion", "plain fine-tuning", UNTRAINED)}
     shown = f"{json.dumps(labels)}[datum.label] || datum.label"
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", labelLimit=400, labelExpr=shown)
@@ -252,7 +261,7 @@ def _grid(charts: Sequence[Any]) -> Any:
 
 
 def by_length(rows: Sequence[Row]) -> dict[int, Mapping[tuple[str, str], Row]]:
-    """Rows of time and memory by length, then by metric and model."""
+    """Returns rows of time and memory by length, then by metric and model."""
     costs: dict[int, dict[tuple[str, str], Row]] = {}
     for row in rows:
         if row["metric"] in (*COSTS, "failure") and "length" in row:

@@ -10,18 +10,18 @@ from subquad.report.charts import HEIGHT, LEGEND_COLUMNS, PALETTE
 from subquad.results import Row
 
 POINTS = 200
-"""Largest number of points of a curve; a longer one is averaged over stretches of steps."""
+"""Largest number of points of a curve; a longer one is averaged over ranges of steps."""
 
 
 def thin(steps: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
-    """Averages a curve down to `POINTS` points: the last step and the mean value of each stretch."""
+    """Averages a curve down to `POINTS` points: the last step and the mean value of each range of steps."""
     width = max(1, -(-len(steps) // POINTS))
-    stretches = [(steps[at : at + width], values[at : at + width]) for at in range(0, len(steps), width)]
-    return [(at[-1], _mean(found)) for at, found in stretches]
+    ranges = [(steps[at : at + width], values[at : at + width]) for at in range(0, len(steps), width)]
+    return [(range_steps[-1], _mean(range_values)) for range_steps, range_values in ranges]
 
 
 def across(rows: Sequence[Row]) -> list[Row]:
-    """Mean, lowest and highest over the runs of each label at each step that all of them have."""
+    """Returns mean, minimum and maximum over the runs of each label, at steps that all of its runs have."""
     values_at: dict[tuple[str, int], list[float]] = defaultdict(list)
     for row in rows:
         values_at[row["label"], row["step"]].append(row["value"])
@@ -34,13 +34,13 @@ def across(rows: Sequence[Row]) -> list[Row]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean; infinite, without a warning, where the values are too large to be added up."""
+    """Mean of values; infinite, without a warning, if their sum overflows."""
     with np.errstate(over="ignore"):
         return float(np.mean(values))
 
 
 def curves(rows: Sequence[Row], title: str, *, log: bool = False, interactive: bool = True) -> alt.LayerChart:
-    """A metric against steps. A row has label, run, step and value."""
+    """Returns the chart of a metric by step, from rows with label, run, step and value."""
     labels = list(dict.fromkeys(row["label"] for row in rows))
     colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(labels))]
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=LEGEND_COLUMNS, labelLimit=400)

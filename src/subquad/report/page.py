@@ -1,4 +1,4 @@
-"""The skeleton of every page, in one file with its tables, its charts and the code that draws them."""
+"""The layout of every page: one HTML file with its tables, its charts and the code that draws them."""
 
 import json
 import math
@@ -29,7 +29,7 @@ HEAD = """<!doctype html>
 
 
 LONG_TEXT = 20
-"""Characters from which on a cell breaks its lines."""
+"""Number of characters above which the text of a cell is wrapped."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Picture:
     """A chart with its caption."""
 
     name: str
-    """Name of the chart, by which the page tells it from others."""
+    """Unique name of the chart on the page."""
     caption: str
     chart: alt.TopLevelMixin
 
@@ -53,7 +53,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Fold:
-    """What is shown by a click: parts that `table`, `paragraph` and `bullets` make."""
+    """A section that opens with a click; its parts come from `table`, `paragraph` and `bullets`."""
 
     summary: str
     parts: Sequence[str]
@@ -62,7 +62,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that makes a run again, and what is known about the run."""
+    """A command that repeats a run, and a description of the run."""
 
     about: str
     line: str
@@ -70,7 +70,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Page:
-    """The skeleton of every page: an answer and a picture, then charts, then tables, then how to run it again."""
+    """Contents of a page: an answer and a picture, then charts, then tables, then the commands to run it again."""
 
     title: str
     answer: str
@@ -80,7 +80,7 @@ class Page:
     picture: Picture | None = None
     """The chart that shows the answer."""
     views: Sequence[str] = ()
-    """Choices of what all charts show, where there is more than one."""
+    """Names of the views between which the reader can switch all charts."""
     chapters: Sequence[Chapter] = ()
     folds: Sequence[Fold] = ()
     commands: Sequence[Command] = ()
@@ -98,7 +98,7 @@ def write_page(content: Page, path: Path) -> None:
 
 
 def render(content: Page) -> str:
-    """The whole file."""
+    """Returns the HTML of a page."""
     style, script = (files("subquad.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     charts = {picture.name: picture.chart for picture in content.pictures}
     parts = [HEAD.format(title=escape(content.title), style=style), *_body(content), *_scripts(charts, script)]
@@ -135,7 +135,7 @@ def _scripts(charts: Mapping[str, alt.TopLevelMixin], script: str) -> Iterator[s
 
     specs = {name: drawn.to_dict() for name, drawn in charts.items()}
     data = json.dumps(_finite(specs), allow_nan=False)
-    data = data.replace("<", "\\u003c")  # so that nothing in it ends the script that it stands in
+    data = data.replace("<", "\\u003c")  # so that the data cannot close the script element
     yield f'<script type="application/json" id="charts">{data}</script>'
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", "_".join(alt.SCHEMA_VERSION.split(".")[:2]))
     yield f"<script>{library.replace('</script', '<' + chr(92) + '/script')}</script>"
@@ -143,7 +143,7 @@ def _scripts(charts: Mapping[str, alt.TopLevelMixin], script: str) -> Iterator[s
 
 
 def _finite(part: Any) -> Any:
-    """A part of a chart without infinities and NaN, which are no JSON: a browser would not draw any chart."""
+    """Replaces infinities and NaN, which JSON does not allow, by None in a chart's specification."""
     if isinstance(part, Mapping):
         return {name: _finite(value) for name, value in part.items()}
     if isinstance(part, list | tuple):
@@ -152,40 +152,40 @@ def _finite(part: Any) -> Any:
 
 
 def section(text: str) -> str:
-    """A heading inside the page."""
+    """Returns the HTML of a heading."""
     return f"<h2>{escape(text)}</h2>"
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of text."""
+    """Returns the HTML of a paragraph."""
     return f"<p>{escape(text)}</p>"
 
 
 def bullets(lines: Sequence[str]) -> str:
-    """Sentences in a list."""
+    """Returns the HTML of a list of sentences."""
     return '<ul class="answers">\n' + "\n".join(f"<li>{escape(line)}</li>" for line in lines) + "\n</ul>"
 
 
 def _figure(picture: Picture) -> str:
-    """Where a chart is drawn."""
+    """Returns the HTML element into which a chart is drawn, with its caption."""
     caption, name = escape(picture.caption), escape(picture.name)
     return f'<figure><figcaption>{caption}</figcaption><div class="chart" id="chart-{name}"></div></figure>'
 
 
 def _chooser(options: Sequence[str]) -> str:
-    """The choice of what all charts show."""
+    """Returns the HTML menu that chooses the view of all charts."""
     inner = "".join(f"<option>{escape(option)}</option>" for option in options)
     return f'<label class="choice">Show <select id="view">{inner}</select></label>'
 
 
 def _folded(fold: Fold) -> str:
-    """Parts that are opened by a click."""
+    """Returns the HTML of a section that opens with a click."""
     opened = " open" if fold.is_open else ""
     return f"<details{opened}><summary>{escape(fold.summary)}</summary>\n" + "\n".join(fold.parts) + "\n</details>"
 
 
 def table(content: Table) -> str:
-    """A table that sorts by a click on the head of a column."""
+    """Returns the HTML of a table that can be sorted by clicking on a column head."""
     words = [all(row[at].value is None for row in content.rows) for at in range(len(content.columns))]
     heads = "".join(
         f'<th scope="col"{" class=word" if is_word else ""}><button type="button">{escape(name)}</button></th>'
@@ -201,5 +201,5 @@ def _cell(cell: Cell, is_word: bool) -> str:
         kind = "word text" if len(cell.text) > LONG_TEXT else "word"
         return f'<td class="{kind}">{escape(cell.text)}</td>'
     value = "" if cell.value is None else f' data-value="{cell.value:.9g}"'
-    # may be broken before its range only
+    # non-breaking spaces allow a line break only before the range
     return f"<td{value}>{escape(cell.text).replace(' ', '&nbsp;').replace('&nbsp;(', ' (')}</td>"

@@ -17,13 +17,13 @@ from subquad.words import short
 
 TITLE = "How low the rank of attention is"
 MODELS = {"trained": "trained", "random": "fresh weights"}
-CELL = 26  # pixels of a heat map's cell
+CELL = 26  # size in pixels of a cell in a heat map
 
 
 def spectrum_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, alt.TopLevelMixin]:
-    """Cumulative curves, and a heat map for each of the models that were looked at."""
+    """Returns the chart of cumulative curves, and a heat map for each model in the rows."""
     drawn: dict[str, alt.TopLevelMixin] = {}
-    if pick(rows, "cumulative", "trained"):  # which a file that was cut off may lack
+    if pick(rows, "cumulative", "trained"):  # a truncated file may lack these rows
         drawn["cumulative"] = _finish(curve_chart(rows, interactive=interactive), interactive)
     lowest = min(row["value"] for row in rows if row["metric"] == "share_at_index")
     for model in MODELS:
@@ -33,19 +33,21 @@ def spectrum_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[st
 
 
 def pick(rows: Sequence[Row], metric: str, model: str) -> list[Row]:
-    """A metric of the trained model or of the one with fresh weights."""
+    """Returns the rows of a metric for one model, "trained" or "random"."""
     return [row for row in rows if row["metric"] == metric and row["model"] == model]
 
 
 def curve_chart(rows: Sequence[Row], *, interactive: bool) -> alt.LayerChart:
-    """Cumulative curves: heads thin, layer means thick, fresh weights dashed, and ranks of mechanisms as vertical lines."""
+    """Returns the cumulative curves: heads thin, layer means thick, fresh weights dashed, ranks as vertical lines."""
     heads = [_point(row) for row in pick(rows, "cumulative", "trained")]
     longest = max(point["index"] for point in heads)
     x = alt.X("index:Q", title="singular values, the largest first").scale(domain=[0, longest], nice=False)
     y = alt.Y("value:Q", title="share of their sum").scale(domain=[0, 1])
     colour = alt.Color("layer:O", title="layer").scale(scheme="viridis").legend(symbolOpacity=1)
     hidden = alt.selection_point(name="hidden", fields=["layer"], bind="legend", toggle="true", empty=False)
-    thin, thick = (alt.Chart(alt.Data(values=found)).encode(x=x, y=y, color=colour) for found in (heads, _means(heads)))
+    thin, thick = (
+        alt.Chart(alt.Data(values=curve_points)).encode(x=x, y=y, color=colour) for curve_points in (heads, _means(heads))
+    )
     if interactive:
         thin, thick = thin.transform_filter(~hidden), thick.transform_filter(~hidden)
     hints = ["layer:O", alt.Tooltip("index:Q", format=".0f"), alt.Tooltip("value:Q", format=".3f")]
@@ -64,21 +66,21 @@ def curve_chart(rows: Sequence[Row], *, interactive: bool) -> alt.LayerChart:
 
 
 def _bound_marks(rows: Sequence[Row], longest: float) -> list[alt.Chart]:
-    """Vertical lines at the ranks that mechanisms can have; equal ranks share a label."""
+    """Returns vertical lines at the largest ranks of mechanisms; equal ranks share a label."""
     names: dict[int, list[str]] = {}
-    for name, most in bounds(rows).items():
-        if most < longest:
-            names.setdefault(most, []).append(name)
+    for name, rank in bounds(rows).items():
+        if rank < longest:
+            names.setdefault(rank, []).append(name)
     if not names:
         return []
-    values = [{"rank": most, "name": "; ".join(found)} for most, found in sorted(names.items())]
+    values = [{"rank": rank, "name": "; ".join(rank_names)} for rank, rank_names in sorted(names.items())]
     base = alt.Chart(alt.Data(values=values)).encode(x="rank:Q")
     label = base.mark_text(angle=270, align="left", dx=6, dy=-6, fontSize=10, color=PALETTE[1])
     return [base.mark_rule(color=PALETTE[1], strokeDash=[2, 3]), label.encode(y=alt.datum(0.02), text="name:N")]
 
 
 def heat_map(rows: Sequence[Row], *, lowest: float) -> alt.Chart:
-    """Share of the first singular values by layer and head, with colours from `lowest` to 1."""
+    """Returns the heat map of the first singular values' share by layer and head, with colours from `lowest` to 1."""
     values = [{"layer": row["layer"], "head": row["head"], "share": row["value"]} for row in rows]
     heads, layers = (len({row[name] for row in rows}) for name in ("head", "layer"))
     hints = ["layer:O", "head:O", alt.Tooltip("share:Q", format=".3f")]
@@ -97,17 +99,17 @@ def heat_map(rows: Sequence[Row], *, lowest: float) -> alt.Chart:
 
 def _finish(drawn: Any, interactive: bool) -> alt.TopLevelMixin:
     background = "transparent" if interactive else "white"
-    done: alt.TopLevelMixin = drawn.configure(background=background).configure_view(stroke=None)
-    return done
+    finished: alt.TopLevelMixin = drawn.configure(background=background).configure_view(stroke=None)
+    return finished
 
 
 def _point(row: Row) -> Row:
-    """The fields of a row that the chart needs."""
+    """Returns the fields of a row that the chart needs."""
     return {"layer": row["layer"], "head": row["head"], "index": row["index"], "value": round(row["value"], 5)}
 
 
 def _means(points: Sequence[Row]) -> list[Row]:
-    """Means over heads."""
+    """Averages points over heads."""
     by_place: dict[tuple[int, float], list[float]] = {}
     for point in points:
         by_place.setdefault((point["layer"], point["index"]), []).append(point["value"])
@@ -115,12 +117,12 @@ def _means(points: Sequence[Row]) -> list[Row]:
 
 
 def bounds(rows: Sequence[Row]) -> dict[str, int]:
-    """The ranks that mechanisms can have, by name."""
+    """Returns the largest rank of each mechanism, by name."""
     return {row["mechanism"]: row["rank"] for row in rows if row["metric"] == "share_within_rank"}
 
 
 def layer_table(rows: Sequence[Row]) -> Table:
-    """Share of the first singular values, effective rank and rank of each layer: means over heads and their range."""
+    """Returns the table of share, effective rank and rank by layer: means over heads and their range."""
     shown = [model for model in MODELS if pick(rows, "rank", model)]
     columns = {"share_at_index": place(rows), "effective_rank": "effective rank", "rank": "rank"}
     lines = []
@@ -136,21 +138,21 @@ def layer_table(rows: Sequence[Row]) -> Table:
 
 
 def rank_table(rows: Sequence[Row]) -> Table:
-    """The rank of each mechanism, and the share of the matrices that a rank this large can hold."""
+    """Returns the table of each mechanism's rank, and the share of the matrices that this rank can represent."""
     shown = [model for model in MODELS if pick(rows, "share_within_rank", model)]
     lines = []
-    for name, most in sorted(bounds(rows).items(), key=lambda item: item[1]):
-        cells = [Cell(name), Cell(str(most), most)]
+    for name, rank in sorted(bounds(rows).items(), key=lambda item: item[1]):
+        cells = [Cell(name), Cell(str(rank), rank)]
         for model in shown:
-            own = [row["value"] for row in pick(rows, "share_within_rank", model) if row["mechanism"] == name]
-            cells.append(_range(own))
+            shares = [row["value"] for row in pick(rows, "share_within_rank", model) if row["mechanism"] == name]
+            cells.append(_range(shares))
         lines.append(cells)
     caption = "Bidirectional mechanisms of subquad: the share of the singular values' sum that their rank could hold"
     return Table(caption, ["attention", "rank", *(f"of {MODELS[model]} matrices" for model in shown)], lines)
 
 
 def place(rows: Sequence[Row]) -> str:
-    """Name of the share at which the curves are read."""
+    """Returns the column name for the share of the first singular values."""
     row = next(row for row in rows if row["metric"] == "share_at_index")
     return f"share of the first {row['index']:.0f}"
 
@@ -176,7 +178,7 @@ WORDS = (
 
 
 def spectrum_page(runs: Sequence[Run]) -> Page:
-    """The page: cumulative curves first, then heat maps, model after model."""
+    """Builds the page: cumulative curves first, then heat maps, for each model."""
     pictures = [picture for number, run in enumerate(runs) for picture in _pictures(run, number)]
     return Page(
         TITLE,
@@ -189,7 +191,7 @@ def spectrum_page(runs: Sequence[Run]) -> Page:
 
 
 def spectrum_answer(run: Run) -> str:
-    """How much the first singular values hold, in one sentence."""
+    """Returns the share of the first singular values in one sentence."""
     rows = run.rows()
     trained = [row["value"] for row in pick(rows, "share_at_index", "trained")]
     if not trained:
@@ -213,8 +215,8 @@ def _pictures(run: Run, number: int) -> list[Picture]:
 
 def _name(run: Run) -> str:
     options = run.about.get("options", {})
-    made = options.get("class") or f"task {options.get('task', 'unknown')}"
-    return f"{Path(str(options.get('model', 'a model'))).name} ({made}, {options.get('attention', 'unknown')} attention)"
+    origin = options.get("class") or f"task {options.get('task', 'unknown')}"
+    return f"{Path(str(options.get('model', 'a model'))).name} ({origin}, {options.get('attention', 'unknown')} attention)"
 
 
 def write_spectrum_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:

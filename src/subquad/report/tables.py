@@ -39,12 +39,12 @@ NOTHING = Cell("-")
 
 
 SUMMARY_ROWS = 11
-"""Largest number of rows of the summary."""
+"""Largest number of rows in the summary."""
 SUMMARY_WORDS = {"step": "decoding step", "update": "training step"}
 
 
 def summary(comparison: Comparison, views: Sequence[View]) -> Table:
-    """The answer in one table: from which length each attention pays, and its speed and memory at the longest one."""
+    """Returns the summary: from which length each attention pays, and its speed and memory at the longest length."""
     rows: list[list[Cell]] = []
     for view in views:
         heading = Cell(", ".join(filter(None, (SUMMARY_WORDS.get(view.what, view.form), name_setting(view, views)))))
@@ -69,7 +69,7 @@ def _summary_row(comparison: Comparison, view: View, name: str) -> list[Cell]:
 
 
 def crossovers(comparison: Comparison) -> Iterator[Table]:
-    """From which length on each mechanism is faster than fused softmax, and needs less memory: tables for each setting."""
+    """Yields tables for each setting: from which length each mechanism is faster or needs less memory than softmax."""
     for setting in dict.fromkeys(view.setting for view in comparison.views):
         views = [view for view in comparison.views if view.setting == setting]
         label = name_setting(views[0], comparison.views)
@@ -83,12 +83,12 @@ def crossovers(comparison: Comparison) -> Iterator[Table]:
 def _by_work(
     comparison: Comparison, views: Sequence[View], caption: str, cell: Callable[[Comparison, View | None, str], Cell]
 ) -> Table:
-    """A row for each mechanism and form, a column for each kind of work that was measured."""
+    """Returns a table with a row for each mechanism and form, and a column for each kind of work."""
     used = [what for what in WHATS if any(view.what == what for view in views)]
     rows = []
     for name, form in product((name for name in comparison.mechanisms if name != BASELINE), FORMS):
         cells = [cell(comparison, _find(views, form, what), name) for what in used]
-        if any(each is not NOTHING for each in cells):
+        if any(entry is not NOTHING for entry in cells):
             rows.append([Cell(f"{name}, {form}"), *cells])
     return Table(caption, ["attention", *used], rows)
 
@@ -110,7 +110,7 @@ def _memory_crossover(comparison: Comparison, view: View | None, name: str) -> C
 
 
 def longest(comparison: Comparison) -> Table:
-    """Speed and memory at the longest length of each view that the baseline was measured at."""
+    """Returns the table of speed and memory at the longest length of each view with a baseline measurement."""
     rows = []
     for view in comparison.views:
         for name, (length, speedup) in longest_speedups(comparison, view).items():
@@ -127,7 +127,7 @@ def _peak(comparison: Comparison, view: View, name: str, length: int) -> Cell:
 
 
 def view_table(comparison: Comparison, view: View) -> Table:
-    """Everything that was measured in one view."""
+    """Returns the table of all measurements in one view."""
     rows = []
     for name in comparison.measured(view):
         for length, seconds in comparison.seconds(view, name).items():
@@ -153,7 +153,7 @@ def view_table(comparison: Comparison, view: View) -> Table:
 
 
 def growths(comparison: Comparison, traits: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Measured growth of time with the length, beside the formulas."""
+    """Returns the table of the measured growth of time with the length, and the formulas."""
     rows = []
     for view in comparison.views:
         for name in comparison.measured(view):
@@ -186,7 +186,7 @@ def _polynomial(constant: float, linear: float, quadratic: float) -> str:
 
 
 def mutual(comparison: Comparison, view: View) -> Table | None:
-    """From which length on each mechanism is faster than each other one. None for fewer than three mechanisms."""
+    """Returns the table of lengths from which each mechanism is faster than each other; None for fewer than three."""
     names = comparison.measured(view)
     if len(names) < 3:
         return None
@@ -207,18 +207,22 @@ def _mutual(comparison: Comparison, view: View, name: str, other: str) -> Cell:
 
 
 def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
-    """Numbers and bytes of one transformer layer by the length it is built for."""
+    """Returns the table of parameters and bytes of one transformer layer, by the length it is built for."""
     numbers = {(row["mechanism"], row["length"]): row["value"] for row in rows if row["metric"] == "parameters"}
-    held = {(row["mechanism"], row["length"]): row["value"] for row in rows if row["metric"] == "parameter_bytes"}
+    byte_sizes = {(row["mechanism"], row["length"]): row["value"] for row in rows if row["metric"] == "parameter_bytes"}
     if not numbers:
         return None
     lengths = sorted({length for _, length in numbers})
     names = list(dict.fromkeys(name for name, _ in numbers))
-    both = numbers.keys() & held.keys()  # a run that was cut off may have one of the two
+    both = numbers.keys() & byte_sizes.keys()  # a truncated run may have only one of the two
 
     def cell(name: str, at: float) -> Cell:
-        known = (name, at) in both
-        return Cell(f"{digits(numbers[name, at] / 1e6)} M, {amount(held[name, at])}", held[name, at]) if known else NOTHING
+        is_known = (name, at) in both
+        return (
+            Cell(f"{digits(numbers[name, at] / 1e6)} M, {amount(byte_sizes[name, at])}", byte_sizes[name, at])
+            if is_known
+            else NOTHING
+        )
 
     body = [[Cell(name), *(cell(name, at) for at in lengths)] for name in names]
     return Table(
@@ -227,7 +231,7 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Table | None:
 
 
 def linformer_grids(comparison: Comparison) -> Iterator[Table]:
-    """Linformer's speed-up and memory saved by length and slots, and the published ones. Nothing for another run."""
+    """Yields tables of Linformer's speed-up and memory by length and slots; none for a run without such a grid."""
     slots = linformer.slots(comparison)
     view = linformer.layer_view(comparison)
     if not slots or view is None:

@@ -1,4 +1,4 @@
-"""The page of training runs: metrics by step, what they ended with, and answers. Seeds of one attention are grouped."""
+"""The page of training runs: metrics by step, final metrics and sample answers, grouped by attention over seeds."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ class Trained(NamedTuple):
 
 
 def label_runs(runs: Sequence[Run]) -> list[Trained]:
-    """Labels runs by the options that differ. Runs that differ only in their seed share a label."""
+    """Labels each run by the options in which the runs differ. Runs that differ only in their seed share a label."""
     flat = [_flat(run.about.get("options", {})) for run in runs]
     differing = {key for options in flat for key in options if len({json.dumps(other.get(key)) for other in flat}) > 1}
     differing.add("mechanism.kind")
@@ -51,12 +51,12 @@ def _words(key: str, value: object) -> str:
 
 
 def points(trained: Sequence[Trained], metric: str) -> list[Row]:
-    """A metric of each run by step."""
+    """Returns the points of a metric by step, for each run."""
     curve_points: list[Row] = []
-    for each in trained:
-        rows = sorted((row for row in each.rows if _watched(row, metric)), key=lambda row: row["step"])
+    for training in trained:
+        rows = sorted((row for row in training.rows if _watched(row, metric)), key=lambda row: row["step"])
         for step, value in thin([row["step"] for row in rows], [row["value"] for row in rows]):
-            curve_points.append({"label": each.label, "run": each.run.folder.name, "step": step, "value": value})
+            curve_points.append({"label": training.label, "run": training.run.folder.name, "step": step, "value": value})
     return curve_points
 
 
@@ -66,18 +66,20 @@ def _watched(row: Row, metric: str) -> bool:
 
 
 def metric_names(trained: Sequence[Trained]) -> list[str]:
-    """Names of the metrics that were evaluated on held-out data."""
-    return list(dict.fromkeys(row["metric"] for each in trained for row in each.rows if row.get("split") == "held out"))
+    """Returns the names of metrics that were evaluated on held-out data."""
+    return list(
+        dict.fromkeys(row["metric"] for training in trained for row in training.rows if row.get("split") == "held out")
+    )
 
 
 def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> dict[str, alt.LayerChart]:
-    """The loss on a logarithmic axis, each metric, and the residuals of event models."""
+    """Returns charts of the loss, of each metric, and of the residuals of event models, by name."""
     drawn: dict[str, alt.LayerChart] = {}
     for metric in ("loss", *metric_names(trained)):
         if curve_points := points(trained, metric):
             log = metric == "loss" and min(row["value"] for row in curve_points) > 0  # the loss of a density can be negative
             drawn[metric] = curves(curve_points, metric.replace("_", " "), log=log, interactive=interactive)
-    if residual := [point for each in trained for point in quantiles(each.rows, each.label)]:
+    if residual := [point for training in trained for point in quantiles(training.rows, training.label)]:
         drawn["residuals"] = residual_chart(residual, interactive=interactive)
     return drawn
 
@@ -88,7 +90,7 @@ def write_training_page(runs: Sequence[Run], path: Path) -> None:
 
 
 def training_page(trained: Sequence[Trained]) -> Page:
-    """The page: the deciding metric by step first, then the loss and the other metrics."""
+    """Builds the page: the deciding metric by step first, then the loss and the other metrics."""
     drawn = training_charts(trained)
     names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
     captions = {name: f"{metric_words(name)} by step" if name != "residuals" else "Residuals" for name in names}
@@ -105,47 +107,47 @@ def training_page(trained: Sequence[Trained]) -> Page:
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("Charts", pictures[1:])] if pictures[1:] else [],
         folds=folds,
-        commands=[command_of(each.run, "subquad train") for each in trained],
+        commands=[command_of(training.run, "subquad train") for training in trained],
     )
 
 
 def deciding_metric(trained: Sequence[Trained]) -> str:
-    """The metric that the page begins with: the first that was evaluated, or the loss where there is none."""
+    """Returns the metric that the page begins with: the first evaluated one, or the loss if there is none."""
     return next(iter(metric_names(trained)), "loss")
 
 
 def training_answer(trained: Sequence[Trained]) -> str:
-    """What each attention ended with, in one sentence: on the test split where there is one."""
+    """Returns the final metric of each attention in one sentence, on the test split if there is one."""
     metric = deciding_metric(trained)
-    said = []
+    sentences = []
     for label, group in _by_label(trained).items():
-        tested = [value for each in group if (value := value_on_test(each.rows, metric)) is not None]
-        others = [final_loss(each.rows) if metric == "loss" else last_value(each.rows, metric) for each in group]
+        tested = [value for training in group if (value := value_on_test(training.rows, metric)) is not None]
+        others = [final_loss(training.rows) if metric == "loss" else last_value(training.rows, metric) for training in group]
         end = _spread(tested or others)
         if end is not NOTHING:
-            said.append(
+            sentences.append(
                 f"{label} ended with a {metric_words(metric, lower=True)} of {end.text}{' on the test' if tested else ''}"
             )
-    return f"{capitalized('; '.join(said))}." if said else "Nothing was trained yet."
+    return f"{capitalized('; '.join(sentences))}." if sentences else "Nothing was trained yet."
 
 
 def value_on_test(rows: Sequence[Row], metric: str) -> float | None:
-    """A metric on the test split, or None where it was not measured."""
+    """Returns a metric on the test split, or None if it was not measured."""
     values = [row["value"] for row in rows if row["metric"] == metric and row.get("split") == "test"]
     return values[-1] if values else None
 
 
 def metric_words(metric: str, *, lower: bool = False) -> str:
-    """The name of a metric as it is shown."""
+    """Returns the name of a metric for display."""
     words = metric.replace("_", " ")
     return words if lower else capitalized(words)
 
 
 def _by_label(trained: Sequence[Trained]) -> dict[str, list[Trained]]:
-    """Trainings that share a label."""
+    """Groups trainings by label."""
     groups: dict[str, list[Trained]] = {}
-    for each in trained:
-        groups.setdefault(each.label, []).append(each)
+    for training in trained:
+        groups.setdefault(training.label, []).append(training)
     return groups
 
 
@@ -155,38 +157,40 @@ def write_training_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
 
 
 def final_loss(rows: Sequence[Row]) -> float | None:
-    """The mean loss over the last twentieth of the steps."""
+    """Returns the mean loss over the last twentieth of the steps, or None without any."""
     losses = [row["value"] for row in sorted(rows, key=lambda row: row["step"]) if row["metric"] == "loss"]
     return mean(losses[-max(1, len(losses) // 20) :]) if losses else None
 
 
 def last_value(rows: Sequence[Row], metric: str) -> float | None:
-    """A metric at the last step that has it."""
+    """Returns a metric at the last step that has it, or None."""
     watched = [row for row in rows if _watched(row, metric)]
     return max(watched, key=lambda row: row["step"])["value"] if watched else None
 
 
 def final_table(trained: Sequence[Trained]) -> Table:
-    """Final loss and metrics of each label: mean and range over seeds."""
+    """Returns the table of final loss and metrics by label: mean and range over seeds."""
     metrics = metric_names(trained)
     rows = []
     for label, group in _by_label(trained).items():
-        cells = [_spread([final_loss(each.rows) for each in group])]
-        cells += [_spread([last_value(each.rows, name) for each in group]) for name in (*metrics, "tokens_per_second")]
-        steps = max((row["step"] for each in group for row in each.rows), default=0)
+        cells = [_spread([final_loss(training.rows) for training in group])]
+        cells += [
+            _spread([last_value(training.rows, name) for training in group]) for name in (*metrics, "tokens_per_second")
+        ]
+        steps = max((row["step"] for training in group for row in training.rows), default=0)
         rows.append([Cell(label), Cell(str(len(group)), len(group)), Cell(str(steps), steps), *cells])
     names = [name.replace("_", " ") for name in metrics]
     return Table("At the end: mean and range over seeds", ["attention", "runs", "steps", "loss", *names, "tokens/s"], rows)
 
 
 def test_table(trained: Sequence[Trained]) -> Table:
-    """Metrics of each run on the test split, with their intervals."""
+    """Returns the table of each run's metrics on the test split, with intervals."""
     rows = []
-    for each in trained:
-        for row in (row for row in each.rows if row.get("split") == "test"):
+    for training in trained:
+        for row in (row for row in training.rows if row.get("split") == "test"):
             between = f"{compact(row['low'])} to {compact(row['high'])}" if "low" in row else ""
             name, value = row["metric"].replace("_", " "), Cell(compact(row["value"]), row["value"])
-            rows.append([Cell(each.label), Cell(each.run.folder.name), Cell(name), value, Cell(between)])
+            rows.append([Cell(training.label), Cell(training.run.folder.name), Cell(name), value, Cell(between)])
     return Table("On the test", ["attention", "run", "metric", "value", "95% interval"], rows)
 
 
@@ -200,16 +204,16 @@ def _spread(values: Sequence[float | None]) -> Cell:
 
 
 def sample_table(trained: Sequence[Trained]) -> Table:
-    """Sample inputs, the model's answers, and the right answers."""
+    """Returns the table of sample inputs, the model's answers, and the right answers."""
     rows = [
         [
-            Cell(each.label),
+            Cell(training.label),
             Cell(row["given"]),
             Cell(row["answered"]),
             Cell("right" if row["answered"] == row["right"] else row["right"]),
         ]
-        for each in trained
-        for row in each.rows
+        for training in trained
+        for row in training.rows
         if row["metric"] == "sample"
     ]
     return Table("On fresh sequences", ["attention", "given", "answered", "right"], rows)

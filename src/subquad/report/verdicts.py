@@ -10,16 +10,16 @@ WORDS = {True: "held", False: "did not hold", None: "not decided"}
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """Each claim, whether it held, and by which figures."""
-    rows = [[Cell(each.claim), Cell(WORDS[each.held]), Cell(each.figures)] for each in verdicts]
+    """Returns the table of claims, whether each held, and the figures."""
+    rows = [[Cell(verdict.claim), Cell(WORDS[verdict.held]), Cell(verdict.figures)] for verdict in verdicts]
     return Table("Verdicts", ["claim", "verdict", "figures"], rows)
 
 
 def verdict_answer(verdicts: Sequence[Verdict]) -> str:
-    """How many claims held, and what came of the first one, in one sentence."""
+    """Returns how many claims held, and the verdict on the first one, in one sentence."""
     if not verdicts:
         return "Nothing is finished that could be judged."
-    failed, undecided = (sum(each.held is held for each in verdicts) for held in (False, None))
+    failed, undecided = (sum(verdict.held is held for verdict in verdicts) for held in (False, None))
     parts = [f"{len(verdicts) - failed - undecided} of {len(verdicts)} claims held"]
     parts += [f"{failed} did not"] * bool(failed) + [f"{undecided} not decided"] * bool(undecided)
     return f"{', '.join(parts)}; the first ({verdicts[0].claim}) {_ended(verdicts[0])}."
@@ -30,5 +30,5 @@ def _ended(verdict: Verdict) -> str:
 
 
 def verdict_fold(verdicts: Sequence[Verdict]) -> Fold:
-    """The table of verdicts, which is shown from the start."""
+    """Returns the section with the table of verdicts, which is open from the start."""
     return Fold("Verdicts on each claim", [table(verdict_table(verdicts))], is_open=True)
