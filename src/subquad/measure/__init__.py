@@ -1,1 +1,1 @@
-"""Instruments: they take callables, not mechanisms, and give numbers and rows."""
+"""Measurements of time, memory and spectra of callables, returned as numbers and rows."""

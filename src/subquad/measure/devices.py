@@ -1,4 +1,4 @@
-"""Synchronization with a device, and the peak of its memory."""
+"""Synchronization with a device, and its peak memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from subquad.measure.memory import peak_extra_bytes
 
 
 def require_device(name: str) -> None:
-    """Refuses a device that this machine lacks."""
+    """Raises `SubquadError` for a device that this machine lacks."""
     try:
         device = torch.device(name)
         present = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
@@ -27,9 +27,9 @@ def wait_for(device: str) -> None:
 
 
 def peak_bytes(device: str, run: Callable[[], object]) -> int | None:
-    """The peak of memory during `run()` above what it was before: resident on a CPU, the allocator's elsewhere.
+    """Returns the peak memory during `run()` minus the memory before: resident on a CPU, allocated on other devices.
 
-    None where a device does not tell, as Apple's does not.
+    Returns None for devices that do not report it, such as Apple's.
     """
     if device.startswith("cpu"):
         return peak_extra_bytes(run)

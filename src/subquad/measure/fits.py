@@ -1,7 +1,7 @@
 """Fits of measured costs against length: growth, crossovers, and their intervals.
 
-Costs are positive and noisy by a factor, so everything is done with their logarithms. Intervals come from a bootstrap: each
-cost is drawn anew around its middle with the scatter that its repetitions showed, and what was computed is computed again.
+Costs are positive and their noise is multiplicative, so all computations use logarithms. Intervals come from a bootstrap:
+each cost is redrawn around its median with the scatter of its repetitions, and the result is computed again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from subquad.statistics import ENDS, Interval, percentile_interval
 
 Array = NDArray[np.float64]
 
-DRAWS = 1000
-FEWEST_POINTS = 3
+DRAWS = 1000  # number of bootstrap draws
+FEWEST_POINTS = 3  # smallest number of lengths for a fit
 
 
 class Costs(NamedTuple):
-    """Costs by length, ascending, and draws of them: ``draws[i, j]`` is the i-th draw at the j-th length."""
+    """Costs by ascending length, and bootstrap draws: ``draws[i, j]`` is the i-th draw at the j-th length."""
 
     lengths: Array
     middle: Array
@@ -28,7 +28,7 @@ class Costs(NamedTuple):
 
 
 class Crossover(NamedTuple):
-    """The length from which on a mechanism pays. None stands for a length outside of the measured range."""
+    """Length from which on a mechanism is faster, with its interval. None is a length outside of the measured range."""
 
     middle: float | None
     low: float | None
@@ -43,7 +43,7 @@ class Crossover(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """a + b L + c L^2 with the three coefficients, none negative, and the exponent of the longer half of the lengths."""
+    """Coefficients a, b, c >= 0 of a + b L + c L^2, and the exponent fitted to the longer half of the lengths."""
 
     constant: float
     linear: float
@@ -59,10 +59,10 @@ class Scatter(NamedTuple):
 
 
 def pooled_scatter(cells: Sequence[Sequence[float]]) -> Scatter:
-    """The scatter of all cells that were visited more than once: few visits each, but many together.
+    """Estimates a common scatter from all cells that were visited more than once.
 
-    It is the one that puts nine of ten deviations where they are, so that a few wild ones do not widen everything, at the
-    price of about half of the degrees of freedom. At least 1% is believed, and 10% where nothing was visited twice.
+    The estimate matches the 90% quantile of the deviations, so that a few outliers do not widen all intervals; this costs
+    about half of the degrees of freedom. It is at least 1%, and 10% if no cell was visited twice.
     """
     deviations = [
         np.abs(logs - logs.mean()) * np.sqrt(len(logs) / (len(logs) - 1))
@@ -70,21 +70,21 @@ def pooled_scatter(cells: Sequence[Sequence[float]]) -> Scatter:
     ]
     if not deviations:
         return Scatter(0.1, 100.0)
-    freedom = sum(len(each) - 1 for each in deviations) / 2
+    freedom = sum(len(cell_deviations) - 1 for cell_deviations in deviations) / 2
     return Scatter(max(0.01, float(np.quantile(np.concatenate(deviations), 0.9)) / 1.645), max(1.0, freedom))
 
 
 def middle(visits: Sequence[float]) -> float:
-    """The median of the logarithms, back on the original scale."""
+    """Returns exp of the median of the logarithms."""
     return float(np.exp(np.median(np.log(visits))))
 
 
 def draw_costs(
     visits: Mapping[int, Sequence[float]], scatter: Scatter, rng: np.random.Generator, draws: int = DRAWS
 ) -> Costs:
-    """The middle of the visits to each length, and draws of what another run with as many visits would find.
+    """Returns the median cost at each length, and draws of the result of another run with as many visits.
 
-    Hence twice the variance of a middle: that of this run and that of the other.
+    The draws have twice the variance of a median: that of this run plus that of the other.
     """
     lengths = np.array(sorted(visits), dtype=float)
     logs = np.log([middle(visits[int(length)]) for length in lengths])
@@ -94,9 +94,9 @@ def draw_costs(
 
 
 def pays_from(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
-    """The length from which on the ratio stays above 1, by interpolation between measured lengths on logarithmic scales.
+    """Returns the length from which on the ratio stays above 1, interpolated on logarithmic scales.
 
-    The first length itself if it is above 1 everywhere, None if it is not at the last.
+    Returns the first length if the ratio is above 1 everywhere, and None if it is below 1 at the last length.
     """
     if ratios[-1] < 1:
         return None
@@ -108,7 +108,7 @@ def pays_from(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
 
 
 def crossover(ratios: Costs) -> Crossover:
-    """Where the ratio baseline / measured comes above 1 to stay, by interpolation between lengths, never beyond them."""
+    """Returns the length from which on baseline / measured stays above 1, interpolated within the measured lengths."""
     lengths = [int(length) for length in ratios.lengths]
     first, last = ratios.lengths[0], ratios.lengths[-1]
     crossings = [pays_from(lengths, draw) for draw in ratios.draws]
@@ -126,7 +126,7 @@ def crossover(ratios: Costs) -> Crossover:
 
 
 def growth(costs: Costs) -> Growth | None:
-    """Growth of the cost with the length. None for fewer than three lengths."""
+    """Fits the growth of the cost with the length. Returns None for fewer than three lengths."""
     if len(costs.lengths) < FEWEST_POINTS:
         return None
     upper = slice(-max(FEWEST_POINTS, (len(costs.lengths) + 1) // 2), None)
@@ -137,7 +137,7 @@ def growth(costs: Costs) -> Growth | None:
 
 
 def polynomial(lengths: Array, costs: Array, degree: int = 2) -> tuple[float, ...]:
-    """a, b and c of a + b L + c L^2, none negative, with the least relative error. c is 0 for the degree 1."""
+    """Returns a, b, c >= 0 of a + b L + c L^2 with the least relative error; c is 0 for degree 1."""
     powers = np.stack([lengths**power for power in range(degree + 1)], axis=1)
     scale = powers.max(axis=0)
     coefficients, _ = nnls(powers / scale / costs[:, None], np.ones(len(lengths)))
@@ -145,9 +145,9 @@ def polynomial(lengths: Array, costs: Array, degree: int = 2) -> tuple[float, ..
 
 
 def extrapolated_crossover(baseline: Costs, measured: Costs) -> Interval | None:
-    """Where the two fitted costs would meet beyond the measured lengths. An extrapolation, to be called one.
+    """Extrapolates the length at which two fitted costs meet beyond the measured lengths.
 
-    None if the fits do not meet, or do not in one of forty draws and more, which leaves the interval open.
+    Returns None if the fits do not meet. The upper end of the interval is infinite if more than 2.5% of the draws do not.
     """
     start = float(max(baseline.lengths[-1], measured.lengths[-1]))
     middle = _meet(baseline.lengths, baseline.middle, measured.lengths, measured.middle, start)
@@ -164,14 +164,15 @@ def extrapolated_crossover(baseline: Costs, measured: Costs) -> Interval | None:
 
 def _meet(baseline_lengths: Array, baseline: Array, lengths: Array, measured: Array, start: float) -> float | None:
     a, b, c = (
-        one - other for one, other in zip(polynomial(baseline_lengths, baseline), polynomial(lengths, measured), strict=True)
+        theirs - ours
+        for theirs, ours in zip(polynomial(baseline_lengths, baseline), polynomial(lengths, measured), strict=True)
     )
     roots = [float(root.real) for root in np.roots([c, b, a]) if abs(root.imag) < 1e-9 and root.real >= start]
     return max(roots) if roots and c > 0 else None
 
 
 def interpolate(lengths: Sequence[float], costs: Sequence[float], at: float) -> float:
-    """A cost between measured lengths, or beyond the last along the fitted polynomial."""
+    """Returns the cost at a length: interpolated between measured lengths, extrapolated by the fit beyond the last."""
     x, y = np.array(lengths, dtype=float), np.array(costs, dtype=float)
     if at <= x[-1]:
         return float(np.exp(np.interp(np.log(at), np.log(x), np.log(y))))

@@ -1,4 +1,4 @@
-"""Peak memory of work, and a limit on it."""
+"""Peak memory of a function call, and a limit on memory."""
 
 import ctypes
 import multiprocessing
@@ -21,9 +21,9 @@ _MMAP_THRESHOLD = -3  # in glibc's malloc.h
 
 
 def in_fresh_process(work: Callable[..., T], *arguments: Any) -> T:
-    """The result of `work(*arguments)` from a new Python process. Both must be picklable.
+    """Returns the result of `work(*arguments)` from a new Python process. Both must be picklable.
 
-    A process that is killed, by a lack of memory say, raises `BrokenProcessPool` here.
+    Raises `BrokenProcessPool` if the process is killed, for example for lack of memory.
     """
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with, initargs=(os.getpid(),)) as pool:
@@ -31,10 +31,10 @@ def in_fresh_process(work: Callable[..., T], *arguments: Any) -> T:
 
 
 def peak_extra_bytes(run: Callable[[], object]) -> int:
-    """The peak of this process' resident memory during `run()` above what it was before.
+    """Returns the peak resident memory of this process during `run()` minus the memory before.
 
-    Meant for a process in which the same was done before on something tiny, so that libraries and their buffers are in
-    memory, and nothing larger: memory that was used before and given back to the allocator would be used again unseen.
+    The process should have run the same work on tiny inputs before, so that libraries and buffers are loaded, and nothing
+    larger: memory that was freed to the allocator before would be reused without being counted.
     """
     before = _forget_peak()
     run()
@@ -42,15 +42,13 @@ def peak_extra_bytes(run: Callable[[], object]) -> int:
 
 
 def give_back_at_once() -> None:
-    """From here on freed tensors go back to the system, as glibc would not always do: peaks are then of what is held, and
-    repeat. It costs time.
-    """
-    with suppress(OSError, TypeError, AttributeError):  # another libc
+    """Makes the allocator return freed tensors to the system, so that peaks are reproducible. This costs time."""
+    with suppress(OSError, TypeError, AttributeError):  # not glibc
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**16)
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """From here on this process gets so many bytes more; then its allocations fail. On Linux only."""
+    """Limits further allocations of this process to `limit_bytes`. Has an effect on Linux only."""
     if not _STATUS.exists():
         return
     import resource
@@ -60,7 +58,7 @@ def limit_memory(limit_bytes: int) -> None:
 
 
 def _forget_peak() -> int:
-    """The resident bytes now. On Linux the peak starts again from here."""
+    """Returns the resident bytes; on Linux the peak is reset to them."""
     if not _STATUS.exists():
         return _peak()
     Path("/proc/self/clear_refs").write_text("5")

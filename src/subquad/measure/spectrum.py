@@ -1,4 +1,4 @@
-"""The singular values of attention matrices: how few of them hold most of a matrix (Wang et al. 2020, figure 1)."""
+"""Singular values of attention matrices and their cumulative shares (Wang et al. 2020, figure 1)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ INDEX = 128
 SHORT = 4
 """Divisor of the length that gives the index for shorter sequences."""
 FRACTIONS = sorted({0.0, 1 / 512, 2 / 512, 4 / 512, 8 / 512, *(step / 32 for step in range(1, 33))})
-"""Fractions of the number of singular values at which a curve is kept."""
+"""Fractions of the number of singular values at which a curve is recorded."""
 
 
 def singular_values(matrices: Float[Tensor, "... n s"]) -> Float[Tensor, "... r"]:
@@ -32,13 +32,13 @@ def cumulative(values: Float[Tensor, "... r"]) -> Float[Tensor, "... r"]:
 
 
 def share_of_first(values: Float[Tensor, "... r"], index: int) -> Float[Tensor, "..."]:
-    """Share of the sum that the first `index` values hold, which is the most that a matrix of this rank can have."""
+    """Share of the first `index` values in the sum, the largest share that a matrix of this rank can represent."""
     count = min(index, values.shape[-1])
     return cumulative(values)[..., count - 1] if count else torch.zeros_like(values[..., 0])
 
 
 def effective_rank(values: Float[Tensor, "... r"]) -> Float[Tensor, "..."]:
-    """exp of the entropy of the singular values over their sum (Roy and Vetterli 2007): r where all are equal, 1 for one."""
+    """exp of the entropy of the singular values' shares (Roy and Vetterli 2007): r if all are equal, 1 if one is nonzero."""
     shares = values / values.sum(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
     return torch.exp(torch.special.entr(shares).sum(-1))
 
@@ -50,41 +50,49 @@ def rank(values: Float[Tensor, "... r"]) -> Float[Tensor, "..."]:
 
 
 def index_for(length: int) -> int:
-    """Index at which the curves of a length are read."""
+    """Index at which the cumulative curves of matrices of this length are read."""
     return INDEX if length >= SHORT * INDEX else max(1, length // SHORT)
 
 
 def spectrum_rows(
     layers: Sequence[Sequence[Float[Tensor, "h r"]]], about: Mapping[str, Any], bounds: Mapping[str, int]
 ) -> list[Row]:
-    """Every layer's and head's curve and figures: means over sequences, with the lowest and the highest.
+    """Returns rows of each layer's and head's curve and figures: mean, minimum and maximum over sequences.
 
-    `layers` has for each layer the singular values of each sequence, by head. `bounds` are ranks that something can have, by
-    its name: a row says how much the best matrix of that rank holds.
+    `layers` has for each layer the singular values of each sequence, by head. `bounds` maps names to ranks: for each, a row
+    holds the share that the best matrix of that rank can represent.
     """
-    return [row for layer, found in enumerate(layers, start=1) for row in _layer_rows(layer, found, about, bounds)]
+    return [row for layer, values in enumerate(layers, start=1) for row in _layer_rows(layer, values, about, bounds)]
 
 
-def _layer_rows(layer: int, found: Sequence[Tensor], about: Mapping[str, Any], bounds: Mapping[str, int]) -> Iterator[Row]:
-    lengths = [values.shape[-1] for values in found]
+def _layer_rows(
+    layer: int, sequences: Sequence[Tensor], about: Mapping[str, Any], bounds: Mapping[str, int]
+) -> Iterator[Row]:
+    lengths = [values.shape[-1] for values in sequences]
     length = sum(lengths) / len(lengths)
-    base = {**about, "layer": layer, "length": length, "sequences": len(found)}
-    shares = torch.stack([share_of_first(values, index_for(values.shape[-1])) for values in found])
+    base = {**about, "layer": layer, "length": length, "sequences": len(sequences)}
+    shares = torch.stack([share_of_first(values, index_for(values.shape[-1])) for values in sequences])
     index = sum(map(index_for, lengths)) / len(lengths)
-    ranks = {metric: torch.stack([measure(values) for values in found]) for metric, measure in _RANKS.items()}
-    within = {name: torch.stack([share_of_first(values, most) for values in found]) for name, most in bounds.items()}
-    kept = {round(fraction * length): fraction for fraction in FRACTIONS}
-    curves = torch.stack([_curve(values, list(kept.values())) for values in found]).mean(0)
+    ranks = {metric: torch.stack([measure(values) for values in sequences]) for metric, measure in _RANKS.items()}
+    within = {name: torch.stack([share_of_first(values, bound) for values in sequences]) for name, bound in bounds.items()}
+    fraction_by_index = {round(fraction * length): fraction for fraction in FRACTIONS}
+    curves = torch.stack([_curve(values, list(fraction_by_index.values())) for values in sequences]).mean(0)
     for head in range(shares.shape[1]):
-        own = {**base, "head": head + 1}
-        yield {"metric": "share_at_index", "unit": "share", **_ranged(shares[:, head]), "index": index, **own}
-        for metric, each in ranks.items():
-            yield {"metric": metric, "unit": "dimensions", **_ranged(each[:, head]), **own}
-        for name, each in within.items():
+        head_about = {**base, "head": head + 1}
+        yield {"metric": "share_at_index", "unit": "share", **_ranged(shares[:, head]), "index": index, **head_about}
+        for metric, by_sequence in ranks.items():
+            yield {"metric": metric, "unit": "dimensions", **_ranged(by_sequence[:, head]), **head_about}
+        for name, by_sequence in within.items():
             about_bound = {"mechanism": name, "rank": bounds[name]}
-            yield {"metric": "share_within_rank", "unit": "share", **_ranged(each[:, head]), **about_bound, **own}
-        for at, value in zip(kept, curves[head].tolist(), strict=True):
-            yield {"metric": "cumulative", "value": value, "unit": "share", "index": at, **own}
+            yield {
+                "metric": "share_within_rank",
+                "unit": "share",
+                **_ranged(by_sequence[:, head]),
+                **about_bound,
+                **head_about,
+            }
+        for at, value in zip(fraction_by_index, curves[head].tolist(), strict=True):
+            yield {"metric": "cumulative", "value": value, "unit": "share", "index": at, **head_about}
 
 
 _RANKS = {"effective_rank": effective_rank, "rank": rank}

@@ -1,7 +1,7 @@
-"""Importing this module makes a process end with the one whose id the environment names.
+"""Importing this module makes a process end together with the process whose id is in the environment.
 
-The server that measuring processes are forked from can be told to import modules, but not to call a function. This is for
-Linux only: elsewhere a thread would have to wait for the parent's end, and a server that forks must not have threads.
+The fork server of measuring processes can import modules on request, but not call a function. This works on Linux only:
+elsewhere a thread would have to wait for the end of the parent, and a fork server must not have threads.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Times of candidates relative to each other, on a machine with other load."""
+"""Compares run times of candidates on a machine with other load."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 def interleave(
     candidates: Mapping[str, Callable[[], object]], *, seconds: float, at_least: int = 3, at_most: int = 50
 ) -> dict[str, list[float]]:
-    """Seconds of each run of each candidate, round after round of all of them, so that drift hits all alike.
+    """Runs all candidates in rounds, so that drift affects all alike, and returns the seconds of each run.
 
-    One round warms up. Rounds end when `seconds` are over, within the limits on their number.
+    The first round is a warm-up. Rounds end after `seconds`, but there are `at_least` and `at_most` so many.
     """
     for candidate in candidates.values():
         candidate()

@@ -1,7 +1,7 @@
-"""Work that is measured in child processes: one each, so that a cell that fails takes nothing with it.
+"""Measures work in child processes, one for each candidate, so that a failure does not affect the others.
 
-The children of one group take turns, round after round, so that drift of the machine hits all alike. Children are forked
-from a server that has imported PyTorch once: a fresh process costs 30 milliseconds, not two seconds.
+The children of one group take turns, round after round, so that drift of the machine affects all alike. Children are forked
+from a server that has imported PyTorch once, so that a new process takes 30 milliseconds instead of two seconds.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class Limits:
 
 @dataclass
 class Outcome:
-    """What a child measured, or why it did not."""
+    """Measurements of a child process, or the reason of its failure."""
 
     seconds: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
@@ -74,7 +74,7 @@ class Outcome:
 
 
 class CellFailedError(Exception):
-    """A child did not answer, or answered that it could not."""
+    """A child process did not answer, or reported a failure."""
 
     def __init__(self, failure: str, message: str) -> None:
         super().__init__(message)
@@ -82,7 +82,7 @@ class CellFailedError(Exception):
 
 
 def context(preload: Sequence[str] = ()) -> Any:
-    """How children are started: from a server that has imported `preload`, where the system can fork."""
+    """Returns the multiprocessing context: a fork server that has imported `preload`, or spawn on systems without fork."""
     methods = multiprocessing.get_all_start_methods()
     chosen = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if preload and chosen.get_start_method() == "forkserver":
@@ -93,14 +93,14 @@ def context(preload: Sequence[str] = ()) -> Any:
 def visit(
     candidates: Mapping[str, Candidate], limits: Limits, running: Callable[[str], None] = lambda name: None
 ) -> dict[str, Outcome]:
-    """Starts a child for each candidate and lets them take turns. `running` is told whose turn it is."""
+    """Starts a child for each candidate, lets them take turns, and calls `running` with the name whose turn it is."""
     outcomes = {name: Outcome() for name in candidates}
     workers: dict[str, Worker] = {}
     try:
         for name, candidate in candidates.items():
             with _interrupts_wait():
                 workers[name] = Worker(candidate, limits)
-        for question in (None, "first"):  # without a question: that it is ready
+        for question in (None, "first"):  # None waits until the child is ready
             for name in list(workers):
                 running(name)
                 _ask(question, name, workers, outcomes, limits)
@@ -132,7 +132,7 @@ def _ask(
 
 
 def _wants_a_turn(outcome: Outcome, limits: Limits) -> bool:
-    """Whether a candidate gets another turn: at least a few, fewer where one takes long, more while there is time."""
+    """Whether a candidate gets another turn: while it has too few, or while there is time left."""
     taken = outcome.seconds
     if not taken:
         return True
@@ -160,9 +160,9 @@ class Worker:
         self.control = psutil.Process(self.process.pid)
 
     def ask(self, question: str | None, seconds: float) -> Any:
-        """Sends a question and returns the answer, or raises `CellFailedError` after so many seconds."""
+        """Sends a question and returns the answer, or raises `CellFailedError` after `seconds`."""
         if question:
-            with contextlib.suppress(BrokenPipeError, psutil.NoSuchProcess):  # that there is no answer tells
+            with contextlib.suppress(BrokenPipeError, psutil.NoSuchProcess):  # a missing answer is detected below
                 self.control.resume()
                 self.connection.send(question)
         if not self.connection.poll(seconds):
@@ -174,7 +174,7 @@ class Worker:
         if failure:
             raise CellFailedError(failure, answer)
         with contextlib.suppress(psutil.NoSuchProcess):
-            self.control.suspend()  # its idle threads would go on to spin for milliseconds, into the next one's turn
+            self.control.suspend()  # idle threads would spin for milliseconds, into the next child's turn
         return answer
 
     def close(self) -> None:
@@ -193,26 +193,26 @@ class Worker:
 
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Delays interrupts until the end of the block, because a child whose parent ends while it starts would complain."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears them
+    """Delays interrupts until the end of the block: a child whose parent ends during its start prints a traceback."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield
         return
-    came: list[int] = []
-    ours = {number: signal.signal(number, lambda number, _: came.append(number)) for number in INTERRUPTS}
+    received: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in INTERRUPTS}
     try:
         yield
     finally:
-        for number, handler in ours.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 def _start_server(chosen: Any) -> None:
-    """Starts the server that children come from, where it does not run yet.
+    """Starts the fork server unless it is running.
 
-    Ctrl-C is for the parent, which ends its children: they are deaf to it from birth, as the server is. The server ends with
-    this process even while it imports, which takes seconds. It is not tied to a thread that may end before the process.
+    The server and its children ignore Ctrl-C from their start, since the parent handles it and ends its children. The server
+    ends with this process even while it imports, which takes seconds. It is not tied to a thread that may end earlier.
     """
     server: Any = forkserver._forkserver
     if chosen.get_start_method() != "forkserver":
@@ -233,24 +233,24 @@ def _serve(connection: Connection, candidate: Candidate, limits: Limits, parent:
     """Runs in the child: prepares the work, then answers questions until the process is ended."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there is no server to inherit it from
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # with spawn there is no server to inherit this from
     _leave_server()
     end_with(parent)
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
-            torch.set_num_threads(1)  # others prepare at the same time; their threads would wait for one another
+            torch.set_num_threads(1)  # children prepare at the same time and would compete for cores
             limit_memory(limits.memory_bytes)
             tiny, work = candidate.warm_up(), candidate.prepare()
             connection.send(("", None))
-            known = 0.0  # seconds of the shortest run so far
+            shortest = 0.0  # seconds of the shortest run so far
             while question := connection.recv():
                 if question == "first":
                     torch.set_num_threads(limits.threads)
                     tiny.run()
-                    known, peak = _first(work, limits.device)
-                    connection.send(("", (known, peak)))
+                    shortest, peak = _first(work, limits.device)
+                    connection.send(("", (shortest, peak)))
                 else:
-                    seconds, known = _turn(work, limits.device, known)
+                    seconds, shortest = _turn(work, limits.device, shortest)
                     connection.send(("", seconds))
         except EOFError:
             raise
@@ -259,10 +259,10 @@ def _serve(connection: Connection, candidate: Candidate, limits: Limits, parent:
 
 
 def _leave_server() -> None:
-    """Closes this process' end of the server's pipe.
+    """Closes this process's end of the fork server's pipe.
 
-    The server that this process was forked from ends when nobody holds the other end of its pipe any more: the process
-    that started it, but also its children.
+    The fork server ends when no process holds the other end of its pipe: neither the process that started it nor any of
+    its children.
     """
     server: Any = forkserver._forkserver
     if (pipe := getattr(server, "_forkserver_alive_fd", None)) is not None:
@@ -271,37 +271,36 @@ def _leave_server() -> None:
 
 
 def _first(work: Work, device: str) -> tuple[float, int | None]:
-    """Seconds and peak of the first run, which also warms up."""
+    """Returns seconds and peak bytes of the first run, which is also a warm-up."""
     before = time.perf_counter()
     peak = peak_bytes(device, work.run)
     wait_for(device)
     return time.perf_counter() - before, None if peak is None else peak + work.held_bytes
 
 
-def _turn(work: Work, device: str, known: float) -> tuple[float, float]:
-    """Seconds of a run, measured after warm-up over as many runs as fill a burst; and the shortest run known so far."""
-    if known >= BRIEF_SECONDS:
-        return _run_for(work, device, 0.0), known
-    known = _settle(work, device, known)
-    return _run_for(work, device, 0.0, max(1, round(BURST_SECONDS / known))), known
+def _turn(work: Work, device: str, shortest: float) -> tuple[float, float]:
+    """Warms up, times as many runs as fill a burst, and returns the seconds of a run and of the shortest one so far."""
+    if shortest >= BRIEF_SECONDS:
+        return _run_for(work, device, 0.0), shortest
+    shortest = _settle(work, device, shortest)
+    return _run_for(work, device, 0.0, max(1, round(BURST_SECONDS / shortest))), shortest
 
 
-def _settle(work: Work, device: str, known: float) -> float:
-    """Runs until caches are warm, and until a run takes about as long as it can: the shortest.
+def _settle(work: Work, device: str, shortest: float) -> float:
+    """Runs until caches are warm and a run takes about as long as the shortest one.
 
-    The threads of a process that goes on after a pause may find themselves on one core, where each waits for the other's
-    time slice. It takes the system some slices to part them.
+    After a pause, the threads of a process may share one core and wait for each other until the system moves them apart.
     """
     start = time.perf_counter()
     while True:
         taken = _run_for(work, device, 0.0)
-        known, passed = min(known, taken), time.perf_counter() - start
-        if passed >= STALL_SECONDS or (passed >= SETTLE_SECONDS and taken < 2 * known):
-            return known
+        shortest, passed = min(shortest, taken), time.perf_counter() - start
+        if passed >= STALL_SECONDS or (passed >= SETTLE_SECONDS and taken < 2 * shortest):
+            return shortest
 
 
 def _run_for(work: Work, device: str, seconds: float, count: int = 1) -> float:
-    """Seconds per run, over at least `count` runs and `seconds` seconds."""
+    """Returns the mean seconds of a run, over at least `count` runs and `seconds` seconds."""
     start, done = time.perf_counter(), 0
     while done < count or time.perf_counter() - start < seconds:
         work.run()
