@@ -1,4 +1,4 @@
-"""The commands. Each is a module with a `main`, imported when it is asked for, so that `subquad --help` answers at once."""
+"""The commands. Each is a module with a `main` that is imported on use, so that `subquad --help` is fast."""
 
 import os
 import sys
@@ -18,14 +18,14 @@ CHECK_FAILED, USER_MISTAKE, BUG, INTERRUPTED = 1, 2, 70, 130
 EXIT_CODES = {
     0: "done",
     CHECK_FAILED: "a check that was asked for did not hold",
-    USER_MISTAKE: "something that the user can mend: a sentence on standard error says what",
+    USER_MISTAKE: "a mistake in the input: a sentence on standard error says what to change",
     BUG: "a bug in subquad",
     INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; what was done is kept",
 }
 
 
 class Command(NamedTuple):
-    """Where a command is, and what it does."""
+    """The module of a command, and its description in the help."""
 
     module: str
     about: str
@@ -33,20 +33,20 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "compare": Command(
-        "subquad.cli.compare", "from which length each attention pays on this machine, in time and in memory"
+        "subquad.cli.compare", "measure from which length each attention pays on this machine, in time and in memory"
     ),
-    "advise": Command("subquad.cli.advise", "which attention to use for a length, from what was measured on this machine"),
-    "train": Command("subquad.cli.train", "a model on a task, with any attention"),
-    "convert": Command("subquad.cli.convert", "a trained model to another attention, with what is left of its quality"),
-    "predict": Command("subquad.cli.predict", "what a trained model answers to a sequence"),
-    "spectrum": Command("subquad.cli.spectrum", "how low the rank of a model's attention is, by layer and head"),
-    "reproduce": Command("subquad.cli.reproduce", "a published experiment, with a verdict on each of its claims"),
-    "report": Command("subquad.cli.report", "the page of one or several runs, and each chart as PNG and SVG"),
+    "advise": Command("subquad.cli.advise", "say which attention to use for a length, from measurements on this machine"),
+    "train": Command("subquad.cli.train", "train a model on a task, with any attention"),
+    "convert": Command("subquad.cli.convert", "convert a trained model to another attention, and measure its quality"),
+    "predict": Command("subquad.cli.predict", "print the answer of a trained model to a sequence"),
+    "spectrum": Command("subquad.cli.spectrum", "measure the rank of a model's attention matrices, by layer and head"),
+    "reproduce": Command("subquad.cli.reproduce", "repeat a published experiment, with a verdict on each of its claims"),
+    "report": Command("subquad.cli.report", "write the page of one or several runs, and each chart as PNG and SVG"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and gives its exit code: see `EXIT_CODES`. Without arguments, those of this process are taken."""
+    """Runs a command and returns its exit code (see `EXIT_CODES`). `arguments` defaults to those of this process."""
     prepare_streams()
     if arguments is None:
         _quiet_the_rest()
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _quiet_the_rest() -> None:
-    """Makes sentences of what else this process would print: warnings, and errors in threads. Libraries log errors only."""
+    """Prints warnings and errors in threads as single sentences, and lets libraries log errors only."""
     if not os.environ.get("SUBQUAD_DEBUG"):
         for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):
             os.environ.setdefault(f"{library}_VERBOSITY", "error")
@@ -75,7 +75,7 @@ def _quiet_the_rest() -> None:
 
 
 def _bug(error: BaseException | None) -> str:
-    """The sentence for an error that is nobody's mistake but ours."""
+    """Returns the sentence for an error that is a bug in subquad."""
     return (
         f"internal error, {type(error).__name__}: {str(error)[:200]}; this is a bug: run the command again with "
         "SUBQUAD_DEBUG=1 and report what it prints"
@@ -83,7 +83,7 @@ def _bug(error: BaseException | None) -> str:
 
 
 def _explain(error: Exception) -> int:
-    """Says what went wrong in one sentence, and gives the exit code."""
+    """Prints what went wrong in one sentence, and returns the exit code."""
     if os.environ.get("SUBQUAD_DEBUG"):
         with suppress(OSError):
             traceback.print_exception(error)
@@ -96,7 +96,7 @@ def _explain(error: Exception) -> int:
 
 
 def _finish(code: int, stdout: WatchedStdout) -> int:
-    """The exit code, in view of standard output: one that is full is a mistake, one that is read no further is none."""
+    """Returns the exit code: a standard output that cannot be written is a mistake, but not a closed pipe."""
     with suppress(OSError):
         stdout.flush()
     if stdout.problem is None:
@@ -123,7 +123,7 @@ def _run(words: Sequence[str]) -> int:
         choose("command", words[0], COMMANDS)
     try:
         code: int = import_module(COMMANDS[words[0]].module).main(words[1:])
-    except SystemExit as ended:  # the parser has printed help, or what is wrong with the command line
+    except SystemExit as ended:  # the parser has printed help or an error message
         return ended.code if isinstance(ended.code, int) else 0
     return code
 

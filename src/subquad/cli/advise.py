@@ -19,14 +19,14 @@ from subquad.words import amount, duration
 
 @dataclass(frozen=True)
 class Advise(Checked):
-    """Which attention to use for a length, why, and what is given up: from what `subquad compare` measured here."""
+    """Says which attention to use for a length, why, and at what price, from measurements of `subquad compare`."""
 
     length: Count
-    """Tokens in a sequence."""
+    """Number of tokens in a sequence."""
     causal: Flag = False
     """Causal attention: position i sees no further than i. Bidirectional by default."""
     memory: Words | None = None
-    """Memory that the attention may use beside its inputs, such as 2GiB."""
+    """Largest memory that the attention may use in addition to its inputs, such as 2GiB."""
     exact: Flag = False
     """Consider exact attention only."""
     approximate: Flag = False
@@ -34,48 +34,52 @@ class Advise(Checked):
     what: What = "training"
     """Kind of work that is timed: forward, training (forward and backward), a whole layer, a decoding step, or an update."""
     run: FilePath | None = None
-    """Run to answer from; the newest of this machine under runs/ by default."""
+    """Folder of the comparison to use; the newest of this machine under runs/ by default."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the advice, from the rows of a comparison."""
-    given = parse(Advise, arguments, prog="subquad advise")
-    if given.exact and given.approximate:
+    """Prints advice from the rows of a comparison."""
+    options = parse(Advise, arguments, prog="subquad advise")
+    if options.exact and options.approximate:
         raise SubquadError("--exact and --approximate exclude each other: give one of them, or none")
-    form = "causal" if given.causal else "bidirectional"
-    run = Run.open(given.run, "compare") if given.run is not None else _newest(Path("runs"), form, given.what)
-    wish: Wish = "exact" if given.exact else "approximate" if given.approximate else "either"
-    found = advise(
+    form = "causal" if options.causal else "bidirectional"
+    run = Run.open(options.run, "compare") if options.run is not None else _newest(Path("runs"), form, options.what)
+    wish: Wish = "exact" if options.exact else "approximate" if options.approximate else "either"
+    advice = advise(
         Comparison(run.rows()),
         run.about.get("mechanisms", {}),
-        length=given.length,
+        length=options.length,
         form=form,
-        what=given.what,
-        memory_bytes=None if given.memory is None else parse_bytes("--memory", given.memory),
+        what=options.what,
+        memory_bytes=None if options.memory is None else parse_bytes("--memory", options.memory),
         wish=wish,
     )
     console = Output()
-    for sentence in found.sentences:
+    for sentence in advice.sentences:
         console.print(sentence)
-    show(_table(found), console)
+    show(_table(advice), console)
     console.print(f"From {run.folder}, measured {run.about.get('started', 'at an unknown time')}.", soft_wrap=True)
     return 0
 
 
 def _newest(folder: Path, form: str, what: str) -> Run:
-    """The newest comparison of this machine that measured such work; the newest one at all if none did."""
-    here = describe()
+    """Returns the newest comparison of this machine that measured such work, else the newest one."""
+    machine = describe()
     runs = [Run.open(path.parent) for path in folder.glob("*/run.json")] if folder.is_dir() else []
-    mine = [run for run in runs if run.about.get("kind") == "compare" and same_machine(run.about.get("machine", {}), here)]
-    mine = sorted((run for run in mine if run.rows()), key=lambda run: str(run.about.get("started", "")), reverse=True)
-    if not mine:
+    comparisons = [
+        run for run in runs if run.about.get("kind") == "compare" and same_machine(run.about.get("machine", {}), machine)
+    ]
+    comparisons = sorted(
+        (run for run in comparisons if run.rows()), key=lambda run: str(run.about.get("started", "")), reverse=True
+    )
+    if not comparisons:
         raise SubquadError(
             f"there is no comparison of this machine under {folder}/: run `subquad compare` first, or give --run"
         )
-    return next((run for run in mine if has_view(Comparison(run.rows()), form, what)), mine[0])
+    return next((run for run in comparisons if has_view(Comparison(run.rows()), form, what)), comparisons[0])
 
 
-def _table(found: Advice) -> Table:
+def _table(advice: Advice) -> Table:
     rows = [
         [
             Cell(option.mechanism),
@@ -85,6 +89,6 @@ def _table(found: Advice) -> Table:
             Cell(option.basis),
             Cell(option.obstacle or "fits"),
         ]
-        for option in found.options
+        for option in advice.options
     ]
     return Table("What was considered", ["attention", "exact", "time", "memory", "basis", ""], rows)

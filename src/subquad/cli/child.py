@@ -1,4 +1,4 @@
-"""`python -m subquad.cli.child PARENT COMMAND ...` runs a command that ends with the process whose id is PARENT."""
+"""`python -m subquad.cli.child PARENT COMMAND ...` runs a command that ends when the process with the id PARENT ends."""
 
 import sys
 

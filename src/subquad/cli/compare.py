@@ -38,7 +38,7 @@ from subquad.results import Row, Run
 from subquad.types import AttentionOptions
 from subquad.words import capitalized
 
-# The options of every mechanism but softmax, whose two forms are both measured anyway.
+# Options of every mechanism except softmax, whose two variants are always measured.
 Tuning: Any = make_dataclass(
     "Tuning",
     [(name, options, field(default_factory=options)) for name, options in MECHANISMS.items() if name != BASELINE],
@@ -46,21 +46,21 @@ Tuning: Any = make_dataclass(
 )
 
 ASKED_FOR = ("infinity", "hybrid")
-"""Mechanisms that are measured only where they are named: they would take their time from all others' budget."""
+"""Mechanisms that are measured only if they are named, since they would use much of the time budget."""
 
 
 def _mechanisms_help() -> str:
     usual = [MATERIALISED, *(name for name in MECHANISMS if name not in (BASELINE, *ASKED_FOR))]
     others = [name for name in MECHANISMS if name in ASKED_FOR]
-    return f"Which to measure against softmax: {', '.join(usual)} (the ones unless told), {', '.join(others)}."
+    return f"Attentions to compare with softmax: {', '.join(usual)} (these by default), {', '.join(others)}."
 
 
 @dataclass(frozen=True)
 class Compare(Checked):
-    """From which length on does each attention pay on this machine, in time and in memory?
+    """Measures from which length each attention pays on this machine, in time and in memory.
 
-    Every attention is measured against PyTorch's fused softmax, in processes that take turns. The answer is printed, and
-    kept in a folder with the rows and a page.
+    Every attention is compared with PyTorch's fused softmax, in processes that take turns. The answer is printed, and saved
+    in a folder with the rows and a page.
     """
 
     mechanisms: Annotated[tuple[Words, ...], tyro.conf.arg(help=_mechanisms_help())] = ()
@@ -71,45 +71,46 @@ class Compare(Checked):
     bidirectional: Flag = False
     """Measure the bidirectional form only."""
     what: Several[What] = ("forward", "training", "layer", "step")
-    """Kinds of work: attention forward; attention forward and backward; a whole transformer layer; one decoding step after
-    that many tokens; one training step of an encoder-decoder of 4 + 4 layers on the copy task."""
+    """Kinds of work: attention forward (forward); forward and backward (training); a whole transformer layer (layer); one
+    decoding step after that many tokens (step); one training step of a 4 + 4 layer encoder-decoder on the copy task
+    (update)."""
     batch: Several[Count] = (1,)
-    """Sequences in a batch. Where several values are given here and below, every combination is measured."""
+    """Number of sequences in a batch. If several options have several values, every combination is measured."""
     heads: Several[Count] = (8,)
-    """Heads of the attention."""
+    """Number of attention heads."""
     head_dim: Several[Count] = (64,)
     """Dimension of one head's queries, keys and values."""
     threads: tuple[Count, ...] = ()
-    """Threads that PyTorch uses; all cores by default."""
+    """Number of threads that PyTorch uses; all cores by default."""
     dtype: Several[Dtype] = ("float32",)
-    """Type of the inputs."""
+    """Data type of the inputs."""
     device: Several[Words] = ("cpu",)
     """Devices: cpu, cuda, cuda:1, ..."""
     grid: Literal["linformer"] | None = None
-    """linformer: measure its table of speed-up and memory saved by length and slots, beside the published one."""
+    """linformer: measure the speed-up and memory of Linformer by length and slots, next to the published table."""
     budget: Positive = 120.0
-    """Seconds to measure for. The most informative measurements come first; `--resume` continues with the others."""
+    """Time for measuring in seconds. The most informative measurements come first; `--resume` continues with the others."""
     memory_limit: Words = "1GiB"
-    """Memory that one measurement may use. One that needs more is recorded as out of memory."""
+    """Memory limit of one measurement. A measurement that needs more is recorded as out of memory."""
     run_limit: Positive = 30.0
-    """Seconds that one run of a measurement may take."""
+    """Time limit in seconds for one run of a measurement."""
     tuning: Annotated[Tuning, tyro.conf.OmitArgPrefixes] = field(default_factory=Tuning)
     out: FilePath | None = None
     """Folder of the run; runs/compare-DATE-TIME by default."""
     resume: FilePath | None = None
-    """Run to continue: measures what it lacks, with its own options. Only --budget and --verbose may be given with it."""
+    """Folder of a run to continue with its options. Only --budget and --verbose can be given with it."""
     seed: Seed = 0
-    """Seed of inputs and random features."""
+    """Random seed of inputs and random features."""
     verbose: Flag = False
     """Print every result as it is measured, all tables, and a sentence for each attention."""
 
 
 RESUMED_WITH = ("resume", "budget", "verbose")
-"""Options that may be given when a run is resumed."""
+"""Options that can be given when a run is resumed."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures, prints the answer and leaves a page."""
+    """Runs a comparison, prints the answer and writes the page."""
     options = parse(Compare, arguments, prog="subquad compare", registry=registry(MECHANISMS.values()))
     if options.resume is not None:
         _refuse_other_options(options)
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Console, *, verbose: bool = False) -> None:
-    """Measures what a run lacks, writes its page and prints the answer. An interrupt is raised again after that."""
+    """Measures what a run lacks, writes its page and prints the answer; then re-raises an interrupt."""
     watch = _Watch(console, budget, verbose=verbose)
     left: list[Group] = []
     interrupt: KeyboardInterrupt | None = None
@@ -169,7 +170,7 @@ def _limits(options: Compare) -> Limits:
 
 
 def _plan(options: Compare) -> Plan:
-    """The grid of cells that a command line asks for."""
+    """Returns the plan of measurements for the options."""
     for device in options.device:
         require_device(device)
     settings = _settings(options)
@@ -189,23 +190,23 @@ def _plan(options: Compare) -> Plan:
 
 
 def _settings(options: Compare) -> list[Setting]:
-    """Every combination of the values of the axes."""
+    """Returns every combination of batch, heads, head dimension, threads, dtype and device."""
     threads = options.threads or (torch.get_num_threads(),)
     axes = (options.batch, options.heads, options.head_dim, threads, options.dtype, options.device)
     return [Setting(*values) for values in product(*axes)]
 
 
 def _variants(options: Compare) -> dict[str, AttentionOptions]:
-    """What is measured, by name, the baseline first."""
-    known: dict[str, AttentionOptions] = {BASELINE: Softmax(), MATERIALISED: Softmax(materialised=True)}
-    known |= {name: getattr(options.tuning, name) for name in MECHANISMS if name != BASELINE}
-    usual = [name for name in known if name not in ASKED_FOR]
-    chosen = [choose("attention", name, known) for name in options.mechanisms] or usual
-    return {name: known[name] for name in dict.fromkeys([BASELINE, *chosen])}
+    """Returns the options of the measured attentions by name, the baseline first."""
+    attentions: dict[str, AttentionOptions] = {BASELINE: Softmax(), MATERIALISED: Softmax(materialised=True)}
+    attentions |= {name: getattr(options.tuning, name) for name in MECHANISMS if name != BASELINE}
+    usual = [name for name in attentions if name not in ASKED_FOR]
+    chosen = [choose("attention", name, attentions) for name in options.mechanisms] or usual
+    return {name: attentions[name] for name in dict.fromkeys([BASELINE, *chosen])}
 
 
 class _Watch:
-    """Shows what is running, how long is left, and in verbose mode each group's first result."""
+    """Shows the current measurement, the time left, and in verbose mode each group's first result."""
 
     def __init__(self, console: Console, budget: float, *, verbose: bool) -> None:
         self.verbose = verbose
@@ -227,7 +228,7 @@ class _Watch:
 
 
 class _Left(ProgressColumn):
-    """How much of the budget is left."""
+    """Progress column with the time left."""
 
     def __init__(self, budget: float) -> None:
         super().__init__()
@@ -251,7 +252,7 @@ def _result(name: str, row: Row, baseline: Row | None) -> str:
 
 
 def _answer(measured: Measured, console: Console, *, verbose: bool) -> None:
-    """One table and one sentence; in verbose mode all tables and a sentence for each attention; a grid as it is."""
+    """Prints Linformer's grid if there is one, else a table and a sentence, or all tables in verbose mode."""
     comparison = measured.comparison
     grids = list(tables.linformer_grids(comparison))
     for table in grids:

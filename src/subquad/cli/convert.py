@@ -38,35 +38,36 @@ from subquad.runs import load
 from subquad.types import AttentionOptions
 
 ATTENTIONS: dict[str, type[Any]] = {
-    **{name: options for name, options in FEATURE_MAPS.items() if name != "random"},  # which is favor
+    **{name: options for name, options in FEATURE_MAPS.items() if name != "random"},  # its attention is favor
     **{name: options for name, options in MECHANISMS.items() if name != "softmax"},
 }
-"""What a model can be converted to. A feature map stands for linear attention with it."""
+"""Options of the attentions that a model can be converted to. A feature map means linear attention with that map."""
 
 
 @dataclass(frozen=True)
 class Shared(Checked):
-    """What is converted, to what, and on which text."""
+    """Options that all conversions have: the model, the new attention and the text."""
 
     model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A folder with a model of Hugging Face, a model's name on its hub, or a run of `subquad train mlm`."""
+    """Folder of a Hugging Face model, name of a model on its hub, or folder of a run of `subquad train mlm`."""
     attention: Annotated[
-        Words, tyro.conf.arg(help=f"{', '.join(ATTENTIONS)}: a feature map stands for linear attention with it.")
+        Words, tyro.conf.arg(help=f"{', '.join(ATTENTIONS)}: a feature map means linear attention with that map.")
     ] = "learned"
     text: FilePath | None = None
-    """A folder or file: *.txt, *.md, *.jsonl(.gz). Python's help topics unless told; a run keeps to its own text."""
+    """Training text, a folder or file: *.txt, *.md, *.jsonl(.gz); by default Python's help topics, or a run's own text."""
     length: Count | None = None
-    """Tokens of the longest texts: as many as the model takes, unless told."""
+    """Number of tokens of the longest texts; by default as many as the model takes."""
     seed: Seed = 0
+    """Random seed of the conversion."""
     out: FilePath | None = None
-    """The folder of the run, in which `model` is the result: runs/convert-ATTENTION-DATE-TIME unless told."""
+    """Folder of the run, with the result in its folder `model`; runs/convert-ATTENTION-DATE-TIME by default."""
     page: bool = True
-    """Whether report.html is left at the end; `subquad report RUN` writes it at any time."""
+    """Write report.html at the end; `subquad report RUN` writes it at any time."""
 
 
 @dataclass(frozen=True)
 class Kept(Checked):
-    """The options of a conversion in its run.json."""
+    """Options of a conversion as stored in run.json."""
 
     model: GivenFileName
     text: FilePath | None
@@ -77,33 +78,33 @@ class Kept(Checked):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Converts a model, keeps rows and checkpoints, and leaves the model and a page."""
-    given, begun = list(arguments), _begun()
-    if is_resumed(given):
-        resume = parse(Resume, given, prog="subquad convert")
+    """Converts a model, writes rows and checkpoints, and saves the model and a page."""
+    words, begun = list(arguments), _begun()
+    if is_resumed(words):
+        resume = parse(Resume, words, prog="subquad convert")
         run = Run.open(resume.resume, "convert")
         with run.writing():
             return _convert(run, *_opened(run.about), begun, restart=resume.restart)
-    folder, about, opened = plan_run(given)
+    folder, about, opened = plan_run(words)
     run = Run.create(folder, "convert", about)
     with run.writing():
         return _convert(run, *opened, begun)
 
 
 Opened = tuple[Convertible, AttentionOptions, ConversionOptions]
-"""What is converted, to what, and how."""
+"""The original model, the new attention, and the options of the conversion."""
 
 
-def plan_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
-    """The folder and the run.json of a command line, and what it is to convert. What cannot be converted is refused."""
-    name = choose("attention", attention_in(given) or Shared.attention, ATTENTIONS)
+def plan_run(words: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
+    """Returns the folder, run.json and conversion of a command line. Raises `SubquadError` if it cannot be converted."""
+    name = choose("attention", attention_in(words) or Shared.attention, ATTENTIONS)
     parsed: Any = parse(
         joined("Convert", {"shared": Shared, "mechanism": ATTENTIONS[name](), "conversion": ConversionOptions()}),
-        given,
+        words,
         prog="subquad convert",
         description=(
-            "Puts another attention into a trained model and trains it back to what it was. "
-            "`subquad convert --resume RUN` goes on with a conversion that was interrupted."
+            "Replaces the attention of a trained model and trains it to recover the original's quality. "
+            "`subquad convert --resume RUN` continues an interrupted conversion."
         ),
         registry=registry([ATTENTIONS[name], ConversionOptions]),
     )
@@ -116,14 +117,14 @@ def plan_run(given: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
         "mechanism": dataclasses.asdict(mechanism),
         "conversion": _values(parsed.conversion),
     }
-    about = describe_run(chosen, ["convert", *given], seed=shared.seed, page=shared.page)
+    about = describe_run(chosen, ["convert", *words], seed=shared.seed, page=shared.page)
     original, attention, options = _opened(about)
     about["options"] |= {"mechanism": dataclasses.asdict(attention), "original": original.notes}  # type: ignore[call-overload]
     return shared.out or new_folder("convert", name), about, (original, attention, options)
 
 
 def _opened(about: Mapping[str, Any]) -> Opened:
-    """What a run.json names. What cannot be converted is refused."""
+    """Loads the conversion that a run.json describes. Raises `SubquadError` if it cannot be converted."""
     place = f"{place_of(about)}: options"
     kept = read(Kept, about["options"], place)
     options = read(ConversionOptions, kept.conversion, f"{place}: conversion")
@@ -136,12 +137,12 @@ def _opened(about: Mapping[str, Any]) -> Opened:
 
 
 def _require_memory(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
-    """Refuses mechanisms and batches that are too large for this machine, before there are any."""
+    """Raises `SubquadError` for mechanisms and batches that do not fit into memory, before they are made."""
     layers: list[Any] = original.mechanisms(original.teacher)
     sizes = [attention.size(heads=layer.heads, head_dim=layer.head_dim) for layer in layers]
     numbers = sum(size.numbers + size.state for size in sizes)
-    kept = sum(layer.heads * layer.head_dim for layer in layers)  # of one position, after each layer
-    positions = options.batch_tokens // original.longest * original.longest  # a batch has whole texts
+    kept = sum(layer.heads * layer.head_dim for layer in layers)  # hidden values of one position in all layers
+    positions = options.batch_tokens // original.longest * original.longest  # batches consist of whole texts
     advice = "make the attention's own sizes or --batch-tokens smaller"
     require_memory("this conversion", 4 * (numbers + positions * kept), advice)
 
@@ -178,9 +179,9 @@ def _values(options: ConversionOptions) -> dict[str, Any]:
 
 
 def _begun() -> float:
-    """When the command began, on the monotonic clock: with its process, which loads much before it comes here."""
+    """Returns the start time of the command's process on the monotonic clock, which includes imports."""
     program = Path(sys.argv[0])
-    is_command = "subquad" in (program.name, program.parent.name)  # and not a test or a notebook
+    is_command = "subquad" in (program.name, program.parent.name)  # not a test or a notebook
     return time.monotonic() - (time.time() - psutil.Process().create_time() if is_command else 0.0)
 
 
@@ -242,6 +243,6 @@ DEEDS = {
 
 
 def _words(done: Progress) -> str:
-    judged = [f"{each.metric} {each.value:.3f}" for each in done.judged[:2]]
+    judged = [f"{figure.metric} {figure.value:.3f}" for figure in done.judged[:2]]
     loss = [] if done.loss is None else [f"loss {done.loss:.4g}"]
     return f"{done.recipe}: {', '.join([DEEDS[done.does], *loss, *judged])}"

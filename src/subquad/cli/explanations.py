@@ -1,4 +1,4 @@
-"""Sentences for errors: what happened and what to do, naming the file where there is one."""
+"""Sentences for errors that say what happened and what to do, and name the file if there is one."""
 
 from subquad.errors import OptionError, SubquadError
 from subquad.files import because
@@ -7,7 +7,7 @@ SHORT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory"
 
 
 def explanation(error: BaseException) -> str | None:
-    """The sentence for an error that comes from outside: the user's input, the system, a full memory. None for a bug."""
+    """Returns the sentence for an error of the user's input or the system, such as full memory; None for a bug."""
     if isinstance(error, OptionError):
         return f"--{error.name.replace('_', '-')} {error.problem}"
     if isinstance(error, SubquadError):
@@ -26,5 +26,5 @@ def explanation(error: BaseException) -> str | None:
 
 
 def _is_short_of_memory(message: str) -> bool:
-    """Whether PyTorch's message says so, which it does with a `RuntimeError`."""
+    """Whether the message of PyTorch's `RuntimeError` reports a lack of memory."""
     return any(words in message.lower() for words in SHORT_OF_MEMORY)

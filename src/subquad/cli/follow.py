@@ -1,4 +1,4 @@
-"""`subquad predict RUN --follow`: forecasts of a stream, as it comes."""
+"""`subquad predict RUN --follow`: forecasts for a stream of events as they arrive."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from subquad.tasks.base import Stream
 
 
 def follow(stream: Stream, lines: Iterable[Line], left_out: LeftOut, *, every: int, remember: int) -> None:
-    """A line of the table that --data gives after each so many events, or at the end one for each sequence."""
+    """Prints a forecast as a line of CSV after every `every` events, or one for each sequence at the end if it is 0."""
     print(csv_text([stream.columns]), end="", flush=True)
     taken = 0
     for line in left_out.usable(lines):
@@ -29,7 +29,7 @@ def follow(stream: Stream, lines: Iterable[Line], left_out: LeftOut, *, every: i
 
 
 def _take(stream: Stream, line: Line, left_out: LeftOut) -> str | None:
-    """The name of the sequence that the event in a line belongs to; None for a line without an event."""
+    """Adds the event in a line to the stream and returns the name of its sequence; None for a line without an event."""
     words = line.text.replace(",", " ").split()
     try:
         return stream.take(words) if words else None

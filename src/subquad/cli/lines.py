@@ -1,4 +1,4 @@
-"""Lines that come in, from a file or from standard input, and lines of CSV that go out."""
+"""Reads lines from a file or standard input, and formats lines of CSV."""
 
 import csv
 import sys
@@ -19,7 +19,7 @@ BOM = b"\xef\xbb\xbf"
 SHOWN = 3
 """Number of unusable lines that are shown; the others are only counted."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of texts that a spreadsheet would compute."""
+"""First characters of texts that a spreadsheet would interpret as a formula."""
 
 BadLines = Literal["stop", "skip"]
 
@@ -29,12 +29,12 @@ class Line(NamedTuple):
 
     number: int
     text: str
-    problem: str = ""  # why it cannot be used, whatever it is for
+    problem: str = ""  # why the line cannot be used; empty if it can
 
 
 @contextmanager
 def open_lines(path: Path | None) -> Iterator[Iterator[Line]]:
-    """The lines of a file, or of standard input where none is named."""
+    """Opens the lines of a file, or of standard input if `path` is None."""
     if path is not None:
         with open_plain(path) as file:
             yield _read(file, str(path))
@@ -45,7 +45,7 @@ def open_lines(path: Path | None) -> Iterator[Iterator[Line]]:
 
 
 def _read(stream: BinaryIO, name: str) -> Iterator[Line]:
-    """The lines of a stream, as they come."""
+    """Yields the lines of a stream as they arrive."""
     number = 0
     try:
         while piece := stream.readline(LONGEST_LINE):
@@ -71,13 +71,13 @@ def _line(number: int, content: bytes, *, is_whole: bool) -> Line:
 
 
 class LeftOut:
-    """What is done about lines that cannot be used: the first ends the command, or all are left out and counted."""
+    """Handles lines that cannot be used: the first one ends the command, or all are skipped and counted."""
 
     def __init__(self, policy: BadLines) -> None:
         self.policy, self.count = policy, 0
 
     def add(self, line: Line, problem: str) -> None:
-        """Notes a line that cannot be used."""
+        """Reports a line that cannot be used, or raises `SubquadError` if the policy is "stop"."""
         if self.policy == "stop":
             raise SubquadError(f"line {line.number}: {problem}; --bad-lines skip leaves such lines out")
         self.count += 1
@@ -85,7 +85,7 @@ class LeftOut:
             say(f"line {line.number} is left out: {problem} (it is {excerpt(line.text)})")
 
     def usable(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Lines that hold text, noting those that are something else."""
+        """Yields lines with text; reports unusable ones and skips empty ones."""
         for line in lines:
             if line.problem:
                 self.add(line, line.problem)
@@ -93,15 +93,17 @@ class LeftOut:
                 yield line
 
     def farewell(self) -> None:
-        """Says how many lines were left out."""
+        """Prints how many lines were left out."""
         if self.count:
             say(f"{self.count:,} {'line was' if self.count == 1 else 'lines were'} left out, as they could not be used")
 
 
 def csv_text(rows: Iterable[Sequence[str]]) -> str:
-    """Lines of CSV. An apostrophe goes before a text that a spreadsheet would take for a formula."""
+    """Returns rows as CSV. Texts that a spreadsheet would interpret as a formula get a leading apostrophe."""
     lines: list[str] = []
-    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")  # cells with either are then quoted
+    writer = csv.writer(
+        SimpleNamespace(write=lines.append), lineterminator="\r\n"
+    )  # so that cells with either character are quoted
     writer.writerows([_plain(cell) for cell in row] for row in rows)
     return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Models of Hugging Face, as commands are given them."""
+"""Checks of Hugging Face models that are given to commands."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from subquad.errors import SubquadError
 
 
 def check_pretrained(path: str) -> None:
-    """A folder has to hold a model. transformers shows its bars for what comes from the hub only: a folder is soon read."""
+    """Raises `SubquadError` for a folder without a model, and disables the progress bars of loading for one with a model."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         return

@@ -26,7 +26,7 @@ class Report(Checked):
     """Rebuilds the page of one or several runs from their rows; several are shown side by side."""
 
     runs: Annotated[tuple[FilePath, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")]
-    """Folders, such as runs/compare-20260101-120000."""
+    """Folders of runs, such as runs/compare-20260101-120000."""
     figures: FilePath | None = None
     """Folder to which each chart is written as PNG and SVG."""
     out: FilePath | None = None
@@ -34,31 +34,31 @@ class Report(Checked):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page, and the figures if asked."""
-    given = parse(Report, arguments, prog="subquad report")
-    if not given.runs:
+    """Writes the page, and the figures if `--figures` is given."""
+    options = parse(Report, arguments, prog="subquad report")
+    if not options.runs:
         raise SubquadError("name at least one run: subquad report runs/compare-...")
-    runs = [Run.open(folder) for folder in given.runs]
+    runs = [Run.open(folder) for folder in options.runs]
     kinds = sorted({str(run.about.get("kind")) for run in runs})
     if len(kinds) > 1:
         raise SubquadError(f"the runs are of different kinds ({', '.join(kinds)}): report one kind at a time")
     for run in runs:
         if not run.rows():
             raise SubquadError(f"{run.folder} has no measurements yet: go on with {_command(run)}")
-    if given.figures is not None:
-        require_folder(given.figures)
-    page = given.out or (given.runs[0] if len(runs) == 1 else Path()) / "report.html"
-    figures = PAGES[kinds[0]](runs, page) if kinds[0] in PAGES else _comparison(given.runs, page)
+    if options.figures is not None:
+        require_folder(options.figures)
+    page = options.out or (options.runs[0] if len(runs) == 1 else Path()) / "report.html"
+    figures = PAGES[kinds[0]](runs, page) if kinds[0] in PAGES else _comparison(options.runs, page)
     console = Output()
     console.print(f"The page: {page}", soft_wrap=True)
-    if given.figures is not None:
-        count = sum(1 for _ in figures(given.figures))
-        console.print(f"{count} charts, each as PNG and SVG: {given.figures}", soft_wrap=True)
+    if options.figures is not None:
+        count = sum(1 for _ in figures(options.figures))
+        console.print(f"{count} charts, each as PNG and SVG: {options.figures}", soft_wrap=True)
     return 0
 
 
 def _command(run: Run) -> str:
-    """The command that resumes a run."""
+    """Returns the command that resumes a run."""
     folder = shlex.quote(str(run.folder))
     if run.about.get("kind") == "reproduce":
         return f"{run.about.get('command')} --out {folder}"
@@ -97,4 +97,4 @@ def _reproduction(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[
 
 
 PAGES = {"train": _training, "spectrum": _spectrum, "convert": _conversion, "reproduce": _reproduction}
-"""Functions that write the page of each kind of run but comparisons."""
+"""Functions that write the page of each kind of run, except comparisons."""

@@ -30,31 +30,31 @@ from subquad.statistics import Verdict
 
 CORES = os.cpu_count() or 1
 SPECTRUM_SEQUENCES = 4
-"""Sequences whose attention matrices are measured for each trained model."""
+"""Number of sequences whose attention matrices are measured for each trained model."""
 
 
 @dataclass(frozen=True)
 class Reproduce(Checked):
-    """Runs a published experiment again, and gives a verdict on each of its claims."""
+    """Repeats a published experiment, and gives a verdict on each of its claims."""
 
     experiment: Annotated[Words, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT")]
     scale: Words = "quick"
-    """quick: small models, in minutes; paper: the settings of the papers. `subquad reproduce` lists them."""
+    """quick: small models, in minutes; paper: the settings of the paper. `subquad reproduce` lists all scales."""
     jobs: Count = CORES
-    """Trainings at the same time, each on one thread."""
+    """Number of simultaneous trainings, each on one thread."""
     out: FilePath | None = None
-    """The folder: runs/reproduce-EXPERIMENT-SCALE by default. A folder that exists is resumed."""
+    """Folder of the reproduction; runs/reproduce-EXPERIMENT-SCALE by default. An existing one is resumed."""
     data: FilePath | None = None
-    """Real data, for an experiment that takes them: transactions (Sberbank's or Berka's folder, or a table), events (a
-    folder of EasyTPP's files or of times and types, or of several such folders), linformer (texts; labels, where they have
-    some, are what its classifiers learn), conversion (texts)."""
+    """Real data, for experiments that take them: transactions (Sberbank's or Berka's folder, or a table), events (a
+    folder of EasyTPP's files or of times and types, or a folder of such folders), linformer (texts, with labels for its
+    classifiers if they have some), conversion (texts)."""
     original: FilePath | None = None
-    """For conversion: a run of `subquad train mlm`, or the folder of a masked language model of Hugging Face, to be
-    converted instead of a model that is trained by the experiment."""
+    """For conversion: a run of `subquad train mlm`, or the folder of a Hugging Face masked language model, to be
+    converted instead of a model that the experiment trains."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains what is missing, measures the rest, then judges."""
+    """Trains the models that are missing, measures, judges the claims and writes the page."""
     console = Output()
     if not arguments:
         _list(console)
@@ -97,14 +97,14 @@ def _row(verdict: Verdict) -> Row:
 
 
 def report(run: Run, page: Path) -> None:
-    """Writes the page of an experiment that was run to its end."""
+    """Writes the page of a finished experiment."""
     options = read(Kept, run.about["options"], f"{run.folder / 'run.json'}: options")
     experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
     write_page(experiment.page(run.folder, choose("scale", options.scale, experiment.scales)), page)
 
 
 def measure_timing(folder: Path, timing: Timing, command: str, console: Console) -> None:
-    """Measures a comparison into a folder, or goes on with the one that is there, and writes its page."""
+    """Runs or resumes a comparison in a folder, and writes its page."""
     if (folder / "run.json").exists():
         run = Run.open(folder, "compare")
     else:
@@ -115,7 +115,7 @@ def measure_timing(folder: Path, timing: Timing, command: str, console: Console)
 
 
 def look(trained: Path, folder: Path) -> None:
-    """Measures the spectrum of a trained run into a folder, without its page, unless it is there."""
+    """Measures the spectrum of a trained run into a folder, without a page, unless the folder has it already."""
     run = Run.open(folder, "spectrum") if (folder / "run.json").exists() else None
     if run is not None and _is_complete(run.rows()):
         return
@@ -125,19 +125,19 @@ def look(trained: Path, folder: Path) -> None:
     command = ["spectrum", str(trained), "--sequences", str(SPECTRUM_SEQUENCES)]
     if run is None:
         Run.create(folder, "spectrum", spectrum.about_run(options, looked, command), rows)
-    else:  # left by an earlier version, which was killed while it wrote
+    else:  # an incomplete folder of an earlier version that was killed
         run.keep_first_rows(0)
         run.append(rows)
 
 
 def _is_complete(rows: Sequence[Row]) -> bool:
-    """Whether the model with fresh weights, the second of the two, has as many rows as the trained one."""
+    """Whether the randomly initialized model, which is measured last, has as many rows as the trained one."""
     models = [row["model"] for row in rows]
     return models.count("random") == models.count("trained") > 0
 
 
 def _scale_with_inputs(experiment: Experiment, scale: str, options: Reproduce) -> Scale:
-    """What an experiment runs at a scale, with the data and the model that the user has."""
+    """Returns the scale of an experiment with the user's data and original model."""
     _check_inputs(experiment, options)
     paths = {"data": options.data, "original": options.original}
     return dataclasses.replace(
@@ -146,7 +146,7 @@ def _scale_with_inputs(experiment: Experiment, scale: str, options: Reproduce) -
 
 
 def _check_inputs(experiment: Experiment, options: Reproduce) -> None:
-    """Refuses data and models that the experiment does not take, or that are not there."""
+    """Raises `SubquadError` for data and models that the experiment does not take or that do not exist."""
     data, original = options.data, options.original
     if data is not None and not experiment.takes_data:
         raise SubquadError(f"the experiment {options.experiment} makes its own data: leave out --data")

@@ -1,4 +1,4 @@
-"""The folder of `subquad reproduce`: what it was made with, and what is refused before anything runs."""
+"""Opens the folder of `subquad reproduce`, and checks its options and data before anything runs."""
 
 import dataclasses
 import shlex
@@ -19,12 +19,12 @@ from subquad.results import Run
 from subquad.runs import read_options
 
 DATA_FIELDS = ("data", "text", "label")
-"""Options of tasks that say which data are read."""
+"""Names of task options that choose the data."""
 
 
 @dataclass(frozen=True)
 class Kept(Checked):
-    """The options of a reproduction in its run.json."""
+    """Options of a reproduction as stored in run.json."""
 
     experiment: str
     scale: str
@@ -33,14 +33,14 @@ class Kept(Checked):
 
     @property
     def words(self) -> str:
-        """The options as they are typed."""
+        """The options as words of a command line."""
         paths = {"--data": self.data, "--original": self.original}
         more = "".join(f" {name} {shlex.quote(path)}" for name, path in paths.items() if path is not None)
         return f"{self.experiment} --scale {self.scale}{more}"
 
 
 def open_reproduction(folder: Path, options: Kept, trials: Sequence[Trial]) -> Run:
-    """The run in a folder, or a new one. Refuses what other options made, and data that cannot be read."""
+    """Opens the run in a folder or creates it. Raises `SubquadError` for other options or unreadable data."""
     if (folder / "run.json").exists():
         run = Run.open(folder, "reproduce")
         before = read(Kept, run.about["options"], f"{folder / 'run.json'}: options")
@@ -55,10 +55,10 @@ def open_reproduction(folder: Path, options: Kept, trials: Sequence[Trial]) -> R
 
 
 def _refuse_other_trainings(folder: Path, options: Kept, trials: Sequence[Trial]) -> None:
-    """Refuses a folder with trainings that are not of these trials. Earlier versions left no other trace in a folder."""
-    known = {trial.name: trial for trial in trials}
+    """Raises `SubquadError` for a folder with other trainings than these; earlier versions wrote no run.json for it."""
+    trial_by_name = {trial.name: trial for trial in trials}
     for path in sorted(folder.glob("*/run.json")):
-        about, trial = Run.open(path.parent).about, known.get(path.parent.name)
+        about, trial = Run.open(path.parent).about, trial_by_name.get(path.parent.name)
         if about.get("kind") in ("train", "convert") and (trial is None or not _is_of(about, trial, folder)):
             raise SubquadError(f"{path.parent} is not of `subquad reproduce {options.words}`: choose another --out")
 
@@ -79,7 +79,7 @@ def _is_of(about: Mapping[str, Any], trial: Trial, folder: Path) -> bool:
 
 
 def _without_length(attention: Any) -> dict[str, Any]:
-    """The options of an attention but for the longest length, which is set to that of the converted model."""
+    """Returns the options of an attention without max_length, which a conversion sets to that of the model."""
     return {name: value for name, value in dataclasses.asdict(attention).items() if name != "max_length"}
 
 
@@ -87,21 +87,21 @@ DESCRIBERS: dict[type[Any], Callable[[Sequence[str]], object]] = {
     Training: train.plan_run,
     Conversion: convert.plan_run,
 }
-"""Functions that read the data of a command line, and refuse what cannot be trained or converted."""
+"""Functions that read the data of a command line and raise `SubquadError` if it cannot be run."""
 
 
 def _check_data(folder: Path, trials: Sequence[Trial]) -> None:
-    """Reads the data of all trials that are not finished, once for each source: nothing runs if some cannot be read."""
-    known: set[tuple[str, ...]] = set()
+    """Reads the data of all unfinished trials, once for each source, so that nothing runs if some cannot be read."""
+    checked_sources: set[tuple[str, ...]] = set()
     for trial in trials:
         source = _source(trial)
-        if source and not trial.start and source not in known and not is_finished(folder / trial.name):
-            known.add(source)
+        if source and not trial.start and source not in checked_sources and not is_finished(folder / trial.name):
+            checked_sources.add(source)
             DESCRIBERS[type(trial.work)](new_command(trial, folder)[1:])
 
 
 def _source(trial: Trial) -> tuple[str, ...]:
-    """What a trial reads: the task and its data, or the model that is converted and its texts. Nothing for simulations."""
+    """Returns the source of a trial: task and data, or original model and text; an empty tuple for simulated data."""
     if isinstance(trial.work, Conversion):
         return "convert", trial.work.model, trial.work.text
     values = [str(value) for name in DATA_FIELDS if (value := getattr(trial.work.task, name, ""))]

@@ -1,4 +1,4 @@
-"""What commands print: plain lines and tables, on a terminal or into a pipe."""
+"""Prints lines and tables on a terminal or into a pipe."""
 
 from typing import IO, cast
 
@@ -13,7 +13,7 @@ from subquad.report.tables import Table
 
 
 class Output(Console):
-    """Standard output for sentences that hold names and paths: brackets and colons in them are not markup."""
+    """Console on standard output without markup, so that names and paths may contain brackets and colons."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(file=cast(IO[str], TolerantStdout()), markup=False, emoji=False, highlight=False, quiet=quiet)

@@ -1,4 +1,4 @@
-"""What the system's signals do to a command."""
+"""Handling of signals in commands."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def ends_like_ctrl_c() -> Iterator[None]:
     """Inside the block, SIGTERM raises `KeyboardInterrupt`, so that it ends a command as Ctrl-C does.
 
-    It is left as it is where the command was started deaf to it, and outside the main thread, which alone may change it.
+    The handler stays unchanged if SIGTERM was ignored at the start, and outside of the main thread, which cannot set it.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:

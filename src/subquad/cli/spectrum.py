@@ -29,39 +29,41 @@ from subquad.results import Row, Run, describe_run, holds_run, new_folder, refus
 from subquad.runs import load, rebuild
 
 Matrices = list[Tensor]
-"""Attention matrices of one sequence, layer by layer, each 1 h n s."""
+"""Attention matrices of one sequence, one for each layer, each of shape 1 h n s."""
 SEQUENCE_BYTES = 500
-"""Memory of a sequence that a task makes, at least."""
-USUAL = 512  # tokens of a sequence, as in Linformer's figure 1, where a model takes so many
+"""Lower bound of the memory of one sequence in bytes."""
+USUAL = 512  # default length of a sequence in tokens, as in Linformer's figure 1
 
 
 @dataclass(frozen=True)
 class Spectrum(Checked):
-    """The singular values of a model's attention matrices: how low a rank would do, layer by layer and head by head.
+    """Measures the singular values of a model's attention matrices, by layer and head.
 
-    Measured on text, beside the same model with fresh weights, and beside the rank that each mechanism can have. The answer
-    is printed, and kept as a folder with the rows and a page. The folder is made when all is measured: a command that is
-    interrupted leaves none, and is given again.
+    They are measured on text and compared with the same model with fresh weights, and with the rank of each mechanism. The
+    answer is printed, and saved in a folder with the rows and a page. The folder is made at the end: an interrupted command
+    leaves none.
     """
 
     model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A run of `subquad train`, a folder with a model of Hugging Face, or a model's name on its hub."""
+    """Folder of a run of `subquad train` or of a Hugging Face model, or name of a model on its hub."""
     text: FilePath | None = None
-    """A folder or file: *.txt, *.md, *.jsonl(.gz). A run's held-out text, or Python's help topics, unless told."""
+    """Text, a folder or file: *.txt, *.md, *.jsonl(.gz); by default a run's held-out text, or Python's help topics."""
     length: Count | None = None
-    """Tokens of a sequence: 512, or what the model takes, unless told."""
+    """Number of tokens in a sequence; by default 512, or as many as the model takes."""
     sequences: Count = 8
+    """Number of sequences to measure."""
     random: bool = True
-    """Whether the same model with fresh weights is measured too."""
+    """Also measure the same model with fresh weights."""
     figures: FilePath | None = None
-    """A folder for each chart as PNG and SVG."""
+    """Folder to which each chart is written as PNG and SVG."""
     out: FilePath | None = None
-    """The folder of the run: runs/spectrum-DATE-TIME unless told."""
+    """Folder of the run; runs/spectrum-DATE-TIME by default."""
     seed: Seed = 0
+    """Random seed of the sequences and fresh weights."""
 
 
 class Looked(NamedTuple):
-    """A model to look at: what its matrices are, sequence by sequence, trained and fresh, and what it is made of."""
+    """Functions that yield a model's attention matrices, trained and with fresh weights, and facts about the model."""
 
     trained: Callable[[], Iterator[Matrices]]
     fresh: Callable[[], Iterator[Matrices]]
@@ -71,7 +73,7 @@ class Looked(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures, prints the answer and leaves a page."""
+    """Measures the spectrum, prints the answer and writes the page."""
     options = parse(Spectrum, arguments, prog="subquad spectrum")
     console = Output()
     folder = options.out or new_folder("spectrum")
@@ -93,28 +95,28 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def look(options: Spectrum, console: Console) -> Looked:
-    """The model that is meant, and what it is looked at with."""
+    """Opens the model of a run or of Hugging Face, with the sequences that it is measured on."""
     return _run(options, console) if holds_run(Path(options.model)) else _hub(options, console)
 
 
 def measured(looked: Looked, console: Console, *, random: bool) -> list[Row]:
-    """Rows of the trained model, and of the same with fresh weights."""
+    """Measures the trained model and, with `random`, the same model with fresh weights, and returns the rows."""
     models = {"trained": looked.trained} | ({"random": looked.fresh} if random else {})
     rows: list[Row] = []
     for name, matrices in models.items():
-        each = track(matrices(), f"{name} weights", looked.sequences, console=console, transient=True)
-        rows += spectrum_rows(_values(each), {"model": name}, looked.bounds)
+        sequences = track(matrices(), f"{name} weights", looked.sequences, console=console, transient=True)
+        rows += spectrum_rows(_values(sequences), {"model": name}, looked.bounds)
     return rows
 
 
 def about_run(options: Spectrum, looked: Looked, command: Sequence[str]) -> dict[str, Any]:
-    """The contents of run.json."""
+    """Returns the contents of run.json."""
     described = {"model": options.model, "sequences": looked.sequences, **looked.about}
     return describe_run(described, command, seed=options.seed)
 
 
 def _values(sequences: Iterable[Matrices]) -> list[list[Tensor]]:
-    """The singular values of each layer, sequence by sequence. Matrices are let go of at once."""
+    """Returns the singular values by layer, then by sequence. Each matrix is freed at once."""
     by_layer: list[list[Tensor]] = []
     for matrices in sequences:
         for layer, matrix in enumerate(matrices):
@@ -125,7 +127,7 @@ def _values(sequences: Iterable[Matrices]) -> list[list[Tensor]]:
 
 
 def _run(options: Spectrum, console: Console) -> Looked:
-    """The model of a run of `subquad train`."""
+    """Opens the model of a run of `subquad train`."""
     trained = load(options.model, say=say)
     task, model, run = trained.task, trained.model, trained.run
     if options.text is not None or options.length is not None:
@@ -144,17 +146,17 @@ def _run(options: Spectrum, console: Console) -> Looked:
                 task.loss(model, example)
             yield [call.matrix() for call in calls if min(call.q.shape[2], call.k.shape[2])]
 
-    own = run.about["options"]["mechanism"]["kind"]
+    mechanism = run.about["options"]["mechanism"]["kind"]
     attend = next(module.attend for module in model.modules() if isinstance(module, MultiheadAttention))
-    bounds = _bounds(attend.head_dim, skip=own)
+    bounds = _bounds(attend.head_dim, skip=mechanism)
     if (bound := attend.options.rank_bound(attend.head_dim)) is not None:
-        bounds = {f"{own}, its own: {bound.words}": bound.rank} | bounds
-    about = {"attention": own, "task": task.kind, "head_dim": attend.head_dim}
+        bounds = {f"{mechanism}, its own: {bound.words}": bound.rank} | bounds
+    about = {"attention": mechanism, "task": task.kind, "head_dim": attend.head_dim}
     return Looked(lambda: matrices(model), lambda: matrices(rebuild(run.about)[1].model), len(examples), about, bounds)
 
 
 def _hub(options: Spectrum, console: Console) -> Looked:
-    """A model of Hugging Face."""
+    """Opens a Hugging Face model."""
     check_pretrained(options.model)
     from subquad.hub._compat import implementation_of
     from subquad.hub.looking import (
@@ -186,7 +188,7 @@ def _hub(options: Spectrum, console: Console) -> Looked:
 
 
 def _texts(path: Path) -> list[str]:
-    """The texts of a file or folder. What cannot be read is said."""
+    """Reads the texts of a file or folder, and prints what could not be read."""
     documents = load_texts(path)
     for complaint in documents.complaints:
         say(complaint)
@@ -194,7 +196,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def _check_number(number: int, options: Spectrum, length: int, console: Console) -> None:
-    """Refuses a text without a stretch of the length, and says if there are fewer than were asked for."""
+    """Raises `SubquadError` if there is no excerpt of the length, and prints a note if there are too few."""
     if not number:
         where = "the text" if options.text is None else options.text
         raise SubquadError(f"{where} has no stretch of {length} tokens: give more text or a smaller --length")
@@ -203,6 +205,6 @@ def _check_number(number: int, options: Spectrum, length: int, console: Console)
 
 
 def _bounds(head_dim: int, skip: str = "") -> dict[str, int]:
-    """The ranks that mechanisms have with the options that they come with, in heads of that size."""
-    found = {name: options().rank_bound(head_dim) for name, options in MECHANISMS.items() if name != skip}
-    return {f"{name}, {bound.words}": bound.rank for name, bound in found.items() if bound is not None}
+    """Returns the largest rank of each mechanism with its default options, for heads of this dimension."""
+    bounds = {name: options().rank_bound(head_dim) for name, options in MECHANISMS.items() if name != skip}
+    return {f"{name}, {bound.words}": bound.rank for name, bound in bounds.items() if bound is not None}

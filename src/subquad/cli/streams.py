@@ -1,4 +1,4 @@
-"""Standard input, output and error, in whatever state a command finds them: closed, full, or without UTF-8."""
+"""Standard input, output and error, made robust against closed or full streams and other encodings."""
 
 import io
 import os
@@ -10,15 +10,15 @@ from typing import IO, Any, cast
 from subquad.files import because
 
 LONGEST_SENTENCE = 2000
-"""Characters of a sentence on standard error, after which it is cut: names in it can be of any length."""
+"""Largest number of characters of a sentence on standard error; longer ones are cut."""
 
 
 def prepare_streams() -> None:
-    """Makes the three streams usable: a closed one leads nowhere, and letters that its encoding lacks become "?"."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of their file descriptors
+    """Replaces closed streams by the null device, and prints characters that an encoding lacks as "?"."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of file descriptors
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123, stays open to the end
-            os.set_inheritable(stream.fileno(), True)  # else a file that a child opens would become its standard output
+            os.set_inheritable(stream.fileno(), True)  # else a child's first opened file would become its standard output
             setattr(sys, name, stream)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -26,7 +26,7 @@ def prepare_streams() -> None:
 
 
 def is_stdin_closed() -> bool:
-    """Whether `prepare_streams` found no standard input. An empty one is not closed."""
+    """Whether `prepare_streams` replaced a closed standard input. An empty one is not closed."""
     return getattr(sys.stdin, "name", None) == os.devnull
 
 
@@ -36,7 +36,7 @@ def say(sentence: str) -> None:
     cut = shown if len(shown) <= LONGEST_SENTENCE else f"{shown[:LONGEST_SENTENCE]}..."
     try:
         print(f"subquad: {cut}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # where standard error cannot be written, there is nobody to tell
+    except (OSError, ValueError):  # standard error cannot be written either
         silence(sys.stderr)
 
 
@@ -47,24 +47,24 @@ def _shown(letter: str) -> str:
 
 
 def silence(stream: IO[str]) -> None:
-    """Sends what is still printed nowhere, so that flushing it at exit does not fail."""
+    """Redirects a stream to the null device, so that flushing it at exit does not fail."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class WatchedStdout:
-    """Standard output that remembers why it could not be written, be it buffered or not."""
+    """Standard output that remembers the first error of writing, buffered or not."""
 
     def __init__(self, stream: Any) -> None:
         self.stream, self.problem = stream, cast(OSError | None, None)
 
     def write(self, text: str) -> int:
-        """Writes as the stream does, and remembers the first failure."""
+        """Writes to the stream, and remembers the first failure."""
         with self._remembering():
             return int(self.stream.write(text))
 
     def flush(self) -> None:
-        """Flushes as the stream does, and remembers the first failure."""
+        """Flushes the stream, and remembers the first failure."""
         with self._remembering():
             self.stream.flush()
 
@@ -81,23 +81,23 @@ class WatchedStdout:
 
 
 class TolerantStdout:
-    """Standard output for commands whose work is worth more than what they print.
+    """Standard output for commands whose work matters more than what they print.
 
-    Once it cannot be written, as behind ``| head -1`` or on a full disk, the work goes on without it.
+    After the first failure, as with ``| head -1`` or on a full disk, further output is dropped and the command continues.
     """
 
     def __init__(self) -> None:
         self.stream, self.has_failed = sys.stdout, False
 
     def write(self, text: str) -> int:
-        """Writes, as long as that is possible."""
+        """Writes to the stream unless it has failed."""
         if not self.has_failed:
             with self._tolerating():
                 self.stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flushes, as long as that is possible."""
+        """Flushes the stream unless it has failed."""
         if not self.has_failed:
             with self._tolerating():
                 self.stream.flush()
@@ -111,12 +111,12 @@ class TolerantStdout:
             yield
         except OSError as error:
             self.has_failed = True
-            silence(self.stream)  # what is in its buffer would fail again when it is flushed, as before a process is forked
+            silence(self.stream)  # flushing its buffer would fail again, for example before a fork
             say(f"{stdout_sentence(error)}; the work goes on without it")
 
 
 def stdout_sentence(error: OSError) -> str:
-    """Why standard output cannot be written."""
+    """Returns a sentence on why standard output cannot be written."""
     if isinstance(error, BrokenPipeError):
         return "nobody reads standard output any more"
     return f"cannot write standard output: {because(error)}"

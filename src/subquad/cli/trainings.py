@@ -1,4 +1,4 @@
-"""The trainings and conversions of an experiment: each a process of `subquad train` or `subquad convert`."""
+"""Runs the trainings and conversions of an experiment as processes of `subquad train` and `subquad convert`."""
 
 import dataclasses
 import os
@@ -19,11 +19,11 @@ from subquad.errors import SubquadError
 from subquad.experiments.base import Conversion, Training, Trial, is_finished
 
 POLL_SECONDS = 0.2
-"""Pause between two looks at running processes."""
+"""Pause in seconds between two checks of running processes."""
 
 
 def train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console) -> None:
-    """Runs every trial that is not finished, `jobs` at a time, each on one thread in a process that ends with this one."""
+    """Runs all unfinished trials, `jobs` at a time, each on one thread in a process that ends with this one."""
     waiting = [trial for trial in trials if not is_finished(folder / trial.name)]
     running: dict[str, subprocess.Popen[str]] = {}
     columns = (PlainColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -47,7 +47,7 @@ def train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console
 
 
 def next_ready(waiting: Sequence[Trial], running: Collection[str], folder: Path) -> Trial | None:
-    """The first waiting trial whose model to start from is finished."""
+    """Returns the first waiting trial whose starting model is finished, or None."""
 
     def has_start(trial: Trial) -> bool:
         return not trial.start or (trial.start not in running and is_finished(folder / trial.start))
@@ -68,14 +68,14 @@ def start_process(trial: Trial, folder: Path) -> subprocess.Popen[str]:
 
 
 def _check_end(process: subprocess.Popen[str], folder: Path) -> None:
-    """Refuses to go on after a process that did not end well."""
-    said = process.communicate()[1].strip().splitlines()
+    """Raises `SubquadError` if a process failed."""
+    errors = process.communicate()[1].strip().splitlines()
     if process.returncode:
-        raise SubquadError(f"the training {folder} stopped: {said[-1] if said else 'without a word'}")
+        raise SubquadError(f"the training {folder} stopped: {errors[-1] if errors else 'without a word'}")
 
 
 def command_words(trial: Trial, folder: Path) -> list[str]:
-    """The command that starts a trial, or resumes what is in its folder."""
+    """Returns the words of the command that starts or resumes a trial."""
     out = folder / trial.name
     command = "train" if isinstance(trial.work, Training) else "convert"
     if (out / "run.json").exists():
@@ -84,7 +84,7 @@ def command_words(trial: Trial, folder: Path) -> list[str]:
 
 
 def new_command(trial: Trial, folder: Path) -> list[str]:
-    """The command of a trial as a user would type it. This is the one place where options become words."""
+    """Returns the words of a trial's command. This is the only place where options become words."""
     start = str(folder / trial.start) if trial.start else ""
     if isinstance(trial.work, Training):
         return ["train", *_training_words(trial.work, start), "--seed", str(trial.seed)]
@@ -92,7 +92,7 @@ def new_command(trial: Trial, folder: Path) -> list[str]:
 
 
 def _training_words(work: Training, start: str) -> Iterator[str]:
-    """Options of the attention, the model and the training are all written out: their defaults depend on the task."""
+    """Yields the words of a training. Except for the task's, all options are written, as defaults depend on the task."""
     yield from (work.task.kind, "--attention", work.attention.kind)
     parts = {"task": work.task, "attention": work.attention, "model": work.model, "training": work.options}
     flags = clashing({"shared": Shared(), **parts})
@@ -111,9 +111,9 @@ def _conversion_words(work: Conversion, start: str) -> Iterator[str]:
 
 
 def option_words(options: Any, flags: Flags, *, skip_defaults: bool = False) -> Iterator[str]:
-    """The options of a frozen dataclass as they are typed. A feature map is named by its kind.
+    """Yields the options of a frozen dataclass as words of a command line. A feature map is named by its kind.
 
-    `flags` has the names in the command of options that cannot keep their own.
+    `flags` maps options to their names on the command line where these differ from the names of the fields.
     """
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)

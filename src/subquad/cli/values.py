@@ -1,4 +1,4 @@
-"""What people type, read."""
+"""Parses values of command-line options."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,25 +14,25 @@ UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-"""An option that is either given or not, without a form that begins with --no."""
+"""A boolean option without a form that begins with --no."""
 MOST_BYTES = 2**62
-"""Largest amount of memory: more than any system counts."""
+"""Largest amount of memory that is accepted, in bytes."""
 
 
-def choose(what: str, given: str, names: Iterable[str]) -> str:
-    """A name out of several; where there is none such, the nearest is suggested."""
+def choose(what: str, name: str, names: Iterable[str]) -> str:
+    """Returns `name` if it is one of `names`; else raises `SubquadError` with the nearest name."""
     known = list(names)
-    if given in known:
-        return given
-    near = get_close_matches(given.lower(), known, 1, 0.5)
+    if name in known:
+        return name
+    near = get_close_matches(name.lower(), known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
-    raise SubquadError(f"there is no {what} {excerpt(given)}: {hint}")
+    raise SubquadError(f"there is no {what} {excerpt(name)}: {hint}")
 
 
-def parse_lengths(given: Sequence[str]) -> list[int]:
-    """Lengths, ascending: numbers, and ranges such as 128..16384, which double from their start and include their end."""
+def parse_lengths(words: Sequence[str]) -> list[int]:
+    """Parses numbers and ranges such as 128..16384, which double from start to end, into ascending lengths."""
     lengths: set[int] = set()
-    for part in given:
+    for part in words:
         match = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?", part.strip())
         if match is None:
             raise SubquadError(f"--lengths takes numbers and ranges such as 128..16384, but was given {excerpt(part)}")
@@ -52,15 +52,15 @@ def parse_lengths(given: Sequence[str]) -> list[int]:
     return sorted(lengths)
 
 
-def parse_bytes(option: str, given: str) -> int:
-    """An amount of memory such as 2GiB or 500MB."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", given.strip().lower())
+def parse_bytes(option: str, text: str) -> int:
+    """Parses an amount of memory such as 2GiB or 500MB into bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     amount = float(match[1]) * UNITS.get(match[2], 0) if match else 0.0
     if not 1 <= amount <= MOST_BYTES:
-        raise SubquadError(f"{option} takes an amount such as 2GiB or 500MB, but was given {excerpt(given)}")
+        raise SubquadError(f"{option} takes an amount such as 2GiB or 500MB, but was given {excerpt(text)}")
     return int(amount)
 
 
 def _whole(digits: str) -> int:
-    """A number of any length: one that Python would not read is larger than any that is allowed."""
+    """Parses an integer; one with too many digits for Python becomes a value beyond the allowed range."""
     return int(digits) if len(digits) < 30 else (LARGEST + 1) * (-1 if digits.startswith("-") else 1)
