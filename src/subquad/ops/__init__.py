@@ -1,1 +1,1 @@
-"""Functions from tensors to tensors: each equation as written (`reference`) beside its fast forms."""
+"""Functions from tensors to tensors: each equation as written (`reference`) and its fast forms."""

@@ -1,9 +1,8 @@
-"""Precision that autocast does not touch, in values and in gradients.
+"""Full precision under autocast, in values and in gradients.
 
-PyTorch's autocast acts where an operation runs. A backward that is called inside the block runs there too, long after the
-forward has left it, and every product in it is rounded to half precision. Gradients here do not depend on where the
-backward is called: hand-written ones are `outside_autocast`, and plain ones go through `product`, the only kind of
-operation used here that autocast rounds.
+PyTorch's autocast applies to every operation that runs inside its block. A backward that is called inside the block runs
+under autocast too, and its products are rounded to half precision. To avoid this, hand-written backwards are decorated with
+`outside_autocast`, and other gradients go through `product`, the only kind of operation used here that autocast rounds.
 """
 
 from collections.abc import Callable
@@ -17,29 +16,29 @@ from torch import Tensor
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Sums stay precise under autocast, too. Where it is off, which is cheap to ask, nothing needs to be done."""
+    """Returns a context in which autocast is disabled on the device of `x`."""
     if torch.is_autocast_enabled(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
     return nullcontext()
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
-    """The type in which sums and normalisers are kept: float32, or float64 where the input is."""
+    """Returns the dtype of sums and normalisers for inputs of `dtype`: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def prefers_parallel(x: Tensor) -> bool:
-    """Whether everything is to be done at once: a GPU wants it, and a compiler, which would unroll loops over blocks."""
+    """Whether to process all blocks at once: on a GPU, and when compiling, which would unroll loops over blocks."""
     return x.device.type != "cpu" or torch.compiler.is_compiling()
 
 
 def needs_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd will come back for any of these."""
+    """Whether autograd needs the gradient of any of these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def outside_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """The backward of an autograd function, computed in the precision of its tensors wherever it is called."""
+    """Decorator that disables autocast in the backward of an autograd function."""
 
     @wraps(backward)
     def precise_backward(ctx: Any, *gradients: Tensor | None) -> Any:
@@ -51,19 +50,19 @@ def outside_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def product(x: Float[Tensor, "*bx n m"], y: Float[Tensor, "*by m e"]) -> Float[Tensor, "*b n e"]:
-    """x @ y, with a gradient that is as precise as they are wherever the backward is called."""
-    if torch.compiler.is_compiling() or not needs_gradient(x, y):  # compilers keep autocast out of the backward themselves
+    """Returns x @ y, with a gradient that autocast does not round."""
+    if torch.compiler.is_compiling() or not needs_gradient(x, y):  # compiled backwards are not affected by autocast
         return x @ y
     batch = x.shape[:-2]
     if len(batch) < 2 or y.shape[:-2] != batch:
         return _Product.apply(x, y)  # type: ignore[no-untyped-call]
-    # in one dimension, so that what is copied for that is copied here, and not in the backward again
+    # flattening here makes the copy once, instead of again in the backward
     flat: Tensor = _Product.apply(x.flatten(0, -3), y.flatten(0, -3))  # type: ignore[no-untyped-call]
     return flat.unflatten(0, batch)
 
 
 class _Product(torch.autograd.Function):
-    """With G the gradient of x y, that of x is G y^T, and that of y is x^T G."""
+    """Matrix product x y. With G the gradient of the product, dx = G y^T and dy = x^T G."""
 
     generate_vmap_rule = True
 

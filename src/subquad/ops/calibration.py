@@ -1,24 +1,25 @@
-"""Queries and keys centred and rebalanced, which changes nothing for softmax, and lets random features err less.
+"""Centres and rebalances queries and keys, which leaves softmax unchanged and reduces the error of random features.
 
 With a and c the means of queries and keys, and any invertible A,
 
     q . k = ((q - a) A) . ((k - c) A^-T) + a . k + c . q - a . c
 
-The first term is a product of shorter vectors, and the error of random features grows with their length. The second goes
-into the key's exponent, what is left into the query's. The A that gives both sides one covariance makes them shortest.
+The first term is a product of shorter vectors, and the error of random features grows with their norm. The term a . k goes
+into the key's exponent, the last two terms into the query's. The A that gives both sides the same covariance makes them
+shortest.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-RIDGE = 1e-3  # of the mean variance, added to each: what never varied would be stretched without end
+RIDGE = 1e-3  # share of the mean variance that is added to each: a direction without variance would be stretched infinitely
 
 
 def balance(
     q_cov: Float[Tensor, "h d d"], k_cov: Float[Tensor, "h d d"]
 ) -> tuple[Float[Tensor, "h d d"], Float[Tensor, "h d d"]]:
-    """The symmetric A for which A Cq A = A^-1 Ck A^-1, and its inverse.
+    """Returns the symmetric A with A Cq A = A^-1 Ck A^-1, and its inverse.
 
     A^2 = M solves M Cq M = Ck: it is the geometric mean of Cq^-1 and Ck, Cq^-1/2 (Cq^1/2 Ck Cq^1/2)^1/2 Cq^-1/2.
     """
@@ -34,6 +35,6 @@ def _ridged(cov: Tensor) -> Tensor:
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:
-    """A power of symmetric positive matrices."""
+    """Returns a power of symmetric positive definite matrices."""
     values, vectors = torch.linalg.eigh((x + x.mT) / 2)
     return (vectors * values.clamp(min=1e-12).pow(exponent)[..., None, :]) @ vectors.mT

@@ -13,10 +13,10 @@ def attend(
     *,
     causal: bool = False,
 ) -> Float[Tensor, "b h n e"]:
-    """softmax(q k^T / sqrt d) v, over the pairs where `mask` is true.
+    """Returns softmax(q k^T / sqrt d) v over the pairs where `mask` is True.
 
-    The fused kernels take values that are as wide as the keys, so the narrower of the two is filled up with zeros. Without
-    that PyTorch makes the whole matrix, by products that autocast rounds in the backward.
+    The fused kernels need values of the same dimension as the keys, so the smaller of the two is padded with zeros. Else
+    PyTorch would materialise the matrix, with products that autocast rounds in the backward.
     """
     d, e = q.shape[-1], v.shape[-1]
     if d == e:

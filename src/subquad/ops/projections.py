@@ -1,7 +1,7 @@
-"""Random projections for FAVOR+ (Choromanski et al. 2021): columns that are, each by itself, close to N(0, I).
+"""Random projections for FAVOR+ (Choromanski et al. 2021): matrices whose columns are each close to N(0, I).
 
-Columns that are orthogonal to each other estimate better than independent ones. They come in blocks of `dim`, each block
-an orthogonal matrix drawn by QR, by Hadamard products or by Givens rotations, and get their lengths afterwards.
+Orthogonal columns give better estimates than independent ones. They are drawn in blocks of `dim`, each an orthogonal matrix
+from QR, Hadamard products or Givens rotations, and are scaled afterwards.
 """
 
 import math
@@ -19,7 +19,7 @@ Norms = Literal["chi", "fixed"]
 def draw(
     dim: int, columns: int, projection: Projection, norms: Norms, generator: torch.Generator | None
 ) -> Float[Tensor, "{dim} {columns}"]:
-    """`columns` random directions in `dim` dimensions."""
+    """Draws `columns` random vectors in `dim` dimensions, as the columns of a matrix."""
     if projection == "independent":
         return torch.randn(dim, columns, generator=generator)
     count = -(-columns // dim)
@@ -30,16 +30,16 @@ def draw(
 
 
 def orthogonal(dim: int, generator: torch.Generator | None) -> Float[Tensor, "{dim} {dim}"]:
-    """Uniform over all rotations and reflections: QR of a Gaussian matrix, with the signs of R's diagonal undone."""
+    """Draws a uniformly distributed orthogonal matrix: Q of a Gaussian matrix, with the signs of R's diagonal."""
     q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64))
     return (q * r.diagonal().sign()).float()
 
 
 def hadamard(dim: int, generator: torch.Generator | None) -> Float[Tensor, "{dim} {dim}"]:
-    """The product of three H D, H a normalised Hadamard matrix and D random signs: nearly uniform at little cost.
+    """Draws a product of three H D, with H a normalised Hadamard matrix and D random signs: nearly uniform at low cost.
 
-    A Hadamard matrix has a power of two columns. Other widths cut theirs out of the next larger one, which leaves the
-    columns only nearly orthogonal, and set their lengths back to 1. A draw that leaves nothing of a column is drawn again.
+    The size of a Hadamard matrix is a power of two. Other dimensions are cut out of the next larger matrix and their
+    columns are normalised, so that they are only nearly orthogonal. A draw with a nearly zero column is repeated.
     """
     size = 1 << (dim - 1).bit_length()
     h = torch.ones(1, 1)
@@ -56,7 +56,7 @@ def hadamard(dim: int, generator: torch.Generator | None) -> Float[Tensor, "{dim
 
 
 def givens(dim: int, generator: torch.Generator | None) -> Float[Tensor, "{dim} {dim}"]:
-    """The product of random rotations of two coordinates each, in rounds that pair the coordinates anew."""
+    """Draws a product of random rotations in two coordinates each, in rounds with new random pairs."""
     product = torch.eye(dim) * _signs(dim, generator)
     for _ in range(4 * max(1, math.ceil(math.log2(dim)))):
         order = torch.randperm(dim, generator=generator)

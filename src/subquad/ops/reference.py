@@ -1,6 +1,6 @@
-"""The equations as written, with the whole attention matrix in memory: slow, short, and what the fast forms are tested by.
+"""The equations as written, with the whole attention matrix in memory: slow and short, to test the fast forms against.
 
-Numbers are those of Katharopoulos et al. 2020, *Transformers are RNNs*, unless said otherwise.
+Equation numbers refer to Katharopoulos et al. 2020, *Transformers are RNNs*, unless stated otherwise.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch.distributions import Normal
 def visible(
     queries: int, keys: int, keep: Bool[Tensor, "b s"] | None, causal: bool, device: torch.device
 ) -> Bool[Tensor, "#b 1 n s"]:
-    """Which keys each query sees. Causal: the last query sees the last key, and earlier ones one key less each."""
+    """Mask of the keys that each query sees. If causal, the last query is aligned with the last key."""
     seen = torch.ones(queries, keys, dtype=torch.bool, device=device)
     if causal:
         seen = seen.tril(keys - queries)
@@ -30,9 +30,9 @@ def softmax_weights(
     causal: bool = False,
     places: Int[Tensor, "r"] | None = None,
 ) -> Float[Tensor, "b h r s"]:
-    """Equation 2: the weight of key j for query i is exp(q_i . k_j / sqrt d), over its sum. A row without keys is zero.
+    """Equation 2: the weight of key j for query i is exp(q_i . k_j / sqrt d) divided by the sum. A row without keys is 0.
 
-    There is a row for each query, or for those at some places.
+    There is a row for each query, or only for the queries at `places`.
     """
     seen = visible(q.shape[2], k.shape[2], keep, causal, q.device)
     if places is not None:
@@ -54,7 +54,7 @@ def learned_slots(x: Float[Tensor, "h n d"], weight: Float[Tensor, "#h k longest
 
 
 def mean_slots(x: Float[Tensor, "h n d"], slots: int) -> Float[Tensor, "h k d"]:
-    """The means of at most `slots` runs of positions that are as equal in length as can be."""
+    """Means over at most `slots` runs of positions with nearly equal lengths."""
     n = x.shape[1]
     used = min(slots, n)
     runs: list[list[int]] = [[] for _ in range(used)]
@@ -64,7 +64,7 @@ def mean_slots(x: Float[Tensor, "h n d"], slots: int) -> Float[Tensor, "h k d"]:
 
 
 def convolved_slots(x: Float[Tensor, "h n d"], weight: Float[Tensor, "#h run d"]) -> Float[Tensor, "h k d"]:
-    """A convolution whose stride is the length of its kernel, the last run filled up with zeros."""
+    """Convolution whose stride is the length of its kernel; the last run is padded with zeros."""
     h, n, d = x.shape
     stride = weight.shape[1] // d
     kernel = weight.expand(h, -1, -1).unflatten(1, (stride, d)).permute(0, 3, 2, 1)  # h, out, in, stride
@@ -73,7 +73,7 @@ def convolved_slots(x: Float[Tensor, "h n d"], weight: Float[Tensor, "#h run d"]
 
 
 class Bumps(NamedTuple):
-    """What the continuous memory of one sequence is made with (Martins et al. 2022)."""
+    """Basis functions and constants of the continuous memory of one sequence (Martins et al. 2022)."""
 
     centres: Float[Tensor, "m"]
     widths: Float[Tensor, "m"]
@@ -81,11 +81,11 @@ class Bumps(NamedTuple):
     tau: float
 
     def at(self, t: Float[Tensor, "n"]) -> Float[Tensor, "n m"]:
-        """psi_j(t) = N(t; mu_j, sigma_j^2)."""
+        """Values of the basis functions, psi_j(t) = N(t; mu_j, sigma_j^2)."""
         return Normal(self.centres, self.widths).log_prob(t[:, None]).exp()
 
     def fit(self, t: Float[Tensor, "n"], x: Float[Tensor, "h n d"]) -> Float[Tensor, "h m d"]:
-        """Equation 3: the coefficients whose signal comes closest to x at t, and is small."""
+        """Equation 3: coefficients of the signal closest to x at t, by ridge regression."""
         f = self.at(t).mT
         gram = f @ f.mT + self.ridge * torch.eye(len(f), dtype=f.dtype)
         return torch.linalg.inv(gram) @ f @ x
@@ -94,7 +94,7 @@ class Bumps(NamedTuple):
 def remember(
     bumps: Bumps, before: Float[Tensor, "h m d"] | None, points: Float[Tensor, "p"], x: Float[Tensor, "h n d"]
 ) -> Float[Tensor, "h m d"]:
-    """Equation 10: the memory is read at points, which are pressed into [0, tau], and fitted together with what is new."""
+    """Equation 10: reads the old signal at points, contracts them to [0, tau], and fits them together with new values."""
     new = (torch.arange(x.shape[1], dtype=x.dtype) + 0.5) / x.shape[1]
     if before is None:
         return bumps.fit(new, x)

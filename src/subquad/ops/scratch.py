@@ -1,8 +1,8 @@
-"""Memory that loops over blocks use again.
+"""Memory that is reused by loops over blocks.
 
-Fresh tensors of a megabyte cost a CPU as much as the arithmetic in them: the system has to find and clear their pages. So
-each round of a loop takes the same pieces as the round before, and each thread keeps them from one call to the next,
-which short sequences notice most.
+Allocating a tensor of a megabyte costs a CPU as much as computing with it, since the system has to find and clear its pages.
+Therefore each round of a loop uses the same memory as the round before, and each thread keeps it between calls, which helps
+short sequences most.
 """
 
 import math
@@ -11,12 +11,12 @@ import threading
 import torch
 from torch import Tensor
 
-WORKING_SET = 2**19  # floats in a block of features, two megabytes; larger pieces are not kept
+WORKING_SET = 2**19  # largest number of floats in a piece, two megabytes; larger ones are not kept
 _kept = threading.local()
 
 
 class Scratch:
-    """Hands out pieces of memory in the same order, round after round. A thread works with one at a time."""
+    """Returns the same pieces of memory in the same order in every round. A thread uses one instance at a time."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -24,18 +24,18 @@ class Scratch:
         self._next = 0
 
     def start(self) -> None:
-        """A new round: what the last one took is free again."""
+        """Starts a new round, in which all pieces are free again."""
         self._next = 0
 
     def take(self, *shape: int) -> Tensor:
-        """A tensor with anything in it, good until the next round."""
+        """Returns an uninitialized tensor that is valid until the next round."""
         size = math.prod(shape)
         if size > WORKING_SET:
             return torch.empty(shape, dtype=self._dtype)
         if self._next == len(self._pieces):
             self._pieces.append(torch.empty(0, dtype=self._dtype))
         if self._pieces[self._next].numel() < size:
-            with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside of it
+            with torch.inference_mode(False):  # tensors made in inference mode cannot be modified outside of it
                 self._pieces[self._next] = torch.empty(size, dtype=self._dtype)
         self._next += 1
         return self._pieces[self._next - 1][:size].view(shape)

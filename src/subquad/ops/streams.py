@@ -1,6 +1,6 @@
-"""A stream that is read segment by segment: its state, and the continuous memory that full segments are written into.
+"""State of a stream that is processed in segments, and the continuous memory into which full segments are written.
 
-Equations are those of Martins et al. 2022, *Infinity-former: Infinite Memory Transformer*.
+Equation numbers refer to Martins et al. 2022, *Infinity-former: Infinite Memory Transformer*.
 """
 
 from typing import Any, NamedTuple
@@ -19,32 +19,31 @@ class Memory(NamedTuple):
     """The part of a state that changes with each full segment."""
 
     signal: Float[Tensor, "b h m f"]  # coefficients of keys and values, f = d + e, in float32 or float64
-    histogram: Float[Tensor, "b bins"]  # where attention has gone since the signal was written
-    written: Int[Tensor, "b"]  # how many segments are in the signal
+    histogram: Float[Tensor, "b bins"]  # attention mass by position since the signal was written
+    written: Int[Tensor, "b"]  # number of segments in the signal
 
 
 class InfinityState(NamedTuple):
-    """A state of constant size: the segment under way, and the signal of all segments before it.
+    """State of constant size: the current segment, and the signal of all segments before it.
 
-    Keys and values of the segment under way stand in front, behind those of the previous segment where that one is seen
-    as well, and zeros follow them.
+    `keys` and `values` hold the previous segment, if it is attended to, then the current one, then zeros.
     """
 
     keys: Tensor  # b h r d
     values: Tensor  # b h r e
     signal: Tensor  # b h m d+e, the coefficients of keys and values, in float32 or float64
-    histogram: Tensor  # b bins, where attention has gone since the signal was written
-    filled: Tensor  # b, how many keys there are
-    written: Tensor  # b, how many segments are in the signal
+    histogram: Tensor  # b bins, attention mass by position since the signal was written
+    filled: Tensor  # b, number of keys
+    written: Tensor  # b, number of segments in the signal
 
 
 def memory_of(state: InfinityState) -> Memory:
-    """The memory of what came before the segment under way."""
+    """Returns the memory of the segments before the current one."""
     return Memory(state.signal, state.histogram, state.written)
 
 
 class Points(NamedTuple):
-    """Where a memory is read before it is written again, if it is read where attention has gone (sticky memories)."""
+    """Points at which a sticky memory is read before it is rewritten: more of them where attention was high."""
 
     basis: Basis
     places: Float[Tensor, "p"]  # shares of the attention up to each point, in order
@@ -54,22 +53,22 @@ class Points(NamedTuple):
 def empty_state(
     k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], length: int, *, basis: int, bins: int
 ) -> InfinityState:
-    """The state before the first position, which holds up to `length` positions as they are."""
+    """Returns the state before the first position, with space for the keys and values of `length` positions."""
     b, h, _, d = k.shape
-    made: dict[str, Any] = {"dtype": precise(k.dtype), "device": k.device}
+    tensor_options: dict[str, Any] = {"dtype": precise(k.dtype), "device": k.device}
     counts = torch.zeros(b, dtype=torch.long, device=k.device)
     return InfinityState(
         k.new_zeros(b, h, length, d),
         v.new_zeros(b, h, length, v.shape[3]),
-        torch.zeros(b, h, basis, d + v.shape[3], **made),
-        torch.zeros(b, bins, **made),
+        torch.zeros(b, h, basis, d + v.shape[3], **tensor_options),
+        torch.zeros(b, bins, **tensor_options),
         counts,
         counts,
     )
 
 
 def continue_state(q: Tensor, k: Tensor, v: Tensor, state: InfinityState, keep: Tensor | None) -> Packed:
-    """The segment under way and what is new, one behind the other."""
+    """Packs the current segment of a state together with new positions."""
     length = state.keys.shape[2]
     held = torch.arange(length, device=q.device) < state.filled[:, None]
     new = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
@@ -78,7 +77,7 @@ def continue_state(q: Tensor, k: Tensor, v: Tensor, state: InfinityState, keep: 
 
 
 def last_state(packed: Packed, held: Memory, segment: int, length: int) -> InfinityState:
-    """The state after the last segment, full or not, which holds up to `length` positions as they are."""
+    """Returns the state after the last segment, with the keys and values of up to `length` positions."""
     start = packed.total // segment * segment
     if length > segment:
         start = (start - segment).clamp_min(0)
@@ -91,7 +90,7 @@ def last_state(packed: Packed, held: Memory, segment: int, length: int) -> Infin
 
 
 def last_segment(filled: Int[Tensor, "b"], segment: int) -> Int[Tensor, "b c"]:
-    """The places of the last `segment` positions that a state holds."""
+    """Returns the places of the last `segment` positions in a state."""
     return (filled - segment).clamp_min(0)[:, None] + torch.arange(segment, device=filled.device)
 
 
@@ -102,8 +101,8 @@ def make_space(
     full: Bool[Tensor, "b"],
     segment: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, values and their number without the first segment, where a full segment has left no space for the next."""
-    shift = full & (filled == keys.shape[2])  # with the previous segment seen, the first one stays where it is
+    """Drops the first segment if a full segment leaves no space for the next; returns keys, values and their number."""
+    shift = full & (filled == keys.shape[2])  # with a previous segment, the first one stays in its place
     moved = [F.pad(x[:, :, segment:], (0, 0, 0, segment)) for x in (keys, values)]
     keys, values = (torch.where(shift[:, None, None, None], to, x) for to, x in zip(moved, (keys, values), strict=True))
     return keys, values, torch.where(shift, filled - segment, filled)
@@ -112,7 +111,7 @@ def make_space(
 def write(
     held: Memory, k: Tensor, v: Tensor, factors: Factors, points: Points | None, full: bool | Tensor, *, first: bool = False
 ) -> Memory:
-    """The memory with a segment in it, for the sequences whose segment is full. `first` says that nothing was before it."""
+    """Writes a segment into the memory of sequences whose segment is full. `first` says that the memory is empty."""
     if full is False:
         return held
     if not held.signal.shape[2]:
@@ -134,7 +133,7 @@ def write(
 
 
 def _contracted(held: Memory, factors: Factors, points: Points | None) -> Float[Tensor, "b h m f"]:
-    """The memory, read at points and pressed into [0, tau]: stretches that attention goes to often get more space there."""
+    """Returns the signal contracted to [0, tau], read at points; parts with much attention get more points."""
     if points is None:
         return product(factors.past, held.signal)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Attention to near keys and to the sums of far ones, under one normaliser."""
+"""Attention to near keys and to the sums over far keys, with one normaliser."""
 
 import math
 from typing import NamedTuple
@@ -15,12 +15,12 @@ from subquad.ops.scratch import WORKING_SET, Scratch
 from subquad.types import Features, Maps
 
 LOG2_E = math.log2(math.e)
-HIGHEST = 100.0  # of the rest's factor 2**x: what needs a higher one has underflowed
-HIGHEST_OF_NONE = 60.0  # where there is no rest: only its gradient is multiplied, and must not overflow
+HIGHEST = 100.0  # largest x of the far keys' factor 2**x: sums that need a larger one have underflowed
+HIGHEST_OF_NONE = 60.0  # largest x without far keys: only the gradient is multiplied, and must not overflow
 
 
 class Near(NamedTuple):
-    """Which keys a query sees exactly, as logarithms of weights to base 2, -inf where it does not see one."""
+    """Near keys of each block: base-2 logarithms of their weights (-inf for hidden keys), and their values."""
 
     scores: Float[Tensor, "b h t c w"]
     values: Float[Tensor, "b h t w e"]
@@ -36,30 +36,30 @@ def attend(
     log_gain: Float[Tensor, "h"],
     block: int,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState | None]:
-    """The mixed values of sequences whose first `total` positions are real; causal if there is a state of those before.
+    """Returns the mixed values of sequences whose first `total` positions are real; causal if `state` is given.
 
-    The state after it holds all blocks before the last two, of which the very last one may be empty.
+    The returned state sums all blocks before the last two; the last one may be empty.
     """
     n, dtype, causal = k.shape[2], precise(k.dtype), state is not None
     q, k, v = (x.to(dtype) for x in (q, k, v))
     valid = torch.arange(n, device=k.device) < total[:, None]
     at_once = prefers_parallel(q) or needs_gradient(q, k, v, log_gain, *maps.weights())
     scratch = None if at_once else Scratch(dtype)
-    parts = _stretches(q, block, at_once=at_once)
+    parts = _ranges(q, block, at_once=at_once)
     full = not at_once and bool(valid.all())
     sums, peak, after = far_sums(k, v, maps.keys, state, None if full else valid, total, block, parts, scratch)
     mixed = []
     for part, rows in parts:
         queries = cut_features(features_of(maps.queries, q[:, :, rows], scratch), block)
         near = _near(q, k, v, None if full else valid, block, part, causal=causal)
-        done = mix(queries, sums[:, :, part], peak[:, :, part], near, log_gain)
-        mixed.append(done.flatten(2, 3)[:, :, : q[:, :, rows].shape[2]].transpose(1, 2))
-    # with the heads of a position beside each other, as they are merged
+        mixed_part = mix(queries, sums[:, :, part], peak[:, :, part], near, log_gain)
+        mixed.append(mixed_part.flatten(2, 3)[:, :, : q[:, :, rows].shape[2]].transpose(1, 2))
+    # the heads of a position are next to each other in memory, so that merging heads is free
     return torch.cat(mixed, dim=1).transpose(1, 2), after
 
 
-def _stretches(q: Tensor, block: int, *, at_once: bool) -> list[tuple[slice, slice]]:
-    """What is worked on together: which blocks, and which positions."""
+def _ranges(q: Tensor, block: int, *, at_once: bool) -> list[tuple[slice, slice]]:
+    """Returns the ranges of blocks, and of positions, that are processed together."""
     b, h, n, _ = q.shape
     count = -(-n // block)
     size = count if at_once else max(1, WORKING_SET // max(1, b * h * block * 3 * block))
@@ -74,23 +74,26 @@ def mix(
     near: Near,
     log_gain: Float[Tensor, "h"],
 ) -> Float[Tensor, "b h t c e"]:
-    """Blocks of queries over what is near and the sums of the rest, whose last column is that of the norms."""
-    rest = product(queries.values, sums)
+    """Mixes near values and the sums over far keys, whose last column holds the norms, for blocks of queries."""
+    far = product(queries.values, sums)
     level = finite(peak)[..., None, None] + (LOG2_E * log_gain)[:, None, None, None]
     level = level if queries.exponent is None else level + queries.exponent
-    height = level.detach() + rest[..., -1:].detach().abs().log2()  # -inf where there is no rest
+    height = level.detach() + far[..., -1:].detach().abs().log2()  # -inf without far keys
     top = finite(torch.maximum(near.scores.detach().amax(-1, keepdim=True), height))
-    weights = near.scores.sub_(top).exp2_()  # in place: they are as large as all the rest together
+    weights = near.scores.sub_(top).exp2_()  # in place: they are as large as all other tensors together
     limit = torch.where(height == -math.inf, HIGHEST_OF_NONE, HIGHEST)
-    rest = rest * torch.exp2(torch.minimum(level - top, limit))
-    mixed = product(weights, near.values) + rest[..., :-1]
-    return mixed * reciprocal(weights.sum(-1, keepdim=True) + rest[..., -1:])
+    far = far * torch.exp2(torch.minimum(level - top, limit))
+    mixed = product(weights, near.values) + far[..., :-1]
+    return mixed * reciprocal(weights.sum(-1, keepdim=True) + far[..., -1:])
 
 
 def _near(
     q: Tensor, k: Tensor, v: Tensor, valid: Bool[Tensor, "b n"] | None, block: int, part: slice, *, causal: bool
 ) -> Near:
-    """Own block and neighbours, before and, unless causal, behind: of some of the blocks. Without `valid` all is real."""
+    """Returns the near keys of the blocks in `part`: own block, the one before and, unless causal, the one after.
+
+    Without `valid`, all positions are real.
+    """
     keys, values = (_beside(x, block, part, causal=causal) for x in (k, v))
     queries = cut(q[:, :, part.start * block : part.stop * block] * (LOG2_E / math.sqrt(q.shape[-1])), block)
     scores = product(queries, keys.mT)
@@ -106,7 +109,7 @@ def _near(
 
 
 def _beside(x: Shaped[Tensor, "b h n m"], block: int, part: slice, *, causal: bool) -> Shaped[Tensor, "b h t w m"]:
-    """Every block with the one before it in front, and the one behind it unless causal; zeros where there is none."""
+    """Returns each block joined with the one before and, unless causal, the one after; zeros for missing blocks."""
     behind = 0 if causal else 1
     first = max(0, part.start - 1)
     blocks = cut(x[:, :, first * block : (part.stop + behind) * block], block)

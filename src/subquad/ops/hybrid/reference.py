@@ -21,10 +21,10 @@ def weights(
     causal: bool = False,
     places: Int[Tensor, "r"] | None = None,
 ) -> Float[Tensor, "b h r n"]:
-    """The weight of a key in the own or a neighbouring block is exp(q . k / sqrt d), that of others gain phi(q) . phi(k).
+    """Returns the attention matrix: exp(q . k / sqrt d) for near keys, gain phi(q) . phi(k) for others, normalised.
 
-    Blocks are of kept positions. A row that is not kept has no block: it is zero. Where `places` are given, the features of
-    queries are those of the queries there, and so are the rows.
+    Keys of the same and of neighbouring blocks are near. Blocks consist of kept positions; rows of other positions are zero.
+    With `places`, `queries` are the features of the queries there, and only their rows are returned.
     """
     n, kept = q.shape[2], torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
     seen = visible(n, n, kept, causal, q.device) & kept[:, None, :, None]
@@ -48,6 +48,6 @@ def weights(
 
 
 def neighbours(kept: Bool[Tensor, "b n"], block: int) -> Bool[Tensor, "b 1 n n"]:
-    """Which positions are in the same block of kept ones or in neighbouring ones."""
+    """Mask of pairs of positions in the same block of kept positions or in neighbouring blocks."""
     at = (kept.cumsum(1) - 1) // block
     return ((at[:, :, None] - at[:, None]).abs() <= 1)[:, None]

@@ -1,4 +1,4 @@
-"""The state of the causal hybrid: how it continues, advances by one position, and is left after the last."""
+"""State of the causal hybrid: continued by a sequence, or advanced by one position."""
 
 import math
 from typing import NamedTuple
@@ -17,23 +17,23 @@ from subquad.types import FeatureFunction, Maps
 
 
 class HybridState(NamedTuple):
-    """A state of constant size: the last block or two as they are, and the sums of all blocks before them."""
+    """State of constant size: keys and values of the last two blocks, and the sums of all blocks before them."""
 
     keys: Tensor  # b h 2c d, then zeros
     values: Tensor  # b h 2c e
     sums: Tensor  # b h m e, as in LinearState
     norms: Tensor  # b h m
     peak: Tensor  # b h
-    filled: Tensor  # b, how many keys there are
+    filled: Tensor  # b, number of keys
 
 
 def far_state(state: HybridState) -> LinearState:
-    """The sums of the keys that are seen through features."""
+    """Returns the sums over far keys."""
     return LinearState(state.sums, state.norms, state.peak.detach())
 
 
 def continue_state(q: Tensor, k: Tensor, v: Tensor, state: HybridState, keep: Tensor | None) -> Packed:
-    """The last blocks and what is new, one behind the other."""
+    """Packs the last blocks of a state together with new positions."""
     size = state.keys.shape[2]
     held = torch.arange(size, device=q.device) < state.filled[:, None]
     new = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
@@ -42,7 +42,7 @@ def continue_state(q: Tensor, k: Tensor, v: Tensor, state: HybridState, keep: Te
 
 
 def last_state(packed: Packed, rest: LinearState, block: int) -> HybridState:
-    """The state after the last position: the block under way and the one before it stay as they are."""
+    """Returns the state after the last position, with the keys and values of the current block and the one before."""
     start = (packed.total // block - 1).clamp_min(0) * block
     places = start[:, None] + torch.arange(2 * block, device=start.device)
     held = (places < packed.total[:, None])[:, None, :, None]
@@ -62,7 +62,7 @@ def step(
     *,
     reuse: bool,
 ) -> tuple[Float[Tensor, "b h 1 e"], HybridState]:
-    """One position, in time that does not depend on how many came before."""
+    """Attends from one position, in time that does not depend on the number of positions before it."""
     keys, values = (
         put(held, new.to(held.dtype), state.filled, reuse=reuse) for held, new in ((state.keys, k), (state.values, v))
     )
@@ -82,7 +82,7 @@ def step(
 
 
 def _folded(state: HybridState, rest: LinearState, full: Tensor, phi: FeatureFunction, block: int) -> HybridState:
-    """The state in which sequences whose two blocks are full have taken the first one into their sums."""
+    """Adds the first block to the sums of the sequences whose two blocks are full."""
     folded = fold(rest, state.keys[:, :, :block], state.values[:, :, :block], phi)
     rest = LinearState(*(_where(full, new, old) for new, old in zip(folded, rest, strict=True)))
     keys, values = (_where(full, _without_first(x, block), x) for x in (state.keys, state.values))
@@ -90,10 +90,10 @@ def _folded(state: HybridState, rest: LinearState, full: Tensor, phi: FeatureFun
 
 
 def _where(full: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """`new` for the sequences that are full, `old` for the others."""
+    """Returns `new` for full sequences and `old` for the others."""
     return torch.where(full.view(-1, *[1] * (old.ndim - 1)), new, old)
 
 
 def _without_first(x: Tensor, block: int) -> Tensor:
-    """The positions behind the first block, and zeros after them."""
+    """Returns the positions after the first block, followed by zeros."""
     return F.pad(x[:, :, block:], (0, 0, 0, block))

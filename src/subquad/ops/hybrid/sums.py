@@ -1,4 +1,4 @@
-"""The sums of far keys' features and values, block by block."""
+"""Sums of far keys' features and values, for each block."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from subquad.types import FeatureFunction, Features
 
 
 def features_of(phi: FeatureFunction, x: Tensor, scratch: Scratch | None) -> Features:
-    """The features of a block, in scratch memory if there is some."""
+    """Returns the features of a block, in scratch memory if given."""
     if scratch is None:
         return phi(x)
     scratch.start()
@@ -34,15 +34,17 @@ def far_sums(
     parts: Sequence[tuple[slice, slice]],
     scratch: Scratch | None,
 ) -> tuple[Float[Tensor, "b h t m f"], Float[Tensor, "b h t"], LinearState | None]:
-    """For each block the sums of what is neither in it nor beside it, and the state after all if it is causal."""
-    made = [
+    """Returns for each block the sums over far blocks and their peaks, and the final state if `state` is given."""
+    part_sums = [
         _block_sums(features_of(phi, k[:, :, at], scratch), v[:, :, at], None if valid is None else valid[:, at], block)
         for _, at in parts
     ]
-    blocks, peaks = (torch.cat(each, dim=2) if len(each) > 1 else each[0] for each in zip(*made, strict=True))
+    blocks, peaks = (
+        torch.cat(tensors, dim=2) if len(tensors) > 1 else tensors[0] for tensors in zip(*part_sums, strict=True)
+    )
     if state is None and not phi.has_exponent and not prefers_parallel(k):
         return _Around.apply(blocks), peaks, None  # type: ignore[no-untyped-call]
-    sums, peak = _before(blocks, peaks, state)  # of t + 1 blocks
+    sums, peak = _before(blocks, peaks, state)  # t + 1 entries
     if state is not None:
         last = total // block
         return sums[:, :, :-1], peak[:, :, :-1], _state(_at(sums, last), _at(peak, last))
@@ -51,8 +53,9 @@ def far_sums(
 
 
 class _Around(torch.autograd.Function):
-    """For each block the sum of all but itself and its neighbours: what `_before` gives from both ends, where all is of one
-    scale. Its gradient is the same sum, as it is mutual who is near.
+    """Sum over all blocks except a block and its neighbours, for each block, for features without exponents.
+
+    Its gradient is the same sum, since being near is symmetric.
     """
 
     @staticmethod
@@ -75,14 +78,14 @@ class _Around(torch.autograd.Function):
 
 
 def fold(state: LinearState, k: Float[Tensor, "b h c d"], v: Float[Tensor, "b h c e"], phi: FeatureFunction) -> LinearState:
-    """The state with one more block in it."""
+    """Returns the state with one more block added to its sums."""
     valid = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
     sums, peaks = _block_sums(phi(k.to(state.sums.dtype)), v.to(state.sums.dtype), valid, k.shape[2])
     return _state(*_add(_join(state)[:, :, None], state.peak[:, :, None], sums, peaks))
 
 
 def _block_sums(keys: Features, v: Tensor, valid: Bool[Tensor, "b n"] | None, block: int) -> tuple[Tensor, Tensor]:
-    """What each block adds, values and norms side by side, relative to 2**its peak; and the peaks."""
+    """Returns what each block adds (values and norms in one tensor) relative to 2**peak, and the peaks."""
     padding = None if valid is None else ~valid[:, None, :, None]
     values = cut(keys.values if padding is None else keys.values.masked_fill(padding, 0.0), block)
     ones = cut(F.pad(v, (0, 1), value=1.0), block)
@@ -99,14 +102,14 @@ def _block_sums(keys: Features, v: Tensor, valid: Bool[Tensor, "b n"] | None, bl
 def _before(
     blocks: Float[Tensor, "b h t m f"], peaks: Float[Tensor, "b h t"], state: LinearState | None
 ) -> tuple[Float[Tensor, "b h u m f"], Float[Tensor, "b h u"]]:
-    """For each block, and for one behind the last, the sum of all blocks but itself and the one before it."""
+    """Returns sums over the blocks up to two before, with their peaks, for each block and one after the last."""
     first = torch.zeros_like(blocks[:, :, :1]) if state is None else _join(state)[:, :, None]
     lowest = torch.full_like(peaks[:, :, :1], -math.inf) if state is None else state.peak[:, :, None]
     if not blocks.shape[2]:
         return first, lowest
     added, heights = torch.cat([first, blocks[:, :, :-1]], dim=2), torch.cat([lowest, peaks[:, :, :-1]], dim=2)
     highest = heights.cummax(2).values
-    if prefers_parallel(blocks):  # one product over pairs of blocks, which compilers and GPUs like better than a loop
+    if prefers_parallel(blocks):  # one product over pairs of blocks is faster there than a loop
         fade = torch.exp2(heights[..., None, :] - finite(highest)[..., None]).tril()
         summed = product(fade, added.flatten(3)).unflatten(3, added.shape[3:])
     else:
@@ -116,14 +119,14 @@ def _before(
         for at in range(1, added.shape[2]):
             parts.append(torch.addcmul(parts[-1] * fades[:, :, at], added[:, :, at], shares[:, :, at]))
         summed = torch.stack(parts, dim=2)
-    # the first block has nothing before its neighbour, either
+    # nothing comes before the first two blocks except the state
     return torch.cat([first, summed], dim=2), torch.cat([lowest, highest], dim=2)
 
 
 def _add(sums: Tensor, peak: Tensor, others: Tensor, other_peak: Tensor) -> tuple[Tensor, Tensor]:
-    """Two sums, each relative to its own peak."""
+    """Adds two sums that are relative to different peaks; returns the sum and its peak."""
     higher = torch.maximum(peak, other_peak)
-    fades = (torch.exp2(each - finite(higher))[..., None, None] for each in (peak, other_peak))
+    fades = (torch.exp2(part_peak - finite(higher))[..., None, None] for part_peak in (peak, other_peak))
     return sums * next(fades) + others * next(fades), higher
 
 
@@ -136,19 +139,19 @@ def _state(sums: Float[Tensor, "b h 1 m f"], peak: Float[Tensor, "b h 1"]) -> Li
 
 
 def _at(x: Float[Tensor, "b h t *m"], place: Int[Tensor, "b"]) -> Float[Tensor, "b h 1 *m"]:
-    """x[b, :, place[b]]."""
+    """Returns x[b, :, place[b]] for each b, as one block."""
     where = place.view(-1, *[1] * (x.ndim - 1)).expand(-1, x.shape[1], 1, *x.shape[3:])
     return x.gather(2, where)
 
 
 def cut_features(features: Features, block: int) -> Features:
-    """Features in blocks, the last block filled up."""
+    """Cuts features into blocks; the last block is padded."""
     exponent = features.exponent
     return Features(cut(features.values, block), None if exponent is None else cut(exponent, block))
 
 
 def cut(x: Shaped[Tensor, "b h n m"], block: int, padding: float = 0.0) -> Shaped[Tensor, "b h t c m"]:
-    """Positions in blocks, the last block filled up with `padding`."""
+    """Cuts positions into blocks; the last block is filled with `padding`."""
     count = -(-x.shape[2] // block)
     missing = count * block - x.shape[2]
     filled = F.pad(x, (0, 0, 0, missing), value=padding) if missing else x

@@ -1,14 +1,14 @@
-"""Linear attention: the equation (`reference`), and its forms, which agree to rounding and continue each other's states.
+"""Linear attention: the equation (`reference`) and its fast forms, which agree up to rounding and share their states.
 
 Every query sees every key (Katharopoulos et al. 2020, equation 5), or position i sees positions up to i (equation 8):
 
     out_i = sum over j of (phi(q_i) . phi(k_j)) v_j / sum over j of phi(q_i) . phi(k_j)
 
-For a CPU there are loops over blocks (`bidirectional`, `chunks`), for a GPU and for compilers everything is done at once
-(`parallel`), and one position takes a `step`. `attend` and `attend_causal` choose; a faster kernel takes its place there.
+On a CPU there are loops over blocks (`bidirectional`, `chunks`); on a GPU and when compiling, everything is computed at once
+(`parallel`); `step` processes one position. `attend` and `attend_causal` choose between these forms.
 
-Features may come with exponents (see `subquad.types.Features`). Weights are then relative to the largest exponent that a
-query sees, and no further, so a loud key changes nothing before it, not even by rounding.
+Features may have exponents (see `subquad.types.Features`). Weights are then relative to the largest exponent that a query
+sees, so that a large key does not change earlier positions, not even by rounding.
 """
 
 from jaxtyping import Bool, Float
@@ -30,7 +30,7 @@ def attend(
     maps: Maps,
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    """The mixed values, where every query sees every kept key."""
+    """Returns the mixed values, where every query sees every kept key."""
     return parallel.attend(q, k, v, maps, keep) if prefers_parallel(q) else attend_in_blocks(q, k, v, maps, keep)
 
 
@@ -42,7 +42,7 @@ def attend_causal(
     state: LinearState | None = None,
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
-    """The mixed values, where position i sees positions up to i and what `state` holds; and the state after the last one."""
+    """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
     with without_autocast(q):
         if prefers_parallel(q):
             before = empty_state(k, v, maps.keys) if state is None else state

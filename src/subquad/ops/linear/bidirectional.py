@@ -1,10 +1,10 @@
-"""Linear attention in which every query sees every key, a block of a few hundred positions at a time, for a CPU.
+"""Bidirectional linear attention for a CPU, in blocks of a few hundred positions.
 
 With S = sum over j of phi(k_j) v_j^T and z = sum over j of phi(k_j) (Katharopoulos et al. 2020, equation 5):
 
     out_i = phi(q_i) S / phi(q_i) z
 
-The features of a block stay in cache and are never stored; the backward computes them again.
+The features of a block stay in cache and are not saved; the backward recomputes them.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def attend_in_blocks(
     maps: Maps,
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    """A block at a time."""
+    """Returns the mixed values, where every query sees every kept key, computed block by block."""
     weights = maps.weights()
     with without_autocast(q):
         if not needs_gradient(q, k, v, *weights):
@@ -54,7 +54,10 @@ def attend_in_blocks(
 
 
 class _Blocks(torch.autograd.Function):
-    """dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS, with G and e the gradients of numerator and denominator."""
+    """Autograd function with q' = phi(q), k' = phi(k), and G and e the gradients of numerator and denominator:
+
+    dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, *weights: Tensor) -> Tensor:
@@ -87,7 +90,7 @@ def _back_to_queries(
     for_q: WeightGradients,
     scratch: Scratch,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dS and dz, a block of queries at a time."""
+    """Computes dq, dS and dz, one block of queries at a time."""
     heads, dq = q.shape[:2], torch.empty_like(q)
     d_sums, d_norms = torch.zeros_like(sums), torch.zeros_like(norms)
     for block in blocks(q.shape[2], block_length(q, norms.shape[-1], most=512)):
@@ -114,7 +117,7 @@ def _back_to_keys(
     for_k: WeightGradients,
     scratch: Scratch,
 ) -> tuple[Tensor, Tensor]:
-    """dk and dv, a block of keys at a time."""
+    """Computes dk and dv, one block of keys at a time."""
     heads, dk, dv = k.shape[:2], torch.empty_like(k), torch.empty_like(v)
     for block in blocks(k.shape[2], block_length(k, d_norms.shape[-1], most=512)):
         scratch.start()
@@ -138,8 +141,8 @@ def _back_to_keys(
 def _mix(
     q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, inverse: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    """The mixed values, and what `sum_keys` gave. Writes 1 / denominator into `inverse`, if given, for the backward."""
-    most = 1024 if inverse is None else 512  # a training step has less memory to spare
+    """Returns the mixed values and the results of `sum_keys`; writes 1 / denominator into `inverse`, if given."""
+    most = 1024 if inverse is None else 512  # training needs more memory for other tensors
     scratch = Scratch(precise(q.dtype))
     sums, norms, peak = sum_keys(k, v, maps.keys, keep, scratch, most)
     mixed = new_mixed(q, v)
@@ -162,7 +165,7 @@ def sum_keys(
     scratch: Scratch,
     most: int,
 ) -> tuple[Float[Tensor, "bh m e"], Float[Tensor, "bh m"], Float[Tensor, "bh 1 1"]]:
-    """S and z over all the keys, a block at a time, relative to the largest exponent so far; batch and heads in one."""
+    """Returns S and z over all keys, and the largest exponent, to which they are relative, with shapes "bh ..."."""
     state: tuple[Tensor, Tensor, Tensor] | None = None
     for block in blocks(k.shape[2], block_length(k, phi.feature_count(k.shape[-1]), most)):
         scratch.start()
@@ -175,7 +178,7 @@ def sum_keys(
 
 
 def _sum_block(keys: Tensor, values: Tensor, exponent: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The first block: its own sums."""
+    """Returns the sums, norms and peak of the first block."""
     if exponent is None:
         return torch.bmm(keys.mT, values), keys.sum(1), keys.new_zeros(len(keys), 1, 1)
     peak = exponent.amax(1, keepdim=True)

@@ -1,6 +1,6 @@
-"""The blocks of a sequence that causal linear attention goes through, each cut into chunks.
+"""Blocks of a sequence for causal linear attention, each cut into chunks.
 
-In "t b h c d", t is the chunk of a block and c the position in it; products have all chunks and heads in one batch, "tbh".
+In shapes such as "t b h c d", t is the chunk of a block and c the position in the chunk; "tbh" is their product.
 """
 
 import math
@@ -16,8 +16,8 @@ from subquad.ops.linear.sums import add_block, block_length, blocks, empty_state
 from subquad.ops.scratch import Scratch
 from subquad.types import FeatureFunction, Features, Maps
 
-CHUNK = 64  # positions that attend to each other by the equation
-BLOCK = 256  # positions in a block, at most; more of them need more memory
+CHUNK = 64  # positions of a chunk, within which attention is computed by the equation
+BLOCK = 256  # largest number of positions in a block; more would need more memory
 WHOLE = slice(None)
 
 
@@ -30,16 +30,16 @@ class FlatState(NamedTuple):
 
 
 class Fade(NamedTuple):
-    """By how much the parts of a chunk count relative to each other: 2 to a difference of exponents, at most 1."""
+    """Relative factors of the parts of a chunk: powers of 2 of differences of exponents, at most 1."""
 
-    pairs: Float[Tensor, "tbh c c"]  # key j for query i; zero where j is after i
-    rows: Float[Tensor, "tbh c 1"]  # the state before the chunk for query i
-    keys: Float[Tensor, "tbh c 1"]  # key j in the state after the chunk
-    state: Float[Tensor, "t bh 1 1"]  # the state before the chunk in the state after it
+    pairs: Float[Tensor, "tbh c c"]  # factor of key j for query i; zero for j > i
+    rows: Float[Tensor, "tbh c 1"]  # factor of the state before the chunk for query i
+    keys: Float[Tensor, "tbh c 1"]  # factor of key j in the state after the chunk
+    state: Float[Tensor, "t bh 1 1"]  # factor of the state before the chunk in the state after it
 
 
 class Block(NamedTuple):
-    """The chunks of a block: what their features are computed from, their features and values, and how they fade."""
+    """The chunks of a block: queries and keys, their features, values, and fades."""
 
     x_q: Float[Tensor, "tb h c d"]
     x_k: Float[Tensor, "tb h c d"]
@@ -60,30 +60,30 @@ class Block(NamedTuple):
 
     @property
     def faded_values(self) -> Float[Tensor, "tbh c e"]:
-        """The values as they go into the sums."""
+        """The values with the factors that they have in the sums."""
         return self.values if self.fade is None else self.values * self.fade.keys
 
     def split(self, x: Float[Tensor, "tbh c x"]) -> Float[Tensor, "t b h c x"]:
         return x.view(-1, self.batch, self.x_q.shape[1], *x.shape[1:])
 
     def apart(self, x: Float[Tensor, "tbh *x"]) -> Float[Tensor, "t bh *x"]:
-        """One chunk after the other."""
+        """Splits the chunks off as the first dimension."""
         return x.view(-1, self.batch * self.x_q.shape[1], *x.shape[1:])
 
     def visible(self, scores: Float[Tensor, "tbh c c"]) -> Float[Tensor, "tbh c c"]:
-        """The scores of pairs without those that look ahead, in place."""
+        """Sets the scores of future keys to zero and applies the fades, in place."""
         return scores.tril_() if self.fade is None else scores.mul_(self.fade.pairs)
 
 
 def cut(x: Shaped[Tensor, "b h n d"], position: slice) -> Shaped[Tensor, "t b h c d"]:
-    """A view of a block, cut into chunks."""
+    """Returns a view of a block, cut into chunks."""
     b, h, _, d = x.shape
     n = position.stop - position.start
     return x[:, :, position].view(b, h, -1, min(CHUNK, n), d).permute(2, 0, 1, 3, 4)
 
 
 def _gather(x: Float[Tensor, "b h n d"], position: slice, scratch: Scratch) -> Float[Tensor, "tb h c d"]:
-    """A block, cut into chunks, in the precise type. A view, where that can be."""
+    """Returns a block cut into chunks, in the precise dtype; a view if possible."""
     part = cut(x, position)
     if len(x) == 1 and x.dtype == precise(x.dtype):
         return part[:, 0]
@@ -91,20 +91,20 @@ def _gather(x: Float[Tensor, "b h n d"], position: slice, scratch: Scratch) -> F
 
 
 def multiply(x: Float[Tensor, "tbh c x"], y: Float[Tensor, "tbh x y"], scratch: Scratch) -> Float[Tensor, "tbh c y"]:
-    """x y, in scratch memory."""
+    """Returns the product x y in scratch memory."""
     return torch.bmm(x, y, out=scratch.take(*x.shape[:2], y.shape[2]))
 
 
 def place(x: Float[Tensor, "b h n d"], position: slice, written: Tensor) -> None:
-    """Writes a block that was cut into chunks."""
+    """Writes a block that is cut into chunks into x."""
     part = cut(x, position)
     part.copy_(written.reshape(part.shape))
 
 
 def runs_of(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], features: int) -> list[list[slice]]:
-    """The blocks of a sequence, in runs, with a state to save between runs: half a number for each position in all.
+    """Returns the blocks of a sequence in runs; a state is saved between runs, in total half a number for each position.
 
-    No sequences have no blocks. Every block has whole chunks, but for the last one, which has the positions that are left.
+    An empty batch has no blocks. Every block consists of whole chunks, except the last one, which has the remainder.
     """
     n, numbers = q.shape[2] if len(q) else 0, features * (v.shape[-1] + 1)
     whole = n - n % CHUNK
@@ -114,7 +114,7 @@ def runs_of(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], features: 
 
 
 def first_state(k: Tensor, v: Tensor, phi_k: FeatureFunction, before: Sequence[Any]) -> FlatState:
-    """A state, batch and heads in one dimension; the empty one for None, which need not be saved."""
+    """Returns a state with batch and heads in one dimension; the empty state if `before` holds None."""
     sums, norms, peak = empty_state(k, v, phi_k) if before[0] is None else before
     return FlatState(sums.flatten(0, 1), norms.flatten(0, 1), peak.reshape(-1, 1, 1))
 
@@ -122,7 +122,7 @@ def first_state(k: Tensor, v: Tensor, phi_k: FeatureFunction, before: Sequence[A
 def states_before(
     k: Tensor, v: Tensor, phi_k: FeatureFunction, start: FlatState, keep: Tensor | None, run: list[slice], scratch: Scratch
 ) -> list[FlatState]:
-    """The states before each block of a run, of which the first was saved."""
+    """Recomputes the states before each block of a run from the saved first one."""
     states = [start._replace(sums=start.sums.clone())]
     for position in run[:-1]:
         scratch.start()
@@ -142,7 +142,7 @@ def read_block(
     position: slice,
     scratch: Scratch,
 ) -> tuple[Block, Tensor]:
-    """A block, and the peak after it."""
+    """Returns a block and the peak after it."""
     seen = None if keep is None else cut(keep[:, None, :, None], position).flatten(0, 1)[:, 0, :, 0]
     x_q, x_k = _gather(q, position, scratch), kept(_gather(k, position, scratch), seen, WHOLE)
     features_q, features_k = maps.queries(x_q, scratch), kept_features(maps.keys, x_k, seen, WHOLE, scratch)
@@ -155,7 +155,7 @@ def read_block(
 
 
 def _fades(exponent: Float[Tensor, "t bh c 1"], peak: Float[Tensor, "bh 1 1"], scratch: Scratch) -> tuple[Fade, Tensor]:
-    """The fades of the chunks in a block, and the peak after it."""
+    """Returns the fades of the chunks in a block, and the peak after it."""
     t, heads, c, _ = exponent.shape
     running = torch.maximum(exponent.transpose(0, 1).flatten(1).cummax(1).values, peak[..., 0])
     highest = running.view(heads, t, c, 1).transpose(0, 1)
@@ -163,7 +163,7 @@ def _fades(exponent: Float[Tensor, "t bh c 1"], peak: Float[Tensor, "bh 1 1"], s
     before = torch.cat([peak[None], after[:-1]])
     pairs = torch.sub(exponent.mT, finite(highest), out=scratch.take(t, heads, c, c))
     fade = Fade(
-        pairs.exp2_().tril_().flatten(0, 1),  # a later key may be infinitely loud
+        pairs.exp2_().tril_().flatten(0, 1),  # the factor of a later key may be infinite
         torch.exp2(before - finite(highest)).flatten(0, 1),
         torch.exp2(exponent - finite(after)).flatten(0, 1),
         torch.exp2(before - finite(after)),

@@ -1,11 +1,11 @@
-"""Causal linear attention one block after the other, for a CPU.
+"""Causal linear attention for a CPU, one block after the other.
 
-A block is a few chunks. Inside a chunk by the equation, across chunks by the sums, so that everything stays in cache:
+A block consists of a few chunks. Within a chunk the equation is used, across chunks the sums, so that all stays in cache:
 
     out_i = phi(q_i) S + sum over j <= i in the chunk of (phi(q_i) . phi(k_j)) v_j, over the same with 1 for v
 
-The chunks of a block are worked on at once where they can be, which takes fewer and larger operations. In "t b h c d", t is
-the chunk and c the position in it; products have all chunks and heads in one batch, "tbh c d".
+The chunks of a block are processed at once where possible, in fewer and larger operations. In shapes such as "t b h c d", t
+is the chunk and c the position in the chunk; products have all chunks and heads in one batch dimension, "tbh c d".
 """
 
 import itertools
@@ -43,7 +43,7 @@ def attend_in_chunks(
     state: LinearState | None = None,
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
-    """One block after the other."""
+    """Returns the mixed values and the new state, computed block by block."""
     weights = maps.weights()
     before = (None, None, None) if state is None else state
     if needs_gradient(q, k, v, *(state or ()), *weights):
@@ -58,8 +58,8 @@ class _Chunks(torch.autograd.Function):
 
     With G and e the gradients of numerator and denominator, and P_ij = G_i . v_j + e_i:
     dq'_i = sum over j <= i of P_ij k'_j, dk'_j = sum over i >= j of P_ij q'_i, dv_j = sum over i >= j of (q'_i . k'_j) G_i.
-    Features, denominators and most states are computed again. Beside q, k, v and the result no more is saved than the state
-    that was given, and others with half a number for each position in all. Fused softmax attention saves a whole one.
+    Features, denominators and most states are recomputed. Besides q, k, v and the result, the initial state is saved, and
+    further states with half a number for each position in total. Fused softmax attention saves one number for each position.
     """
 
     @staticmethod
@@ -93,7 +93,7 @@ class _Chunks(torch.autograd.Function):
         maps: Maps = ctx.maps
         b, h, _, d = q.shape
         m, made = maps.keys.feature_count(d), {"dtype": precise(q.dtype), "device": q.device}
-        # the sums of q'_i G_i^T and q'_i e_i over later positions; the state that is handed on is one of those
+        # sums of q'_i G_i^T and q'_i e_i over later positions, starting from the gradient of the final state
         later = torch.zeros(b * h, m, v.shape[-1], **made) if d_sums is None else d_sums.flatten(0, 1).clone()
         later_norms = torch.zeros(b * h, m, **made) if d_norms is None else d_norms.flatten(0, 1)
         gradient = torch.zeros_like(mixed) if gradient is None else gradient
@@ -102,7 +102,9 @@ class _Chunks(torch.autograd.Function):
 
         scratch = Scratch(precise(q.dtype))
         starts = [first_state(k, v, maps.keys, saved[:3]), *map(FlatState, saved[3::3], saved[4::3], saved[5::3])]
-        for run, start in reversed(list(zip(runs_of(q, v, m), starts, strict=False))):  # an empty sequence has no runs
+        for run, start in reversed(
+            list(zip(runs_of(q, v, m), starts, strict=False))
+        ):  # an empty sequence has a start but no runs
             states = states_before(k, v, maps.keys, start, keep, run, scratch)
             for position, state in reversed(list(zip(run, states, strict=True))):
                 scratch.start()
@@ -131,7 +133,7 @@ def _mix(
     keep: Tensor | None,
     saved: list[FlatState] | None = None,
 ) -> tuple[Tensor, ...]:
-    """The mixed values and the state after. `saved`, if given, collects the states before each run but the first."""
+    """Returns the mixed values and the final state. `saved`, if given, collects the states before all runs but the first."""
     b, h, _, _ = q.shape
     sums, norms, peak = start.sums.clone(), start.norms.clone(), start.peak
     mixed, scratch = new_mixed(q, v), Scratch(sums.dtype)
@@ -148,7 +150,7 @@ def _mix(
 
 
 def _weigh(block: Block, norms: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The scores inside the chunks, the norms before each chunk, 1 / denominator, and the norms after the block."""
+    """Returns the scores within chunks, the norms before each chunk, 1 / denominator, and the norms after the block."""
     fade, keys, queries = block.fade, block.keys, block.queries
     added = keys.sum(1) if fade is None else across(keys, fade.keys)
     before, after = _running(norms, block.apart(added), fade, range(len(added) // len(norms)))
@@ -161,7 +163,7 @@ def _weigh(block: Block, norms: Tensor, scratch: Scratch) -> tuple[Tensor, Tenso
 def _running(
     total: Float[Tensor, "bh m"], added: Float[Tensor, "t bh m"], fade: Fade | None, order: Iterable[int]
 ) -> tuple[Float[Tensor, "t bh m"], Float[Tensor, "bh m"]]:
-    """The total that each chunk finds, in this order of chunks, and the one after the last."""
+    """Returns the running total before each chunk, in this order of chunks, and after the last."""
     totals = torch.empty_like(added)
     for t in order:
         totals[t] = total
@@ -170,14 +172,14 @@ def _running(
 
 
 def _join(sums: Tensor, left: Tensor, right: Tensor, fade: Fade | None, t: int) -> None:
-    """Takes chunk t into the sums, in place."""
+    """Adds chunk t to the sums, in place."""
     if fade is not None:
         sums.mul_(fade.state[t])
     sums.baddbmm_(left.mT, right)
 
 
 def _mix_block(block: Block, scores: Tensor, sums: Tensor, scratch: Scratch) -> Tensor:
-    """The numerators of a block. The sums move on past it."""
+    """Returns the numerators of a block, and advances the sums past it in place."""
     mixed = scratch.take(*block.values.shape)
     parts = zip(*map(block.apart, (block.queries, block.keys, block.faded_values, mixed)), strict=True)
     for t, (queries, keys, values, out) in enumerate(parts):
@@ -191,7 +193,7 @@ def _mix_block(block: Block, scores: Tensor, sums: Tensor, scratch: Scratch) -> 
 def _back_to_queries(
     block: Block, norms: Tensor, d_mixed: Tensor, d_total: Tensor, pairs: Tensor, sums: Tensor, scratch: Scratch
 ) -> Float[Tensor, "tb h c m"]:
-    """dq' of a block, forwards in time. The sums move on past it."""
+    """Returns dq' of a block, forwards in time, and advances the sums past it in place."""
     d_queries = torch.mul(d_total, norms.flatten(0, 1)[:, None], out=scratch.take(*block.queries.shape))
     parts = zip(*map(block.apart, (block.keys, block.faded_values, d_mixed, d_queries)), strict=True)
     for t, (keys, values, g, out) in enumerate(parts):
@@ -212,7 +214,7 @@ def _back_to_keys(
     later_norms: Tensor,
     scratch: Scratch,
 ) -> tuple[Float[Tensor, "tb h c m"], Float[Tensor, "tbh c e"], Float[Tensor, "bh m"]]:
-    """dk' and dv of a block, backwards in time, and the later norms before it. The later sums move on to before it."""
+    """Returns dk' and dv of a block, backwards in time, and the new later norms; updates the later sums in place."""
     fade, keys, values, queries = block.fade, block.keys, block.values, block.queries
     g, e = (d_mixed, d_total) if fade is None else (d_mixed * fade.rows, d_total * fade.rows)
     d_keys, d_values = scratch.take(*keys.shape), scratch.take(*values.shape)

@@ -1,4 +1,4 @@
-"""Linear attention with everything at once, in plain PyTorch: for a GPU and for compilers."""
+"""Linear attention with all positions at once, in plain PyTorch, for GPUs and compilers."""
 
 import math
 
@@ -11,7 +11,7 @@ from subquad.ops.autocast import precise, product, without_autocast
 from subquad.ops.linear.sums import LinearState, along, finite, kept, kept_features, reciprocal
 from subquad.types import Maps
 
-CHUNK = 128  # positions; with fewer of them there are more states to keep, which is what this form pays for
+CHUNK = 128  # positions of a chunk; smaller chunks mean more states, the main cost of this form
 
 
 def attend(
@@ -42,7 +42,7 @@ def attend_causal(
     state: LinearState,
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
-    """All chunks at once. The state before chunk t is the sum of what the chunks before it add, each faded to t's peak."""
+    """Computes all chunks at once. The state before chunk t is the sum over earlier chunks, each faded to t's peak."""
     n, everything, old_peak = q.shape[2], slice(0, q.shape[2]), state.peak.detach()[..., None]
     queries = _chunked(maps.queries(q.to(precise(q.dtype))).values)
     features = kept_features(maps.keys, kept(k, keep, everything), keep, everything)
@@ -57,11 +57,11 @@ def attend_causal(
     after = peak[:, :, :, -1, 0]  # b h t
     before = torch.cat([old_peak, after[:, :, :-1]], dim=2)
     share = torch.exp2(exponent - finite(after)[..., None, None])
-    # what the past and each chunk adds
+    # terms of the initial state and of each chunk
     sums = torch.cat([state.sums[:, :, None], product((keys * share).mT, values)], dim=2)
     norms = torch.cat([state.norms[:, :, None], (keys * share).sum(3)], dim=2)
     peaks = torch.cat([old_peak, after], dim=2)
-    # the sums up to and with chunk t: 2^(peak_s - peak_t) of every s <= t; one small product, and nothing to overflow
+    # sums up to chunk t: terms s <= t times 2^(peak_s - peak_t) <= 1, as one small product
     fade = torch.exp2(peaks[..., None, :] - finite(peaks)[..., None]).tril()
     sums = product(fade, sums.flatten(3)).unflatten(3, sums.shape[3:])
     norms = product(fade, norms)
@@ -76,7 +76,7 @@ def attend_causal(
 
 
 def _chunked(x: Float[Tensor, "b h n m"], padding: float = 0.0) -> Float[Tensor, "b h t c m"]:
-    """Cut into chunks, the last one filled up."""
+    """Cuts positions into chunks; the last one is filled with `padding`."""
     chunks = (x.shape[2] + CHUNK - 1) // CHUNK
     filled = F.pad(x, (0, 0, 0, chunks * CHUNK - x.shape[2]), value=padding)
     return filled.view(*x.shape[:2], chunks, CHUNK, x.shape[3])

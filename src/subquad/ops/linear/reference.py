@@ -17,10 +17,10 @@ def weights(
     causal: bool = False,
     places: Int[Tensor, "r"] | None = None,
 ) -> Float[Tensor, "b h r s"]:
-    """Equations 4 and 8 of Katharopoulos et al. 2020: the weight of key j for query i is phi(q_i) . phi(k_j), over its sum.
+    """Equations 4 and 8 of Katharopoulos et al. 2020: the weight of key j for query i is phi(q_i) . phi(k_j) / sum.
 
-    A query's exponent cancels in the quotient. A key's is taken relative to the largest that the query sees.
-    A row without weight is zero. Where `places` are given, the queries are those at some of the keys' places.
+    A query's exponent cancels in the quotient. A key's exponent is relative to the largest one that the query sees. A row
+    without weight is zero. With `places`, the queries are those at these places of the keys.
     """
     s = keys.values.shape[2]
     seen = visible(queries.values.shape[2] if places is None else s, s, keep, causal, keys.values.device)

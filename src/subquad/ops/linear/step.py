@@ -1,4 +1,4 @@
-"""One position of causal linear attention: a step of a recurrent network, to generate with."""
+"""One position of causal linear attention, as a step of a recurrent network, for generation."""
 
 import torch
 from jaxtyping import Float
@@ -17,9 +17,9 @@ def step(
     state: LinearState | None = None,
     reuse: bool = False,
 ) -> tuple[Float[Tensor, "b h 1 e"], LinearState]:
-    """Equations 9 to 12: one position of a recurrent network.
+    """Equations 9 to 12: attends from one position and returns the mixed values and the new state.
 
-    With `reuse` the new state takes the memory of the old one, which is then gone. That saves most of the time of a step.
+    With `reuse`, the new state overwrites the memory of the old one, which saves most of the time of a step.
     """
     sums, norms, peak = empty_state(k, v, maps.keys) if state is None else state
     dtype = v.dtype
@@ -42,7 +42,7 @@ def step(
 
 
 def _both(q: Float[Tensor, "b h 1 d"], k: Float[Tensor, "b h 1 d"], maps: Maps) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The features of a query and of a key, in one go where they have the same map: a step is made of small operations."""
+    """Returns the features of the query, and features and exponent of the key; one call if they share a map, for speed."""
     if maps.queries is not maps.keys:
         return maps.queries(q).values, *maps.keys(k)
     values, exponent = maps.keys(torch.cat([q, k], dim=2))
