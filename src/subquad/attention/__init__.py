@@ -1,4 +1,4 @@
-"""The mechanisms: each a frozen dataclass of options that builds a module.
+"""The attention mechanisms: each is a frozen dataclass of options that builds a module.
 
 A mechanism is called as ``attend(q, k, v, keep=keep)``. One with a causal form also has ``attend.causal(q, k, v, state)``
 and ``attend.step(q, k, v, state)``. See `subquad.types` for the shapes.
@@ -35,7 +35,7 @@ MECHANISMS: dict[str, type[AttentionOptions]] = {
 
 
 def options_from(values: object, where: str = "the attention") -> AttentionOptions:
-    """The options that `dataclasses.asdict` made these values of, as they stand in a file; `where` is their place in it."""
+    """Reads options from the values that `dataclasses.asdict` gave; `where` names their place in error messages."""
     if isinstance(values, Mapping):
         values = {
             name: read_kind(FEATURE_MAPS, value, f"{where}: {name}") if isinstance(value, Mapping) else value
@@ -48,26 +48,26 @@ def options_from(values: object, where: str = "the attention") -> AttentionOptio
 def built(
     attention: AttentionOptions | nn.Module, *, heads: int, head_dim: int, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """A mechanism: built from its options, or as it is where it is built already."""
+    """Builds a mechanism from its options, or returns it if it is a module already."""
     if isinstance(attention, nn.Module):
         return attention
     return attention.build(heads=heads, head_dim=head_dim, generator=generator)
 
 
 def layers_size(options: AttentionOptions, *, heads: int, head_dim: int, layers: int) -> MechanismSize:
-    """The mechanisms of so many layers of a stack together, as `AttentionOptions.layer_builder` gives them."""
+    """Returns the total size of the mechanisms of `layers` layers, some of which may share parameters."""
     size = options.size(heads=heads, head_dim=head_dim)
     copies = 1 if options.traits.shares_layers else layers
     return MechanismSize(copies * size.numbers, size.state, copies * size.derived)
 
 
 def traits_of(attend: nn.Module) -> Traits | None:
-    """The traits of a built mechanism; None for another module, which declares nothing."""
+    """Returns the traits of a built mechanism; None for any other module."""
     return attend.options.traits if isinstance(attend, Mechanism) else None
 
 
 def require_causal(attention: AttentionOptions | nn.Module) -> None:
-    """Refuses a mechanism without a causal form, in words that name those with one. Takes options or a built mechanism."""
+    """Raises `SubquadError` for a mechanism (built, or its options) without a causal form."""
     if isinstance(attention, nn.Module) and not isinstance(attention, Mechanism):
         has_causal, name = isinstance(attention, CausalAttention), type(attention).__name__
     else:
@@ -75,12 +75,12 @@ def require_causal(attention: AttentionOptions | nn.Module) -> None:
         has_causal, name = options.traits.causal, options.kind
     if has_causal:
         return
-    causal = [other for other, known in MECHANISMS.items() if known().traits.causal]
+    causal = [other for other, options_class in MECHANISMS.items() if options_class().traits.causal]
     raise SubquadError(f"{name} has no causal form: it mixes positions; choose {', '.join(causal[:-1])} or {causal[-1]}")
 
 
 def require_length(options: AttentionOptions, length: int) -> None:
-    """Refuses sequences that are longer than a mechanism with these options takes."""
+    """Raises `SubquadError` for sequences longer than a mechanism with these options takes."""
     longest = options.traits.max_length
     if longest is not None and length > longest:
         raise SubquadError(

@@ -1,4 +1,4 @@
-"""The base class of built mechanisms, and of the terms that one may add to a training's loss."""
+"""Base classes of built mechanisms, and of terms that a mechanism adds to the training loss."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from subquad.types import AttentionOptions, Keep, Keys, Values
 
 
 class Mechanism(nn.Module):
-    """A built mechanism. Its `options` are those that built it, and `options.traits` says what it can do.
+    """A mechanism built from its `options`; `options.traits` describes its capabilities.
 
-    A subclass defines `forward(q, k, v, *, keep)` and, if its traits say that it is causal, `causal` and `step` (see
+    A subclass defines `forward(q, k, v, *, keep)` and, if it has the trait causal, `causal` and `step` (see
     `subquad.types.CausalAttention`). The methods below have defaults that fit most mechanisms.
     """
 
@@ -23,7 +23,7 @@ class Mechanism(nn.Module):
         self.options, self.heads, self.head_dim = options, heads, head_dim
 
     def redraw(self, generator: torch.Generator) -> None:
-        """Draws random parts anew, for a training loop that asks for it between steps. Does nothing where there are none."""
+        """Redraws random projections; called by training loops between steps. Does nothing by default."""
 
     def calibrate(
         self,
@@ -32,16 +32,16 @@ class Mechanism(nn.Module):
         q_cov: Float[Tensor, "h d d"],
         k_cov: Float[Tensor, "h d d"],
     ) -> None:
-        """Fits the mechanism to the means and covariances of queries and keys. Does nothing where nothing can be fitted."""
+        """Fits the mechanism to the means and covariances of queries and keys. Does nothing by default."""
 
     def remember(self, k: Keys, v: Values, *, keep: Keep | None = None) -> Any:
-        """The state of the causal form after some keys and values, whatever the queries at their places were."""
+        """Returns the state of the causal form after these keys and values, which does not depend on the queries."""
         attend: Any = self
         return attend.causal(k, k, v, keep=keep)[1]
 
 
 class LossTerm(nn.Module):
-    """A module whose results are added to a training's loss, times `weight_in_loss`, each time that the model runs."""
+    """A module whose outputs, times `weight_in_loss`, are added to the training loss."""
 
     def __init__(self, weight_in_loss: float) -> None:
         super().__init__()

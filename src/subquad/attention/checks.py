@@ -1,4 +1,4 @@
-"""What a mechanism says of input that it cannot use: the argument, what it got and what it needs, in one sentence."""
+"""Checks of a mechanism's inputs, with errors that name the argument, what it is and what it must be."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +13,7 @@ State = TypeVar("State", bound=tuple[Tensor, ...])
 
 
 class Part(NamedTuple):
-    """What a part of a state must be."""
+    """Required shape and allowed dtypes of one tensor of a state."""
 
     shape: tuple[int, ...]
     types: tuple[torch.dtype, ...]
@@ -26,10 +26,10 @@ FLAGS = (torch.bool,)
 def check_inputs(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, *, heads: int, head_dim: int, causal: bool = False
 ) -> None:
-    """Shapes, types and devices."""
+    """Checks the shapes, dtypes and devices of queries, keys, values and mask."""
     alike = q.shape == k.shape == v.shape and q.dtype == k.dtype == v.dtype and q.device == k.device == v.device
     if alike and keep is None and q.ndim == 4 and q.shape[1] == heads and q.shape[3] == head_dim and q.is_floating_point():
-        return  # the usual case in a microsecond or two, which a step of decoding notices
+        return  # fast path: a microsecond or two matter for a decoding step
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4:
             raise SubquadError(f"{name} must be (batch, heads, positions, head_dim), but its shape is {_shape(x)}")
@@ -55,7 +55,7 @@ def check_inputs(
 
 
 def as_state(kind: type[State], state: Any) -> State:
-    """The state as a named tuple of tensors, also where its parts came in a plain tuple or list, as from a file."""
+    """Returns a state as its named tuple of tensors, from a plain tuple or list too, as read from a file."""
     names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
     if not isinstance(state, kind):
         plain = isinstance(state, (tuple, list)) and not hasattr(state, "_fields")
@@ -70,11 +70,11 @@ def as_state(kind: type[State], state: Any) -> State:
             raise SubquadError(f"state.{name} must be a tensor, but is of type {type(part).__name__}")
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or not any(part.is_inference() for part in state):
         return state
-    return kind(*(part.clone() for part in state))  # autograd takes no tensor that was made in inference mode
+    return kind(*(part.clone() for part in state))  # autograd cannot use tensors made in inference mode
 
 
 def check_state(state: tuple[Tensor, ...], v: Tensor, parts: Mapping[str, Part]) -> None:
-    """Whether a state fits the inputs that are to continue it: shapes, types and devices."""
+    """Checks that the shapes, dtypes and devices of a state fit the inputs that continue it."""
     for part, (name, (needed, types)) in zip(state, parts.items(), strict=True):
         _check_shape(f"state.{name}", part, needed)
         if part.dtype not in types or part.device != v.device:
@@ -86,19 +86,19 @@ def check_state(state: tuple[Tensor, ...], v: Tensor, parts: Mapping[str, Part])
 
 
 def sums_like(v: Tensor) -> tuple[torch.dtype, ...]:
-    """The type of sums in a state that v can continue."""
+    """Returns the allowed dtypes of sums in a state that `v` continues."""
     return (precise(v.dtype),)
 
 
 def held_like(v: Tensor) -> tuple[torch.dtype, ...]:
-    """The types of keys and values in a state that v can continue: they are kept as they came."""
+    """Returns the allowed dtypes of keys and values in a state that `v` continues."""
     return (torch.float64,) if v.dtype == torch.float64 else (torch.float32, torch.bfloat16, torch.float16)
 
 
 def reusable(attend: nn.Module, state: State | None, q: Tensor, k: Tensor, v: Tensor) -> State | None:
-    """A state that may be written over: refused while autograd may come back for what it holds.
+    """Returns a state that can be overwritten. Raises `SubquadError` while gradients are recorded for it.
 
-    Parts in which sequences share memory, as `expand` makes them, are copied.
+    Tensors in which sequences share memory, as made by `expand`, are copied.
     """
     if torch.is_grad_enabled() and needs_gradient(q, k, v, *(state or ()), *attend.parameters()):
         raise SubquadError(
@@ -113,9 +113,10 @@ def reusable(attend: nn.Module, state: State | None, q: Tensor, k: Tensor, v: Te
 def check_result(
     mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, *also: Tensor, state: tuple[Tensor, ...] | None = None
 ) -> Tensor:
-    """The result, unless what went in was not finite. A sum over the result tells; a GPU, which would wait, is not asked.
+    """Returns the result; raises `NotFiniteError` on a CPU if an input was not finite, which the sum of the result shows.
 
-    `also` holds what else to sum: PyTorch's fused attention may turn a NaN into zeros, so its result alone does not tell.
+    `also` holds further tensors to sum, since PyTorch's fused attention may turn NaN into zeros. On a GPU the check is left
+    out, as it would have to wait for the result.
     """
     if mixed.device.type != "cpu" or torch.compiler.is_compiling():
         return mixed
@@ -123,11 +124,13 @@ def check_result(
         return mixed
     held = {} if state is None else state._asdict()  # type: ignore[attr-defined]
     for name, x in {"q": q, "k": k, "v": v, **{f"state.{name}": part for name, part in held.items()}}.items():
-        infinite = x == torch.inf if name == "state.peak" else x.isinf()  # the peak of no keys is minus infinity
-        for what, found in (("NaN", x.isnan()), ("infinite numbers", infinite)):
-            if found.any():
-                place = tuple(found.nonzero()[0].tolist())
-                raise NotFiniteError(f"{name} holds {what}, first at {place} of its shape {_shape(x)}: look at what made it")
+        infinite = x == torch.inf if name == "state.peak" else x.isinf()  # the peak is -inf before the first key
+        for problem, is_bad in (("NaN", x.isnan()), ("infinite numbers", infinite)):
+            if is_bad.any():
+                place = tuple(is_bad.nonzero()[0].tolist())
+                raise NotFiniteError(
+                    f"{name} holds {problem}, first at {place} of its shape {_shape(x)}: look at what made it"
+                )
     return mixed
 
 

@@ -12,7 +12,7 @@ from subquad.types import AttentionOptions, MechanismSize, RankBound, Traits
 
 @dataclass(frozen=True)
 class Favor(RandomFeatures, AttentionOptions):
-    """An unbiased estimate of softmax attention, in linear time. The error of a weight falls with the number of features."""
+    """Unbiased estimate of softmax attention in linear time. The error of a weight falls with the number of features."""
 
     kind: str = field(default="favor", init=False)
 
@@ -32,7 +32,7 @@ class Favor(RandomFeatures, AttentionOptions):
 
     @property
     def feature_map(self) -> Random:
-        """The options of its feature map, which has the same fields."""
+        """Options of the feature map, which has the same fields."""
         return Random(**{shared.name: getattr(self, shared.name) for shared in fields(RandomFeatures)})
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
@@ -47,12 +47,12 @@ class Favor(RandomFeatures, AttentionOptions):
 
 
 class FavorAttention(LinearAttention):
-    """Linear attention whose random directions can be drawn anew."""
+    """Linear attention with random features whose directions can be redrawn."""
 
     feature_map: RandomMap
 
     def redraw(self, generator: torch.Generator) -> None:
-        """Draws new directions. Generators of one seed agree on every process."""
+        """Redraws the random directions. Generators with the same seed give the same directions on every process."""
         if not self.training:
             raise SubquadError("favor does not redraw in eval mode, where its directions stay: call .train() first")
         if self.feature_map.options.projections == "learned":

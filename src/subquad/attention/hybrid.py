@@ -1,8 +1,8 @@
-"""Exact attention in a sliding window of blocks and linear attention to all the rest, under one normaliser.
+"""Exact attention in a sliding window of blocks and linear attention to all other keys, with one normaliser.
 
-What is near needs a matrix of full rank, which no small number of features can give; what is far hardly does. So a trained
-model keeps its quality when its attention is swapped for this (after Arora et al. 2024 and Zhang et al. 2024, LoLCATs; there
-for decoders, here for both directions).
+Attention to near keys needs a matrix of high rank, which few features cannot give; attention to far keys hardly does. A
+trained model therefore keeps its quality when its attention is replaced by this one (after Arora et al. 2024 and Zhang et
+al. 2024, LoLCATs, where it is for decoders; here it is also bidirectional).
 """
 
 from dataclasses import dataclass, field, replace
@@ -51,11 +51,11 @@ Rest = FeatureMapOptions | Literal["none"]
 
 @dataclass(frozen=True)
 class Hybrid(AttentionOptions):
-    """Exact for neighbours, linear for the rest: in linear time and memory, with a state of constant size."""
+    """Exact attention to near keys and linear attention to far keys, in linear time and with a state of constant size."""
 
-    block: Count = 64  # positions; each sees its own block and the neighbouring ones exactly
-    rest: Rest = field(default_factory=Learned)  # the feature map through which others are seen; none: not at all
-    log_gain: Exponent = -5.0  # at the start, of the rest's weights beside exp(q . k / sqrt d), for each head; it is learned
+    block: Count = 64  # block length; a position attends exactly to its own and the neighbouring blocks
+    rest: Rest = field(default_factory=Learned)  # feature map for far keys; none: far keys are ignored
+    log_gain: Exponent = -5.0  # initial log factor of the far keys' weights; learned for each head
     kind: str = field(default="hybrid", init=False)
 
     @property
@@ -86,7 +86,7 @@ class Hybrid(AttentionOptions):
 
 
 class NoFeatures(FeatureMap):
-    """A map to no features at all: every weight is zero, and a window is left alone."""
+    """A map to zero features, with which far keys have no weight and only the window remains."""
 
     def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         return Features(x[..., :0], None)
@@ -96,7 +96,7 @@ class NoFeatures(FeatureMap):
 
 
 class HybridAttention(Mechanism):
-    """Softmax over the near keys, and features for the others in the same sum."""
+    """Softmax weights for near keys and feature products for far keys, normalised together."""
 
     options: Hybrid
 
@@ -109,7 +109,7 @@ class HybridAttention(Mechanism):
         self.feature_map.calibrate(q_mean, k_mean, q_cov, k_cov)
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
-        """Queries that are as many as keys are taken to be at their places; others have no neighbours among the keys."""
+        """Attends in both directions. With as many queries as keys, positions correspond; otherwise all keys are far."""
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         if q.shape[2] != k.shape[2]:
             return check_result(linear.attend(q, k, v, self.feature_map.sides(), keep), q, k, v)
@@ -139,7 +139,7 @@ class HybridAttention(Mechanism):
     def step(
         self, q: Queries, k: Keys, v: Values, state: HybridState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, HybridState]:
-        """One position, in time that does not depend on how many came before."""
+        """Attends from one position, in time that does not depend on the number of positions before it."""
         check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
         state = None if state is None else self._checked(state, v)
         state = reusable(self, state, q, k, v) if reuse else state
@@ -153,19 +153,19 @@ class HybridAttention(Mechanism):
     def weights(
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
     ) -> Tensor:
-        """The attention matrix that this would be, for analysis; or its rows at some of the queries' places."""
+        """Returns the attention matrix for analysis, or only the rows of the queries at `places`."""
         check_inputs(q, k, k, keep, heads=self.heads, head_dim=self.head_dim, causal=causal)
         phi_q, phi_k = self.feature_map.sides()
         if q.shape[2] != k.shape[2]:
             return linear_reference.weights(phi_q(q), phi_k(k), keep, causal)
-        some = q if places is None else q[:, :, places]
+        chosen = q if places is None else q[:, :, places]
         gain = self.log_gain.to(q.dtype)
-        return reference.weights(q, k, phi_q(some), phi_k(k), gain, self.options.block, keep, causal, places)
+        return reference.weights(q, k, phi_q(chosen), phi_k(k), gain, self.options.block, keep, causal, places)
 
     def shares(
         self, weights: Float[Tensor, "b h r n"], keep: Keep | None, places: Int[Tensor, "r"]
     ) -> tuple[Float[Tensor, "b h r"], Float[Tensor, "b h r"]]:
-        """How much of each row of a matrix lies within the window, and how much beyond it."""
+        """Returns the weight of each row of an attention matrix within the window, and beyond it."""
         kept = torch.ones(1, weights.shape[3], dtype=torch.bool, device=weights.device) if keep is None else keep
         near = reference.neighbours(kept, self.options.block)[:, :, places]
         return (weights * near).sum(-1), (weights * ~near).sum(-1)

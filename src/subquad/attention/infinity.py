@@ -1,9 +1,9 @@
-"""Infinity-former (Martins et al. 2022): exact attention in a segment, and a continuous memory of all that came before.
+"""Infinity-former (Martins et al. 2022): exact attention within a segment, and a continuous memory of all earlier ones.
 
-The paper regresses the hidden states and projects the coefficients to keys and values. Regression is linear, so the
-coefficients of the projected states are the same, and attention can stay what it is everywhere here: it mixes, the block
-projects. Other than in the paper's code, gradients flow through the memory unless `detached`, the memory is never cleared,
-and the signal is not pressed to zero outside of [0, 1], which spoils its ends.
+The paper fits the hidden states and projects the coefficients to keys and values. Since the regression is linear, fitting
+the projected keys and values gives the same coefficients. Unlike in the paper's code, gradients flow through the memory
+unless `detached`, the memory is never cleared, and the signal is not forced to zero outside of [0, 1], which would distort
+its ends.
 """
 
 import math
@@ -36,26 +36,26 @@ from subquad.ops.streams import InfinityState, Memory
 from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, Window
 
 WIDEST = 0.5
-"""The width of a query's density at the start where there is one head; several share the memory."""
+"""Initial width of a query's density with one head; several heads divide the memory between them."""
 
 
 @dataclass(frozen=True)
 class Infinity(AttentionOptions):
-    """Exact attention within a segment and a memory of fixed size of all before it. A stream of any length is a state."""
+    """Exact attention within a segment, and a memory of fixed size for all earlier segments of a stream."""
 
-    segment: Count = 512  # positions that see each other exactly
-    basis: Whole = 256  # functions that the memory is made of (N in the paper); 0 for no memory
-    points: Count = 256  # at which the memory is read to be written again (M)
-    tau: InnerShare = 0.75  # the share of the memory that the past is pressed into when a segment arrives
-    widths: tuple[PositiveShare, ...] = (0.01, 0.05)  # of the basis functions, as shares of the memory; as many of each
-    ridge: Positive = 1.0  # the penalty of the regression (lambda)
-    sticky: bool = False  # whether points are drawn where attention has gone, or evenly spaced
-    bins: Count = 128  # of the histogram of that attention
-    previous: bool = False  # whether a position also sees the segment before its own exactly
-    both: bool = False  # in bidirectional use, whether there is a memory of what comes after as well
+    segment: Count = 512  # length of a segment, within which attention is exact
+    basis: Whole = 256  # number of basis functions of the memory (N in the paper); 0 for no memory
+    points: Count = 256  # number of points at which the memory is read when it is rewritten (M)
+    tau: InnerShare = 0.75  # share of the memory to which the past is contracted when a segment is added
+    widths: tuple[PositiveShare, ...] = (0.01, 0.05)  # widths of basis functions as shares of the memory, equally many
+    ridge: Positive = 1.0  # penalty of the ridge regression (lambda)
+    sticky: bool = False  # whether points are drawn where attention was high, instead of evenly spaced
+    bins: Count = 128  # number of bins of the attention histogram, for sticky
+    previous: bool = False  # whether attention to the previous segment is also exact
+    both: bool = False  # whether bidirectional use also has a memory of later segments
     detached: bool = False  # whether gradients stop at the memory, as in the paper's code
-    divergence: NonNegative = 0.0  # weight in the loss of the divergence from a density of `prior_width`; the paper has 1e-6
-    prior_width: Positive = 0.05  # sigma_0
+    divergence: NonNegative = 0.0  # weight of the KL divergence from the prior in the loss; 1e-6 in the paper
+    prior_width: Positive = 0.05  # width of the prior density (sigma_0)
     kind: str = field(default="infinity", init=False)
 
     @property
@@ -73,7 +73,7 @@ class Infinity(AttentionOptions):
 
     def check(self) -> None:
         if not self.widths:
-            raise SubquadError("infinity's widths must name at least one head_dim, such as 0.05")
+            raise SubquadError("infinity's widths must name at least one width, such as 0.05")
         if self.basis % len(self.widths):
             raise SubquadError(f"infinity's basis must be a multiple of its {len(self.widths)} widths, but is {self.basis}")
 
@@ -88,14 +88,14 @@ class Infinity(AttentionOptions):
 
 
 class Divergence(LossTerm):
-    """The divergence of the queries' densities from densities of the same mean and of width `prior_width`."""
+    """KL divergence of the queries' densities from densities with the same mean and the width `prior_width`."""
 
     def __init__(self, weight_in_loss: float, prior_width: float) -> None:
         super().__init__(weight_in_loss)
         self.prior_width = prior_width
 
     def forward(self, variance: Tensor) -> Tensor:
-        """The mean over queries and heads."""
+        """Returns the mean divergence over queries and heads."""
         return memory.divergence(variance, self.prior_width).mean()
 
 
@@ -114,7 +114,7 @@ class InfinityAttention(Mechanism):
 
     def __init__(self, options: Infinity, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
         super().__init__(options, heads, head_dim)
-        # equations 6 and 7: what K q / sqrt d is multiplied by and shifted by, for mu and for sigma^2
+        # equations 6 and 7: affine maps of K q / sqrt d to mu and sigma^2
         self.weight = nn.Parameter(torch.zeros(heads, 2, options.basis))
         self.bias = nn.Parameter(torch.zeros(heads, 2))
         places = torch.rand(2, options.points, generator=generator)
@@ -125,7 +125,7 @@ class InfinityAttention(Mechanism):
         self._fit()
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
-        """Queries that are as many as keys are taken to be at their places; others to stand behind all keys."""
+        """Attends in both directions. With as many queries as keys, positions correspond; else queries follow the keys."""
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         with without_autocast(q):
             packed = pack(q if q.shape[2] == k.shape[2] else k, k, v, keep)
@@ -164,7 +164,7 @@ class InfinityAttention(Mechanism):
     def step(
         self, q: Queries, k: Keys, v: Values, state: InfinityState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, InfinityState]:
-        """One position, in time that does not depend on how many came before."""
+        """Attends from one position, in time that does not depend on the number of positions before it."""
         check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
         state = None if state is None else self._checked(state, k, v)
         state = reusable(self, state, q, k, v) if reuse else state
@@ -190,15 +190,15 @@ class InfinityAttention(Mechanism):
         return check_result(mixed.to(v.dtype), q, k, v, q, k, v, *self._drawn_from(before), state=before), after
 
     def densities(self, q: Queries, signal: Tensor) -> tuple[Tensor, Tensor]:
-        """Equations 6 and 7: mu and sigma^2 of each query. K q is never made: the weights meet the keys first."""
+        """Equations 6 and 7: returns mu and sigma^2 of each query. Weights times keys are computed first, for speed."""
         guides = product(self.weight.to(signal.dtype), signal[..., : self.head_dim])
         scores = product(q.to(signal.dtype), guides.mT) / math.sqrt(self.head_dim) + self.bias.to(signal.dtype)[:, None]
         return torch.sigmoid(scores[..., 0]), F.softplus(scores[..., 1])
 
     def _start(self) -> None:
-        """Heads look at neighbouring stretches of the memory, and move towards keys that are like the query.
+        """Initializes each head to attend to its own part of the memory, and to move towards keys similar to the query.
 
-        The weights of mu are (t - 1/2): with them K q / sqrt d adds up to where along the memory the likeness is.
+        The weights of mu are proportional to t - 1/2, so that similar keys at t move the mean towards t.
         """
         options = self.options
         stretches = (torch.arange(self.heads) + 0.5) / self.heads
@@ -211,7 +211,7 @@ class InfinityAttention(Mechanism):
             self.bias[:, 1] = torch.log(torch.expm1(spread))
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "InfinityAttention":
-        """What is solved for is solved again when the module moves, so that half precision never rounds it."""
+        """Solves the regressions again when the module changes its dtype or device, so that they are never rounded."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._fit()
         return self
@@ -232,11 +232,11 @@ class InfinityAttention(Mechanism):
 
     @property
     def _held_length(self) -> int:
-        """Positions that a state holds as they are."""
+        """Number of positions whose keys and values a state holds."""
         return self.options.segment * (2 if self.options.previous else 1)
 
     def _write(self, held: Memory, k: Tensor, v: Tensor, full: bool | Tensor, *, first: bool = False) -> Memory:
-        """The memory with a segment in it, for the sequences whose segment is full."""
+        """Writes a segment into the memory, for the sequences whose segment is full."""
         if self.options.detached:
             k, v = k.detach(), v.detach()
         factors = memory.Factors(self.first, self.new, self.kept, self.past)
@@ -260,7 +260,7 @@ class InfinityAttention(Mechanism):
         return state._replace(keys=state.keys.to(k.dtype), values=state.values.to(v.dtype))
 
     def _exact(self, pieces: Sequence[Segment], at: int) -> Tensor:
-        """Causal softmax attention of a segment."""
+        """Returns the causal softmax attention of a segment."""
         q, k, v = pieces[at]
         if not (self.options.previous and at):
             return exact.attend(q, k, v, causal=True)
@@ -269,7 +269,7 @@ class InfinityAttention(Mechanism):
         return exact.attend(q, k, v, mask)
 
     def _recall(self, q: Tensor, held: Memory, asking: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What the memory gives these queries, and the histogram with the attention of the queries marked in `asking`."""
+        """Returns the memory's output for these queries, and the histogram with the attention of the queries in `asking`."""
         mean, variance = self.densities(q, held.signal)
         if self.training and self.options.divergence:
             self.divergence(variance)
@@ -282,11 +282,11 @@ class InfinityAttention(Mechanism):
         return recalled.to(q.dtype), held.histogram + attended
 
     def _drawn_from(self, before: InfinityState) -> tuple[Tensor, ...]:
-        """The histogram where points are drawn from it: a NaN there does not show in the result."""
+        """Returns the histogram if points are drawn from it, to be checked: NaN in it does not reach the result."""
         return (before.histogram,) if self.options.sticky else ()
 
     def _aligned(self, packed: Packed, keep: Tensor | None) -> Tensor:
-        """Bidirectional in the segment; the memory of what comes before, and of what comes after if asked."""
+        """Bidirectional attention in the segment, plus the memory of earlier segments and, with `both`, of later ones."""
         pieces, segment = segments(packed, self.options.segment), self.options.segment
         parts = [self._whole_segment(packed, pieces, at, keep) for at in range(len(pieces))]
         for way in ("before", "after") if self.options.both else ("before",):
@@ -317,7 +317,7 @@ class InfinityAttention(Mechanism):
         return self._write(held, piece.k, piece.v, full)
 
     def _prepend(self, held: Memory, packed: Packed, piece: Segment, at: int) -> Memory:
-        """In the reversed order. The last segment of a sequence may not be full: it has a regression of its own."""
+        """Writes a segment in reversed order. The last segment may not be full and then needs its own regression."""
         k, v = (x.flip(2) for x in (piece.k, piece.v))
         count = (packed.total - at * self.options.segment).clamp(0, self.options.segment)
         part = (count > 0) & (count < self.options.segment)
@@ -326,7 +326,7 @@ class InfinityAttention(Mechanism):
         written = self._write(held, k, v, count == self.options.segment)
         if not (torch.compiler.is_compiling() or bool(part.any())) or not self.options.basis:
             return written
-        # positions stand at the end of the reversed segment: the last `count` of its places
+        # real positions are the last `count` places of the reversed segment
         place = torch.arange(self.options.segment, device=k.device) - (self.options.segment - count[:, None])
         t = (place.to(held.signal.dtype) + 0.5) / count.clamp_min(1)[:, None]
         t = t.masked_fill(place < 0, torch.nan)
@@ -337,7 +337,7 @@ class InfinityAttention(Mechanism):
         return written._replace(signal=signal, written=torch.where(part, 1, written.written))
 
     def _behind(self, q: Tensor, packed: Packed, keep: Tensor | None) -> Tensor:
-        """The last segment of the keys is seen exactly, those before it through the memory."""
+        """Attention of queries after all keys: exact to the last segment, through the memory to the others."""
         segment, length = self.options.segment, packed.k.shape[2]
         held = streams.memory_of(self._empty(packed.k, packed.v))
         for at, piece in enumerate(segments(packed, segment)[:-1]):

@@ -1,4 +1,4 @@
-"""Linear attention (Katharopoulos et al. 2020, *Transformers are RNNs*): a feature map in the place of the exponential."""
+"""Linear attention (Katharopoulos et al. 2020, *Transformers are RNNs*): a feature map instead of the exponential."""
 
 from dataclasses import dataclass, field
 
@@ -15,9 +15,9 @@ from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Qu
 
 @dataclass(frozen=True)
 class Linear(AttentionOptions):
-    """Time and memory grow with the length, a decoder's state not at all. A kernel of its own, not an approximation."""
+    """Attention with its own kernel, in linear time and with a state of constant size; no approximation of softmax."""
 
-    feature_map: FeatureMapOptions = field(default_factory=Elu)
+    feature_map: FeatureMapOptions = field(default_factory=Elu)  # feature map of queries and keys
     kind: str = field(default="linear", init=False)
 
     @property
@@ -45,7 +45,7 @@ class Linear(AttentionOptions):
 
 
 def feature_rank(feature_map: FeatureMapOptions, head_dim: int) -> RankBound:
-    """The bound of linear attention: phi(q) phi(k)^T is a product through m features, so its rank is at most m."""
+    """Rank bound of linear attention: phi(q) phi(k)^T is a product through m features, so its rank is at most m."""
     features = feature_map.feature_count(head_dim)
     return RankBound(features, f"{features} features")
 
@@ -75,7 +75,7 @@ class LinearAttention(Mechanism):
     def step(
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, LinearState]:
-        """One position: the fast path of `causal`. With `reuse` the new state takes the memory of the old one."""
+        """Attends from one position; the fast path of `causal`. With `reuse`, the old state is overwritten."""
         check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
         before = self._checked(state, v)
         before = reusable(self, before, q, k, v) if reuse else before
@@ -87,11 +87,11 @@ class LinearAttention(Mechanism):
     def weights(
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
     ) -> Tensor:
-        """The attention matrix that this would be, for analysis; or its rows at some of the queries' places."""
+        """Returns the attention matrix for analysis, or only the rows of the queries at `places`."""
         check_inputs(q, k, k, keep, heads=self.heads, head_dim=self.head_dim, causal=causal)
         phi_q, phi_k = self.feature_map.sides()
-        some = q if places is None else q[:, :, places]
-        return reference.weights(phi_q(some), phi_k(k), keep, causal, places)
+        chosen = q if places is None else q[:, :, places]
+        return reference.weights(phi_q(chosen), phi_k(k), keep, causal, places)
 
     def _checked(self, state: LinearState | None, v: Tensor) -> LinearState | None:
         if state is None:

@@ -26,12 +26,10 @@ _NO_MATRIX = "linformer by convolution has no attention matrix: its slots mix th
 class Linformer(AttentionOptions):
     """Exact attention over a summary of `k` slots, in linear time. Bidirectional only: a slot mixes positions."""
 
-    k: Count = 256  # slots; a layer may have a number of its own
-    max_length: Count = 16384  # the longest sequence; learned and convolution have weights for it
-    method: Method = "learned"  # mean has no weights and takes any length; convolution moves by max_length / k positions
-    sharing: Sharing = (
-        "keys-values"  # none: each head's own; heads: one for k, one for v; keys-values: one; layerwise: of all
-    )
+    k: Count = 256  # number of slots; it may differ between layers
+    max_length: Count = 16384  # longest sequence, which sets the size of the weights of learned and convolution
+    method: Method = "learned"  # mean has no weights and takes any length; the stride of convolution is max_length / k
+    sharing: Sharing = "keys-values"  # none: by head; heads: one each for k and v; keys-values: one; layerwise: one for all
     kind: str = field(default="linformer", init=False)
 
     @property
@@ -61,7 +59,7 @@ class Linformer(AttentionOptions):
         )
 
     def groups(self, heads: int) -> tuple[int, int]:
-        """How many heads have weights of their own, and how many sets of them: one for keys and one for values, or one."""
+        """Returns the number of heads with separate weights, and of weight sets (2 if keys and values have their own)."""
         return heads if self.sharing == "none" else 1, 2 if self.sharing in ("none", "heads") else 1
 
     def build(
@@ -72,7 +70,7 @@ class Linformer(AttentionOptions):
         generator: torch.Generator | None = None,
         projection: "SlotProjection | None" = None,
     ) -> "LinformerAttention":
-        """The mechanism with a projection of its own, or with the `projection` that layers share."""
+        """Builds the mechanism with a new projection, or with the `projection` that layers share."""
         projection = projection or self.build_projection(heads=heads, head_dim=head_dim, generator=generator)
         return LinformerAttention(self, projection, heads, head_dim)
 
@@ -85,7 +83,7 @@ class Linformer(AttentionOptions):
         return partial(self.build, heads=heads, head_dim=head_dim, projection=projection)
 
     def build_projection(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "SlotProjection":
-        """A projection for one layer, or for several to hold."""
+        """Builds a projection for one layer, or for several layers to share."""
         return _METHODS[self.method](self, heads, head_dim, generator)
 
     def rank_bound(self, head_dim: int) -> RankBound:
@@ -110,13 +108,13 @@ class LinformerAttention(Mechanism):
         with without_autocast(q):
             slots_k, slots_v, used = self.projection(k, v, keep)
             mask = None if used is None else used[:, None, None, :]
-            # a slot is a sum, too large to be rounded to half precision
+            # slots are sums and would lose too much in half precision
             mixed = exact.attend(q.to(slots_k.dtype), slots_k, slots_v, mask)
         return check_result(mixed.to(v.dtype), q, k, v, q, slots_k, slots_v)
 
 
 class SlotProjection(nn.Module):
-    """From keys and values to k slots each, and which slots are in use (None: all)."""
+    """Projects keys and values to k slots each, and returns the mask of slots in use (None for all)."""
 
     def __init__(self, options: Linformer, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -133,13 +131,13 @@ class SlotProjection(nn.Module):
             )
 
     def _weights(self, heads: int, *shape: int) -> nn.ParameterList:
-        """One set of weights for keys and one for values, or one for both; for each head or for all."""
+        """Creates weights for keys and values, separate or shared, for each head or for all."""
         groups, sets = self.options.groups(heads)
         return nn.ParameterList(nn.Parameter(torch.empty(groups, *shape)) for _ in range(sets))
 
 
 class LearnedSlots(SlotProjection):
-    """Each slot is a learned combination of positions: E k, with E of k x max_length entries, N(0, 1/k) at first."""
+    """Slots are learned combinations of positions, E x with E of k x max_length entries, initially N(0, 1/k)."""
 
     def __init__(self, options: Linformer, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
         super().__init__(options, heads, head_dim, generator)
@@ -153,7 +151,7 @@ class LearnedSlots(SlotProjection):
         return self._project(k, self.weight[0]), self._project(v, self.weight[-1]), None
 
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
-        """One product for each group of heads, the batch beside the coordinates, so that the weights are read once."""
+        """Computes E x with one product for each group of heads, so that the weights are read once for the whole batch."""
         b, h, n, d = x.shape
         g = len(weight)
         grouped = x.unflatten(1, (g, h // g)).permute(1, 3, 0, 2, 4)  # g n b h/g d
@@ -162,7 +160,7 @@ class LearnedSlots(SlotProjection):
 
 
 class MeanSlots(SlotProjection):
-    """Each slot is the mean of a run of positions. A sequence of at most k positions is attended to exactly."""
+    """Slots are means of runs of positions. A sequence of at most k positions is attended to exactly."""
 
     def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
         b, _, n, _ = k.shape
@@ -183,7 +181,7 @@ class MeanSlots(SlotProjection):
 
 
 class ConvolutionSlots(SlotProjection):
-    """Each slot is a learned combination of the coordinates in a run of max_length / k positions: their mean at first."""
+    """Slots are learned combinations of the coordinates in a run of max_length / k positions, initially their mean."""
 
     def __init__(self, options: Linformer, heads: int, head_dim: int, generator: torch.Generator | None) -> None:
         super().__init__(options, heads, head_dim, generator)
@@ -209,7 +207,7 @@ class ConvolutionSlots(SlotProjection):
         return self._project(k, self.weight[0]), self._project(v, self.weight[-1]), used
 
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
-        """A convolution whose kernel is as long as its stride is a product with each run of positions."""
+        """Computes the convolution as a product with each run of positions, since its stride is the kernel's length."""
         filled = F.pad(x, (0, 0, 0, -x.shape[2] % self.stride))
         runs = filled.unflatten(2, (filled.shape[2] // self.stride, self.stride)).flatten(3)
         return product(runs, weight.to(x.dtype))
@@ -223,7 +221,7 @@ _METHODS: dict[str, type[SlotProjection]] = {
 
 
 def without_padding(x: Tensor, keep: Tensor | None) -> Tensor:
-    """The real positions first, in their order, and zeros after them: as if there had been no padding, wherever it stood."""
+    """Moves real positions to the front, in order, followed by zeros, so that padding has no effect."""
     x = x.to(precise(x.dtype))
     if keep is None:
         return x

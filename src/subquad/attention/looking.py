@@ -1,4 +1,4 @@
-"""Looking at what mechanisms do inside a model: the attention matrix of each layer."""
+"""Attention matrices of mechanisms, alone or inside a model."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class Call(NamedTuple):
     causal: bool
 
     def matrix(self) -> Float[Tensor, "b h n s"]:
-        """The attention matrix of the call."""
+        """Returns the attention matrix of the call."""
         return attention_matrix(self.attend, self.q, self.k, self.keep, causal=self.causal)
 
 
@@ -32,9 +32,9 @@ class Call(NamedTuple):
 def attention_matrix(
     attend: Any, q: Queries, k: Keys, keep: Keep | None = None, *, causal: bool = False
 ) -> Float[Tensor, "b h n s"]:
-    """A, with attend(q, k, v) = A v for any values.
+    """Returns the matrix A with attend(q, k, v) = A v for all values v.
 
-    Where a mechanism has no `weights`, its answer to the identity as values is A.
+    For a mechanism without `weights`, A is its output for the identity matrix as values.
     """
     traits = attend.options.traits
     if traits.has_weights:
@@ -50,9 +50,9 @@ def attention_matrix(
 
 @contextmanager
 def watched(mechanisms: Sequence[nn.Module]) -> Iterator[list[Call]]:
-    """Inside the block, records the calls of these mechanisms, in their order."""
+    """Within the `with` block, records the calls of these mechanisms in order."""
     calls: list[Call] = []
-    inside: list[nn.Module] = []  # mechanisms that are running: calls that they make themselves are not recorded
+    inside: list[nn.Module] = []  # running mechanisms: their own nested calls are not recorded
 
     def noting(attend: nn.Module, method: str) -> Callable[..., Any]:
         original = getattr(attend, method)
@@ -68,8 +68,8 @@ def watched(mechanisms: Sequence[nn.Module]) -> Iterator[list[Call]]:
 
         return noted
 
-    each = product(dict.fromkeys(mechanisms), ("forward", "causal"))
-    changed = [(attend, name) for attend, name in each if hasattr(attend, name)]
+    methods = product(dict.fromkeys(mechanisms), ("forward", "causal"))
+    changed = [(attend, name) for attend, name in methods if hasattr(attend, name)]
     try:
         for attend, name in changed:
             setattr(attend, name, noting(attend, name))

@@ -15,9 +15,9 @@ from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Qu
 
 @dataclass(frozen=True)
 class Softmax(AttentionOptions):
-    """Exact attention; time grows with the square of the length, a decoder's state with the length."""
+    """Exact attention; time is quadratic in the length, and the state of a decoder grows linearly."""
 
-    materialised: bool = False  # whether the attention matrix is made as the equation says, to compare with or to look at
+    materialised: bool = False  # whether to compute the whole attention matrix, for comparison
     kind: str = field(default="softmax", init=False)
 
     @property
@@ -39,11 +39,11 @@ class Softmax(AttentionOptions):
 
 
 class SoftmaxState(NamedTuple):
-    """Every key and value so far. It grows."""
+    """All keys and values so far; it grows with every position."""
 
     keys: Tensor  # b h s d
     values: Tensor  # b h s e
-    keep: Tensor  # b s
+    keep: Tensor  # b s, True for real keys
 
 
 class SoftmaxAttention(Mechanism):
@@ -61,7 +61,7 @@ class SoftmaxAttention(Mechanism):
         self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, SoftmaxState]:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
-        every = keep
+        mask = keep
         if keep is None:
             keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
         else:
@@ -70,26 +70,26 @@ class SoftmaxAttention(Mechanism):
         if state is not None:
             before = self._checked(state, v)
             k, v = torch.cat([before.keys.to(k.dtype), k], dim=2), torch.cat([before.values.to(v.dtype), v], dim=2)
-            every = keep = torch.cat([before.keep, keep], dim=1)
-        mixed = self._mix(q, k, v, every, causal=True)
+            mask = keep = torch.cat([before.keep, keep], dim=1)
+        mixed = self._mix(q, k, v, mask, causal=True)
         return check_result(mixed, *new, *new, state=before), SoftmaxState(k, v, keep)
 
     def step(
         self, q: Queries, k: Keys, v: Values, state: SoftmaxState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, SoftmaxState]:
-        """One position: `causal`, whose only query sees every key. The state grows, so there is nothing to reuse."""
+        """Attends from one position. The state grows, so `reuse` has no effect."""
         if reuse:
             reusable(self, None if state is None else as_state(SoftmaxState, state), q, k, v)
         return self.causal(q, k, v, state)
 
     def remember(self, k: Keys, v: Values, *, keep: Keep | None = None) -> SoftmaxState:
-        """The keys and values themselves, without any attention."""
+        """Returns the keys and values as a state, without computing attention."""
         return SoftmaxState(k, v, k.new_ones(k.shape[0], k.shape[2], dtype=torch.bool) if keep is None else keep)
 
     def weights(
         self, q: Queries, k: Keys, *, keep: Keep | None = None, causal: bool = False, places: Tensor | None = None
     ) -> Tensor:
-        """The attention matrix, for analysis; or its rows at some of the queries' places."""
+        """Returns the attention matrix for analysis, or only the rows of the queries at `places`."""
         check_inputs(q, k, k, keep, heads=self.heads, head_dim=self.head_dim, causal=causal)
         return reference.softmax_weights(q, k if keep is None else _blanked(k, keep), keep, causal, places)
 
@@ -101,7 +101,7 @@ class SoftmaxAttention(Mechanism):
         return state
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-        """Attention in which the last query stands beside the last key."""
+        """Computes attention; if causal, the last query is aligned with the last key."""
         if self.options.materialised:
             q, k = q.to(precise(q.dtype)), k.to(precise(k.dtype))
             return reference.attend(reference.softmax_weights(q, k, keep, causal).to(v.dtype), v)
@@ -115,5 +115,5 @@ class SoftmaxAttention(Mechanism):
 
 
 def _blanked(x: Tensor, keep: Tensor) -> Tensor:
-    """Zeros where there is padding: a NaN times a weight of zero would still be a NaN."""
+    """Sets padding to zero, since NaN times a weight of zero would still be NaN."""
     return x.masked_fill(~keep[:, None, :, None], 0.0)
