@@ -1,4 +1,4 @@
-"""Feature maps: functions phi for which phi(q) . phi(k) takes the place of exp(q . k / sqrt d).
+"""Feature maps: functions phi with which phi(q) . phi(k) replaces exp(q . k / sqrt d).
 
 Each is a frozen dataclass of options that builds a module:
 
@@ -10,7 +10,8 @@ Each is a frozen dataclass of options that builds a module:
 `Taylor`   [1, x, x x^T / sqrt 2]            exp, near 0; to follow small dot products closely at d^2/2 features
 =========  ================================  ===================================================================
 
-A new map needs `forward` and `feature_count`. `pullback` comes from autograd; writing it by hand makes the backward faster.
+A new map needs `forward` and `feature_count`. `pullback` uses autograd by default; a hand-written one makes the backward
+faster.
 """
 
 from subquad.feature_maps.base import FeatureMap, FeatureMapOptions

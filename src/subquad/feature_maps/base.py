@@ -1,4 +1,4 @@
-"""What a feature map is."""
+"""Base classes of feature maps and their options."""
 
 import math
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ LOG2_E = math.log2(math.e)
 
 
 class FeatureMap(nn.Module):
-    """phi as a module."""
+    """A feature map phi as a module."""
 
     has_exponent = False
 
     def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
-        """The features of each position by itself."""
+        """Computes the features of each position independently."""
         raise NotImplementedError
 
     def feature_count(self, d: int) -> int:
-        """The number of features of an input with d numbers."""
+        """Returns the number of features for inputs of dimension d."""
         raise NotImplementedError
 
     def sides(self) -> Maps:
-        """phi for queries and phi for keys: the same, unless a map says otherwise."""
+        """Returns phi for queries and phi for keys, which are the same by default."""
         return Maps(self, self)
 
     def calibrate(
@@ -39,16 +39,16 @@ class FeatureMap(nn.Module):
         q_cov: Float[Tensor, "h d d"],
         k_cov: Float[Tensor, "h d d"],
     ) -> None:
-        """Fits the map to the means and covariances of queries and keys. Does nothing where nothing can be fitted."""
+        """Fits the map to the means and covariances of queries and keys. Does nothing by default."""
 
     def weights(self) -> Sequence[Tensor]:
-        """The parameters that are trained."""
+        """Returns the parameters that are trained."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """The gradient for x and for each of the weights. d phi / d exponent is ln 2 phi, whatever the map."""
+        """Returns the gradients of x and of each weight. For every map, d phi / d exponent is ln 2 phi."""
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             values, exponent = self(leaf)
@@ -65,9 +65,9 @@ class FeatureMapOptions(Checked):
     """Base class of the options of a feature map: frozen dataclasses that build a module."""
 
     kind: str
-    """The feature map's name in the registry, a field with `init=False`."""
+    """Name of the feature map in the registry, a field with `init=False`."""
     starting_gain: ClassVar[float] = 1.0
-    """Factor on the usual initial weights of the projections to queries and keys, with which training starts well."""
+    """Factor of the initial weights of the query and key projections with which training starts well."""
 
     @property
     def calibrates(self) -> bool:
@@ -75,27 +75,27 @@ class FeatureMapOptions(Checked):
         return False
 
     def feature_count(self, head_dim: int) -> int:
-        """m, the number of features of a query or key with head_dim numbers."""
+        """Returns m, the number of features of a query or key of dimension head_dim."""
         raise NotImplementedError
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
-        """Sizes of the built map, and of the state of linear attention with it."""
+        """Returns the size of the built map, and of the state of linear attention with it."""
         raise NotImplementedError
 
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> FeatureMap:
-        """The map as a module."""
+        """Builds the map as a module."""
         raise NotImplementedError
 
 
 def even(name: str, features: int) -> int:
-    """The number of features, where they come in pairs."""
+    """Returns `features`; raises `SubquadError` if it is not even, for maps whose features come in pairs."""
     if features < 2 or features % 2:
         raise SubquadError(f"features must be even and at least 2 for {name} features, but is {features}")
     return features
 
 
 def project(x: Float[Tensor, "b h n d"], weight: Float[Tensor, "*h d r"], scratch: Scratch) -> Float[Tensor, "b h n r"]:
-    """x times a matrix that heads share or not, in memory from `scratch`."""
+    """Multiplies x by a matrix, one for each head or shared, in memory from `scratch`."""
     (b, h, n, d), r = x.shape, weight.shape[-1]
     out = scratch.take(b * h, n, r)
     return torch.bmm(x.flatten(0, 1), weight.expand(b, h, d, r).flatten(0, 1), out=out).unflatten(0, (b, h))

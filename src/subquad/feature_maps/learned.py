@@ -1,4 +1,4 @@
-"""Hedgehog (Zhang et al. 2024): a feature map that learns to be a softmax."""
+"""Hedgehog (Zhang et al. 2024): a feature map that learns to approximate softmax."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ from subquad.types import Features, Maps, MechanismSize, Scratch
 
 @dataclass(frozen=True)
 class Learned(FeatureMapOptions):
-    """softmax([Wx; -Wx]) with W of each head's own (Hedgehog, Zhang et al. 2024): exp once trained; to convert a model."""
+    """softmax([Wx; -Wx]) with a W for each head (Hedgehog, Zhang et al. 2024); approximates exp after training."""
 
-    features: Count | None = None  # twice head_dim where it is not given
+    features: Count | None = None  # number of features (default: twice head_dim)
     kind: str = field(default="learned", init=False)
 
     def feature_count(self, head_dim: int) -> int:
@@ -32,7 +32,7 @@ class Learned(FeatureMapOptions):
 
 
 class LearnedMap(FeatureMap):
-    """Queries and keys have a W of their own. At the start it is the identity, so that phi sees x as it is."""
+    """Learned features with separate W for queries and keys, initially the identity."""
 
     def __init__(self, heads: int, head_dim: int, features: int, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class LearnedSide(FeatureMap):
         return Features(torch.cat([logits.softmax(-1), (-logits).softmax(-1)], dim=-1), None)
 
     def _write(self, x: Float[Tensor, "b h n d"], scratch: Scratch) -> Float[Tensor, "b h n m"]:
-        """The features in half the time on a CPU: powers of 2, both halves side by side from the start."""
+        """Computes the features in half the time on a CPU, with powers of 2 and both halves in one tensor."""
         half = self.weight.shape[-1]
         weight, bias = (LOG2_E * x.shape[-1] ** -0.25 * self.weight).to(x.dtype), (LOG2_E * self.bias).to(x.dtype)
         logits, values = project(x, weight, scratch).add_(bias), scratch.take(*x.shape[:3], 2 * half)
@@ -80,11 +80,11 @@ class LearnedSide(FeatureMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """The gradient of softmax is s (g - s . g), for each half by itself; the second half has the negative logits."""
+        """The gradient of softmax is s (g - s . g) for each half; the logits of the second half are negated."""
         pair = (2, self.weight.shape[-1])
         slopes = gradient.mul_(features.values).unflatten(-1, pair)
         slopes = slopes.addcmul_(features.values.unflatten(-1, pair), slopes.sum(-1, keepdim=True), value=-1)
-        there, scale = slopes[..., 0, :] - slopes[..., 1, :], x.shape[-1] ** -0.25
-        for_weights = [(x.mT @ there).sum(0).mul_(scale), there.sum((0, 2))[:, None]]
+        for_logits, scale = slopes[..., 0, :] - slopes[..., 1, :], x.shape[-1] ** -0.25
+        for_weights = [(x.mT @ for_logits).sum(0).mul_(scale), for_logits.sum((0, 2))[:, None]]
         trained = [part for part, weight in zip(for_weights, (self.weight, self.bias), strict=True) if weight.requires_grad]
-        return there @ (scale * self.weight).mT.to(x.dtype), *trained
+        return for_logits @ (scale * self.weight).mT.to(x.dtype), *trained

@@ -1,4 +1,4 @@
-"""Feature maps with nothing drawn and nothing learned."""
+"""Feature maps without random or learned parts."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from subquad.types import Features, MechanismSize, Scratch
 
 @dataclass(frozen=True)
 class Elu(FeatureMapOptions):
-    """elu(x) + 1 (Katharopoulos et al. 2020): approximates nothing; cheapest, and never zero: to train from scratch."""
+    """elu(x) + 1 (Katharopoulos et al. 2020): the cheapest map, never zero; for training from scratch."""
 
     kind: str = field(default="elu", init=False)
-    # for standard normal x the map is mostly its mean, and all weights would be nearly the same
+    # for standard normal x the features hardly vary, and all attention weights would be nearly equal
     starting_gain: ClassVar[float] = 5.0
 
     def feature_count(self, head_dim: int) -> int:
@@ -34,7 +34,7 @@ class EluMap(FeatureMap):
     """elu(x) + 1, as exp(min(x, 0)) + max(x, 0)."""
 
     def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
-        # in half the time of F.elu(x) + 1 on a CPU
+        # takes half the time of F.elu(x) + 1 on a CPU
         above, below = (None, None) if scratch is None else (scratch.take(*x.shape), scratch.take(*x.shape))
         below = torch.clamp(x, max=0, out=below).mul_(LOG2_E).exp2_()
         return Features(torch.clamp(x, min=0, out=above).add_(below), None)
@@ -45,13 +45,13 @@ class EluMap(FeatureMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """The slope is exp(x) = phi(x) below zero, 1 above it."""
+        """The derivative is exp(x) = phi(x) below zero, and 1 above."""
         return (gradient.mul_(features.values.clamp(max=1)),)
 
 
 @dataclass(frozen=True)
 class Relu(FeatureMapOptions):
-    """max(x, 0): approximates nothing; weights may be zero: to train from scratch where sparsity is welcome."""
+    """max(x, 0): weights may be zero; for training from scratch with sparse attention."""
 
     kind: str = field(default="relu", init=False)
 
@@ -77,13 +77,13 @@ class ReluMap(FeatureMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """The slope is 1 where the feature is not zero."""
+        """The derivative is 1 for nonzero features, else 0."""
         return (gradient.mul_(features.values > 0),)
 
 
 @dataclass(frozen=True)
 class Taylor(FeatureMapOptions):
-    """1 + x + x^2/2 for exp, x = q . k / sqrt d: close where |x| < 1; to follow small dot products, at d^2/2 features."""
+    """1 + x + x^2/2 for exp(x), x = q . k / sqrt d, with d^2/2 features; accurate for |x| < 1."""
 
     kind: str = field(default="taylor", init=False)
 
@@ -99,7 +99,7 @@ class Taylor(FeatureMapOptions):
 
 
 class TaylorMap(FeatureMap):
-    """[1, y, y_i y_j for i < j, y_i^2 / sqrt 2] with y = x / d^(1/4): each product of two coordinates once."""
+    """[1, y, y_i y_j for i < j, y_i^2 / sqrt 2] with y = x / d^(1/4), without duplicate products."""
 
     rows: Tensor
     columns: Tensor

@@ -1,4 +1,4 @@
-"""FAVOR+ (Choromanski et al. 2021): features along random directions, which may be calibrated to data, or learned."""
+"""FAVOR+ (Choromanski et al. 2021): features along random directions, which can be calibrated to data or learned."""
 
 import math
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ Projections = Literal["fixed", "calibrated", "learned"]
 
 @dataclass(frozen=True)
 class RandomFeatures(Checked):
-    """The options of FAVOR+'s features, which the feature map and the mechanism `Favor` have in common."""
+    """Options of FAVOR+'s features, shared by the feature map `Random` and the mechanism `Favor`."""
 
-    features: Count = 256  # number of features, which time and memory grow with
-    kernel: Kernel = "positive"  # hyperbolic and trigonometric take two features for each direction; relu is no softmax
-    projection: projections.Projection = "orthogonal"  # how directions are drawn: orthogonal to each other, or independent
-    norms: projections.Norms = "chi"  # chi: as long as Gaussian vectors, unbiased; fixed: all sqrt(head_dim) long
-    per_head: bool = False  # whether every head draws its own directions
-    relu_offset: NonNegative = 1e-3  # part of the ReLU kernel as published, so that its features are never all zero
+    features: Count = 256  # number of features; time and memory grow with it
+    kernel: Kernel = "positive"  # hyperbolic and trigonometric use two features per direction; relu is not softmax
+    projection: projections.Projection = "orthogonal"  # how directions are drawn: (nearly) orthogonal or independent
+    norms: projections.Norms = "chi"  # norms of the directions: chi as of Gaussian vectors, unbiased; fixed sqrt(head_dim)
+    per_head: bool = False  # whether every head has its own directions
+    relu_offset: NonNegative = 1e-3  # constant added to the ReLU features, as published, so that they are never all zero
     projections: Projections = "fixed"  # calibrated: fitted to the data by `subquad convert`; learned: also trained
 
 
 @dataclass(frozen=True)
 class Random(RandomFeatures, FeatureMapOptions):
-    """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; to stand in for a trained softmax as it is."""
+    """FAVOR+ (Choromanski et al. 2021): approximates exp without bias; replaces a trained softmax without training."""
 
     kind: str = field(default="random", init=False)
 
@@ -65,7 +65,7 @@ class Random(RandomFeatures, FeatureMapOptions):
 
 
 class RandomMap(FeatureMap):
-    """Features along random directions omega of y = x / d^(1/4). They are a buffer, which `redraw` alone changes."""
+    """Features of y = x / d^(1/4) along random directions omega, a buffer that only `redraw` changes."""
 
     omega: Float[Tensor, "*h d r"]
     paired = False  # whether a direction gives two features
@@ -78,7 +78,7 @@ class RandomMap(FeatureMap):
         self.redraw(generator)
 
     def redraw(self, generator: torch.Generator | None) -> None:
-        """New directions. Give every process a generator of the same seed, and they agree."""
+        """Redraws the directions. Generators with the same seed give the same directions on every process."""
         draws = [
             projections.draw(self.omega.shape[-2], self.directions, self.options.projection, self.options.norms, generator)
             for _ in range(self.heads if self.options.per_head else 1)
@@ -89,21 +89,21 @@ class RandomMap(FeatureMap):
         return self.options.features
 
     def _project(self, x: Tensor, scale: float, scratch: Scratch | None) -> Tensor:
-        """scale omega . y, the scale folded into the small matrix."""
+        """Returns scale omega . y, with the scale folded into the matrix omega."""
         omega = (self.omega * (scale * x.shape[-1] ** -0.25)).to(x.dtype)
         return product(x, omega) if scratch is None else project(x, omega, scratch)
 
     def _unproject(self, gradient: Tensor, d: int) -> Tensor:
-        """The gradient for x from the one for omega . y."""
+        """Returns the gradient of x from the gradient of omega . y."""
         return gradient @ (self.omega * d**-0.25).mT.to(gradient.dtype)
 
     def _squared(self, x: Tensor) -> Tensor:
-        """log2 of e^(|y|^2 / 2)."""
+        """Returns log2 of e^(|y|^2 / 2)."""
         return torch.linalg.vecdot(x, x)[..., None] * (LOG2_E / 2 * x.shape[-1] ** -0.5)
 
 
 class PositiveMap(RandomMap):
-    """e^(omega . y - |y|^2/2) / sqrt m: weights never negative, and small where exp(q . k) is."""
+    """e^(omega . y - |y|^2/2) / sqrt m: positive weights, small where exp(q . k) is small."""
 
     has_exponent = True
 
@@ -116,14 +116,14 @@ class PositiveMap(RandomMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """The slope of e^f is e^f times that of f, and f = omega . y - |y|^2/2."""
+        """The derivative of e^f is e^f f', with f = omega . y - |y|^2/2."""
         slopes = gradient.mul_(features.values)
         total = slopes.sum(-1, keepdim=True)
         return (self._unproject(slopes, x.shape[-1]).addcmul_(x, total, value=-(x.shape[-1] ** -0.5)),)
 
 
 class HyperbolicMap(RandomMap):
-    """e^(-|y|^2/2) [e^(omega . y), e^(-omega . y)] / sqrt 2r: less than half of positive's variance for each direction."""
+    """e^(-|y|^2/2) [e^(omega . y), e^(-omega . y)] / sqrt 2r: less than half the variance of `PositiveMap` per direction."""
 
     has_exponent = True
     paired = True
@@ -137,15 +137,15 @@ class HyperbolicMap(RandomMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """As for positive features, with -omega beside omega."""
+        """The derivative of e^f is e^f f', with f = +-omega . y - |y|^2/2."""
         slopes = gradient.mul_(features.values)
         total = slopes.sum(-1, keepdim=True)
-        there, back = slopes.chunk(2, dim=-1)
-        return (self._unproject(there - back, x.shape[-1]).addcmul_(x, total, value=-(x.shape[-1] ** -0.5)),)
+        for_positive, for_negative = slopes.chunk(2, dim=-1)
+        return (self._unproject(for_positive - for_negative, x.shape[-1]).addcmul_(x, total, value=-(x.shape[-1] ** -0.5)),)
 
 
 class TrigonometricMap(RandomMap):
-    """e^(|y|^2/2) [sin(omega . y), cos(omega . y)] / sqrt r: precise for long vectors alike, negative for unlike ones."""
+    """e^(|y|^2/2) [sin(omega . y), cos(omega . y)] / sqrt r: precise for similar vectors; weights may be negative."""
 
     has_exponent = True
     paired = True
@@ -158,7 +158,7 @@ class TrigonometricMap(RandomMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """sin turns into cos, cos into -sin, and the exponent adds y times the whole."""
+        """The derivatives of sin and cos are cos and -sin, and that of the exponent is y."""
         sine, cosine = features.values.chunk(2, dim=-1)
         for_sine, for_cosine = gradient.chunk(2, dim=-1)
         total = (gradient * features.values).sum(-1, keepdim=True)
@@ -167,7 +167,7 @@ class TrigonometricMap(RandomMap):
 
 
 class ReluKernelMap(RandomMap):
-    """(max(omega . y, 0) + offset) / sqrt m: the generalised kernel, which approximates no softmax and trains fast."""
+    """(max(omega . y, 0) + offset) / sqrt m: the generalised kernel, which does not approximate softmax."""
 
     def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         scale = 1 / math.sqrt(self.directions)
@@ -176,16 +176,17 @@ class ReluKernelMap(RandomMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """The slope is 1 where the feature exceeds the offset."""
+        """The derivative is 1 where the feature exceeds the offset, else 0."""
         scale = 1 / math.sqrt(self.directions)
         slopes = gradient.mul_(features.values > self.options.relu_offset * scale)
         return (self._unproject(slopes, x.shape[-1]).mul_(scale),)
 
 
 class CalibratedMap(RandomMap):
-    """Positive features of queries and keys that are first centred and rebalanced, which changes nothing for softmax.
+    """Positive features of centred and rebalanced queries and keys, which leaves softmax unchanged.
 
-    Before `calibrate` nothing is moved. Learned: each head's directions are parameters, with a bias for each side.
+    Before `calibrate`, queries and keys are used as they are. With learned projections, each head's directions are
+    parameters, with separate biases for queries and keys.
     """
 
     has_exponent = True
@@ -210,7 +211,7 @@ class CalibratedMap(RandomMap):
         q_cov: Float[Tensor, "h d d"],
         k_cov: Float[Tensor, "h d d"],
     ) -> None:
-        """Fits the map to the means and covariances of queries and keys, as they come into the attention."""
+        """Fits the map to the means and covariances of the attention's queries and keys."""
         a, c, *covariances = (part.double() for part in (q_mean, k_mean, q_cov, k_cov))
         if not all(bool(part.isfinite().all()) for part in (a, c, *covariances)):
             raise SubquadError("means and covariances to calibrate to must be finite: look at the model and its text")
@@ -221,7 +222,7 @@ class CalibratedMap(RandomMap):
 
 
 class CalibratedSide(FeatureMap):
-    """e^(omega . y + b + t - |y|^2/2) / sqrt m, where [y, t] = x affine + offset. At the start y = x / d^(1/4)."""
+    """e^(omega . y + b + t - |y|^2/2) / sqrt m, where [y, t] = x affine + offset; initially y = x / d^(1/4)."""
 
     has_exponent = True
     affine: Float[Tensor, "h d c"]
@@ -229,7 +230,7 @@ class CalibratedSide(FeatureMap):
 
     def __init__(self, whole: CalibratedMap, heads: int, head_dim: int, *, biased: bool) -> None:
         super().__init__()
-        self._whole = (whole,)  # in a tuple: both sides have its directions, and neither has it for a part
+        self._whole = (whole,)  # a tuple hides the map from nn.Module, since both sides share its directions
         self.register_buffer("affine", (torch.eye(head_dim, head_dim + 1) * head_dim**-0.25).repeat(heads, 1, 1))
         self.register_buffer("offset", torch.zeros(heads, 1, head_dim + 1))
         self.bias = nn.Parameter(torch.zeros(heads, 1, whole.directions)) if biased else None
@@ -237,7 +238,7 @@ class CalibratedSide(FeatureMap):
     def turn(
         self, by: Float[Tensor, "h d d"], mean: Float[Tensor, "h d"], tilt: Float[Tensor, "h d"], level: Float[Tensor, "h"]
     ) -> None:
-        """y = (x - mean) by, t = x . tilt + level."""
+        """Sets y = (x - mean) by and t = x . tilt + level."""
         self.affine.copy_(torch.cat([by, tilt[:, :, None]], dim=-1))
         self.offset.copy_(torch.cat([-mean[:, None] @ by, level[:, None, None]], dim=-1))
 
@@ -257,7 +258,7 @@ class CalibratedSide(FeatureMap):
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
-        """The slope of e^f is e^f times that of f."""
+        """The derivative of e^f is e^f f', with f = omega . y + b + t - |y|^2/2."""
         slopes, y = gradient.mul_(features.values), self._turned(x)[0] / LOG2_E
         total = slopes.sum(-1, keepdim=True)
         for_y = (slopes @ self._omega.mT.to(x.dtype)).addcmul_(y, total, value=-1)
@@ -270,7 +271,7 @@ class CalibratedSide(FeatureMap):
         return self._whole[0].omega
 
     def _turned(self, x: Float[Tensor, "b h n d"]) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n 1"]]:
-        """y and t times log2 e, for exponents of 2."""
+        """Returns y and t times log2 e, for powers of 2."""
         turned = product(x, (LOG2_E * self.affine).to(x.dtype)) + (LOG2_E * self.offset).to(x.dtype)
         return turned[..., :-1], turned[..., -1:]
 
