@@ -1,4 +1,4 @@
-"""Models around the mechanisms."""
+"""Transformer models that use the mechanisms."""
 
 from subquad.models.block import Block
 from subquad.models.causal import CausalEncoder, detached

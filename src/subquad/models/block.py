@@ -1,4 +1,4 @@
-"""One layer of a transformer."""
+"""A transformer layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +14,10 @@ from subquad.types import AttentionOptions
 
 
 class Block(nn.Module):
-    """Attention, attention to a context if it has one, and a feed-forward part, each around a residual. Batch first.
+    """Self-attention, optional cross-attention and a feed-forward part, each with a residual connection. Batch first.
 
-    Normalised before each part, x + part(norm(x)), so that deep stacks train; or after it, norm(x + part(x)), as in 2017.
+    Layer normalisation comes before each part, x + part(norm(x)), which trains well when deep, or after it,
+    norm(x + part(x)), as in Vaswani et al. 2017.
     """
 
     def __init__(
@@ -31,17 +32,17 @@ class Block(nn.Module):
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Builds the parts.
+        """Builds the block.
 
         Args:
-            model_dim: numbers of each position.
-            heads: heads of each attention.
+            model_dim: dimension of each position's vector.
+            heads: number of heads of each attention.
             attention: options of a mechanism, or a mechanism built for these heads.
-            cross: the same for the attention to a context; None for a block without one.
-            feed_dim: numbers of each position inside the feed-forward part; 4 * model_dim unless told.
-            norm: whether each part is normalised before it or after it.
-            dropout: share of each part's results that is set to zero in training.
-            generator: random numbers that weights are drawn from.
+            cross: options of a mechanism, or a mechanism, for cross-attention to a context; None for a block without it.
+            feed_dim: hidden dimension of the feed-forward part; 4 * model_dim by default.
+            norm: whether layer normalisation comes before or after each part.
+            dropout: dropout probability of each part's output.
+            generator: random generator for the initial weights.
         """
         super().__init__()
         feed_dim = feed_dim or 4 * model_dim
@@ -69,7 +70,7 @@ class Block(nn.Module):
         context_keep: Bool[Tensor, "b s"] | None = None,
         rotation: Rotation | None = None,
     ) -> Float[Tensor, "b n w"]:
-        """Every position sees every kept position."""
+        """Applies the block; every position sees every kept position."""
         x = self._around(x, self.norm_attention, lambda y: self.attention(y, keep=keep, rotation=rotation))
         return self._rest(x, context, context_keep)
 
@@ -84,7 +85,7 @@ class Block(nn.Module):
         rotation: Rotation | None = None,
         last: int | None = None,
     ) -> tuple[Float[Tensor, "b m w"], Any]:
-        """Position i sees positions up to i, and what `state` remembers. All come out, or only the `last` ones."""
+        """Applies the block; position i sees the state and positions up to i. Returns all positions or the `last` ones."""
         x, state = self._remembering(x, lambda y: self.attention.causal(y, state, keep=keep, rotation=rotation))
         return self._rest(x if last is None else x[:, -last:], context, context_keep), state
 
@@ -98,12 +99,12 @@ class Block(nn.Module):
         rotation: Rotation | None = None,
         reuse: bool = False,
     ) -> tuple[Float[Tensor, "b 1 w"], Any]:
-        """One position: the fast path of `causal`. With `reuse` the old state is given up."""
+        """Applies the block to one position; the fast path of `causal`. With `reuse`, the old state is overwritten."""
         x, state = self._remembering(x, lambda y: self.attention.step(y, state, rotation=rotation, reuse=reuse))
         return self._rest(x, context, context_keep), state
 
     def _remembering(self, x: Tensor, attend: Callable[[Tensor], tuple[Tensor, Any]]) -> tuple[Tensor, Any]:
-        """The first part where it has a state, and the state after it."""
+        """Applies self-attention with a state; returns the output and the new state."""
         after: list[Any] = []
 
         def mixed(y: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ class Block(nn.Module):
         return self._around(x, self.norm_attention, mixed), after[0]
 
     def _rest(self, x: Tensor, context: Tensor | Projected | None, keep: Tensor | None) -> Tensor:
-        """The parts after the first."""
+        """Applies cross-attention, if there is a context, and the feed-forward part."""
         cross = self.cross
         if cross is not None and context is not None:
             x = self._around(x, self.norm_cross, lambda y: cross(y, context, keep=keep))

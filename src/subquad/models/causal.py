@@ -1,4 +1,4 @@
-"""A stack that looks back only, over positions that are real numbers, such as times."""
+"""A causal encoder over positions that are real numbers, such as times."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from subquad.types import AttentionOptions
 
 
 class CausalEncoder(Stack):
-    """Every position sees those up to itself. Where a position is, comes with the sequence."""
+    """Encoder in which every position sees those up to itself. Positions are real numbers given with the sequence."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class CausalEncoder(Stack):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`embed` turns what the sequence holds into vectors of model_dim numbers."""
+        """`embed` turns the inputs into vectors of dimension model_dim."""
         options = options or ModelOptions()
         if options.positions == "learned":
             raise SubquadError("learned positions are whole numbers, but these are not: choose sinusoidal or rotary")
@@ -32,13 +32,13 @@ class CausalEncoder(Stack):
         self.embed = embed
 
     def forward(self, inputs: Any, at: Float[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
-        """A vector for each position."""
+        """Returns a vector for each position."""
         return self.causal(inputs, at)[0]
 
     def causal(
         self, inputs: Any, at: Float[Tensor, "b n"], state: DecoderState | None = None
     ) -> tuple[Float[Tensor, "b n w"], DecoderState]:
-        """A vector for each position that follows those in `state`, and the state after the last."""
+        """Returns a vector for each position after those in `state`, and the new state."""
 
         def run(x: Tensor, block: Any, before: Any, turn: Any) -> Any:
             return self._through(lambda y: block.causal(y, before, rotation=turn), x)
@@ -48,7 +48,7 @@ class CausalEncoder(Stack):
     def step(
         self, inputs: Any, at: Float[Tensor, "b 1"], state: DecoderState | None = None, *, reuse: bool = False
     ) -> tuple[Float[Tensor, "b 1 w"], DecoderState]:
-        """One position: the fast path of `causal`. With `reuse` the old state is given up."""
+        """Encodes one position; the fast path of `causal`. With `reuse`, the old state is overwritten."""
 
         def run(x: Tensor, block: Any, before: Any, turn: Any) -> Any:
             return block.step(x, before, rotation=turn, reuse=reuse)
@@ -61,15 +61,15 @@ class CausalEncoder(Stack):
         x, turn = self._enter(self.embed(inputs), 0, at)
         before: Sequence[Any] = [None] * len(self.blocks) if state is None else state.layers
         after = []
-        for block, remembered in zip(self.blocks, before, strict=True):
-            x, kept = run(x, block, remembered, turn)
-            after.append(kept)
+        for block, old_state in zip(self.blocks, before, strict=True):
+            x, new_state = run(x, block, old_state, turn)
+            after.append(new_state)
         seen = 0 if state is None else int(state.position)
         return self.last_norm(x), DecoderState(torch.tensor(seen + x.shape[1]), tuple(after))
 
 
 def detached(state: Any) -> Any:
-    """A state that no gradient flows back through: for training in chunks (truncated backpropagation)."""
+    """Returns a state detached from the graph, for training in chunks (truncated backpropagation)."""
     if isinstance(state, Tensor):
         return state.detach()
     if isinstance(state, tuple):

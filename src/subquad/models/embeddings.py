@@ -1,4 +1,4 @@
-"""From what a sequence holds to vectors."""
+"""Embeddings of tokens, values, times and pixels."""
 
 import math
 
@@ -12,12 +12,12 @@ from subquad.models.positions import sinusoids
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each symbol. Its transpose can serve as the last layer (tied embeddings)."""
+    """Learned vectors of tokens. The transpose can serve as the output layer (tied embeddings)."""
 
     def __init__(self, vocabulary: int, model_dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        # small beside the sinusoids that are added to them: attention by position is the first that a model has to find,
-        # and a kernel such as elu + 1, which is not sharp, finds it in far fewer steps when positions stand out
+        # smaller than the sinusoids that are added to them: a model first has to learn attention by position, and a kernel
+        # that is not sharp, such as elu + 1, learns it in far fewer steps when positions stand out
         self.vectors = nn.Parameter(torch.randn(vocabulary, model_dim, generator=generator) / math.sqrt(model_dim))
 
     def forward(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
@@ -28,12 +28,12 @@ class TokenEmbedding(nn.Module):
         return F.embedding(tokens, self.vectors)
 
     def logits(self, hidden: Float[Tensor, "b n w"]) -> Float[Tensor, "b n v"]:
-        """How well each symbol fits."""
+        """Returns the logits of all tokens, by the transpose of the embedding."""
         return hidden @ self.vectors.T
 
 
 class ValueEmbedding(nn.Module):
-    """Real numbers, several for each position."""
+    """Linear embedding of several real numbers for each position."""
 
     def __init__(self, values: int, model_dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class ValueEmbedding(nn.Module):
 
 
 class TimeEmbedding(nn.Module):
-    """Real-valued times, by the sinusoids that positions have. `unit` is the time that one position would stand for."""
+    """Sinusoidal embedding of real-valued times. `unit` is the time that corresponds to one position."""
 
     def __init__(self, model_dim: int, unit: float = 1.0) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class TimeEmbedding(nn.Module):
 
 
 class PixelEmbedding(nn.Module):
-    """Intensities of an image's pixels in the order of reading, each with its row and column."""
+    """Embedding of an image's pixels in reading order: intensity, row and column."""
 
     def __init__(
         self, rows: int, columns: int, model_dim: int, levels: int = 256, generator: torch.Generator | None = None

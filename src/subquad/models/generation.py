@@ -1,4 +1,4 @@
-"""Writing on: one token after the other, from a state that is carried along."""
+"""Generation of tokens, one after the other, with a recurrent state."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,27 +14,27 @@ from subquad.models.stacks import Context, Decoder
 
 @dataclass(frozen=True)
 class Sampling(Checked):
-    """How the next token is chosen. As it stands: the likeliest one."""
+    """How the next token is chosen; by default the likeliest one."""
 
-    temperature: NonNegative = 0.0  # 0 takes the likeliest; 1 samples as the model predicts; higher is wilder
-    top_k: Count | None = None  # only from so many of the likeliest
-    top_p: PositiveShare | None = None  # only from the fewest that hold this share of the probability
+    temperature: NonNegative = 0.0  # 0 takes the likeliest token; 1 samples as the model predicts; higher is more random
+    top_k: Count | None = None  # sample only from this number of the likeliest tokens
+    top_p: PositiveShare | None = None  # sample only from the smallest set of tokens with this probability
 
     def choose(self, logits: Float[Tensor, "b v"], generator: torch.Generator | None = None) -> Int[Tensor, "b 1"]:
-        """A token for each sequence."""
+        """Chooses a token for each sequence."""
         if self.temperature == 0:
             return logits.argmax(-1, keepdim=True)
         probabilities = torch.softmax(self.kept(logits) / self.temperature, -1)
         return torch.multinomial(probabilities, 1, generator=generator)
 
     def kept(self, logits: Float[Tensor, "b v"]) -> Float[Tensor, "b v"]:
-        """The logits, with minus infinity for what is out of the question."""
+        """Returns the logits with -inf for tokens that `top_k` and `top_p` exclude."""
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             least = logits.topk(self.top_k, -1).values[..., -1:]
             logits = logits.masked_fill(logits < least, -torch.inf)
         if self.top_p is not None:
             ordered, places = torch.softmax(logits / self.temperature, -1).sort(-1, descending=True)
-            beyond = ordered.cumsum(-1) - ordered >= self.top_p  # those before it hold the share already
+            beyond = ordered.cumsum(-1) - ordered >= self.top_p  # tokens before it have the probability already
             logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, places, beyond), -torch.inf)
         return logits
 
@@ -51,7 +51,7 @@ def generate(
     context_keep: Bool[Tensor, "b s"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "b m"]:
-    """Up to `length` tokens after the prompt; a sequence that has come to the token `stop` goes on with it."""
+    """Generates up to `length` tokens after the prompt; after the token `stop`, a sequence is filled with it."""
     sampling = sampling or Sampling()
     if prompt.shape[1] < 1:
         raise SubquadError("the prompt must have at least one token to go on from")

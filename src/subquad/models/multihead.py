@@ -1,4 +1,4 @@
-"""The projections around a mechanism."""
+"""Multi-head attention: projections around a mechanism."""
 
 from typing import Any, NamedTuple
 
@@ -13,17 +13,17 @@ from subquad.types import AttentionOptions
 
 
 class Projected(NamedTuple):
-    """A context's keys and values: what a decoder computes once and looks at in every step."""
+    """Keys and values of a context, which a decoder computes once and uses in every step."""
 
     k: Float[Tensor, "b h s d"]
     v: Float[Tensor, "b h s d"]
 
 
 class MultiheadAttention(nn.Module):
-    """Projects, splits heads, lets a mechanism mix, merges heads and projects back. Batch first.
+    """Multi-head attention with any mechanism. Inputs are batch first.
 
-    Keys and values may have fewer heads than queries (`kv_heads`): each then serves a group of neighbouring query heads.
-    A `rotation` turns queries and keys by their positions (rotary position embedding).
+    Keys and values may have fewer heads than queries (`kv_heads`), each shared by a group of neighbouring query heads.
+    A `rotation` rotates queries and keys by their positions (rotary position embedding).
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class MultiheadAttention(nn.Module):
         bias: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Builds the projections, and the mechanism where its options are given.
+        """Builds the projections, and the mechanism if its options are given.
 
         Args:
-            model_dim: numbers of each position.
-            heads: heads of queries. Each has model_dim / heads numbers.
+            model_dim: dimension of each position's vector.
+            heads: number of query heads, each of dimension model_dim / heads.
             attention: options of a mechanism, such as ``Favor()``, or a mechanism built for these heads.
-            kv_heads: heads of keys and values; as many as of queries unless told.
-            context_dim: numbers of each position of a context; model_dim unless told.
+            kv_heads: number of heads of keys and values; equal to heads by default.
+            context_dim: dimension of a context's vectors; model_dim by default.
             bias: whether the projections have biases.
-            generator: random numbers that weights are drawn from.
+            generator: random generator for the initial weights.
         """
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
@@ -78,7 +78,7 @@ class MultiheadAttention(nn.Module):
         keep: Bool[Tensor, "b s"] | None = None,
         rotation: Rotation | None = None,
     ) -> Float[Tensor, "b n w"]:
-        """Every position of x sees every kept position of the context, which is x itself if none is given."""
+        """Attends from every position of x to every kept position of the context, by default x itself."""
         _check("x", x, self.model_dim)
         projected = context if isinstance(context, Projected) else self.project(x if context is None else context)
         q, k = self._queries(x), projected.k
@@ -95,19 +95,19 @@ class MultiheadAttention(nn.Module):
         keep: Bool[Tensor, "b n"] | None = None,
         rotation: Rotation | None = None,
     ) -> tuple[Float[Tensor, "b n w"], Any]:
-        """Position i sees positions up to i, and what `state` remembers."""
+        """Attends causally: position i sees the state and positions up to i. Returns the output and the new state."""
         mixed, state = self._causal().causal(*self._turned(x, rotation), state, keep=keep)
         return self._merge(mixed), state
 
     def step(
         self, x: Float[Tensor, "b 1 w"], state: Any = None, *, rotation: Rotation | None = None, reuse: bool = False
     ) -> tuple[Float[Tensor, "b 1 w"], Any]:
-        """One position: the fast path of `causal`. With `reuse` the old state is given up."""
+        """Attends from one position; the fast path of `causal`. With `reuse`, the old state is overwritten."""
         mixed, state = self._causal().step(*self._turned(x, rotation), state, reuse=reuse)
         return self._merge(mixed), state
 
     def project(self, context: Float[Tensor, "b s c"]) -> Projected:
-        """The keys and values of a context, for `forward` to look at again and again."""
+        """Computes the keys and values of a context, to be passed to `forward` repeatedly."""
         _check("context", context, self.context_dim)
         k, v = (
             project(context).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
@@ -122,7 +122,7 @@ class MultiheadAttention(nn.Module):
         return self.attend
 
     def _turned(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v of a sequence that attends to itself."""
+        """Returns q, k and v of self-attention, with q and k rotated if there is a rotation."""
         _check("x", x, self.model_dim)
         q, (k, v) = self._queries(x), self.project(x)
         return (q, k, v) if rotation is None else (rotate(q, rotation), rotate(k, rotation), v)

@@ -1,4 +1,4 @@
-"""The size and the make of a model."""
+"""Options of transformer models."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,23 +12,23 @@ Norm = Literal["pre", "post"]
 
 @dataclass(frozen=True)
 class ModelOptions(Checked):
-    """The size and the make of a stack. The defaults are those of the papers' small models."""
+    """Size and structure of a stack of layers. The defaults are those of the papers' small models."""
 
-    layers: Count = 4
-    heads: Count = 8
-    head_dim: Count = 64  # numbers of a query, key or value of one head
-    feed_dim: Count | None = None  # of the inner layer; 4 * model_dim unless told
-    positions: PositionKind = "sinusoidal"
-    longest: Count = 4096  # positions, where they are learned
-    norm: Norm = "pre"  # before each part, which trains well when deep, or after it, as in 2017
-    dropout: BelowOne = 0.0
-    tied: bool = True  # whether the last layer is the embedding's transpose
+    layers: Count = 4  # number of layers
+    heads: Count = 8  # number of attention heads
+    head_dim: Count = 64  # dimension of one head's queries, keys and values
+    feed_dim: Count | None = None  # hidden dimension of the feed-forward part (default: 4 * model_dim)
+    positions: PositionKind = "sinusoidal"  # kind of position embedding
+    longest: Count = 4096  # largest number of positions, for learned positions
+    norm: Norm = "pre"  # layer normalisation before each part, which trains well when deep, or after, as in 2017
+    dropout: BelowOne = 0.0  # dropout probability
+    tied: bool = True  # whether the output layer is the transpose of the embedding
 
     renamed = {"width": "head_dim", "feed_width": "feed_dim"}  # noqa: RUF012
 
     @property
     def model_dim(self) -> int:
-        """Numbers of each position, those of all heads together."""
+        """Dimension of each position's vector: heads times head_dim."""
         return self.heads * self.head_dim
 
     def check(self) -> None:

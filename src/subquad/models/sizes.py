@@ -1,7 +1,7 @@
-"""How many numbers a model holds and a training step keeps, by arithmetic from options: nothing is built.
+"""Number of values in a model and in a training step, computed from the options without building the model.
 
-The numbers are exact where they are of weights, and lower bounds where they are of what is kept in between, so that a
-refusal that rests on them never refuses what works.
+Numbers of weights are exact and numbers of activations are lower bounds, so that a check against the memory never refuses
+a model that fits.
 """
 
 from typing import NamedTuple
@@ -13,22 +13,22 @@ from subquad.types import AttentionOptions, MechanismSize
 
 
 class Size(NamedTuple):
-    """Lower bounds for a model and for what one of its training sequences needs."""
+    """Lower bounds of the size of a model and of one training sequence."""
 
     numbers: int
-    """Parameters and buffers."""
+    """Number of elements of parameters and buffers."""
     trained: int
-    """Parameters that have gradients and moments."""
+    """Number of parameters that have gradients and optimizer moments."""
     positions: int = 0
-    """Positions of a sequence in all stacks together."""
+    """Number of positions of a sequence, summed over all stacks."""
     sequence_bytes: int = 0
-    """Bytes of a sequence beside what the stacks keep."""
+    """Bytes of a sequence in addition to the activations of the stacks."""
     data_bytes: int = 0
     """Bytes that do not depend on the batch, such as simulated data."""
 
 
 def stack_numbers(attention: AttentionOptions, options: ModelOptions, *, cross: bool = False) -> int:
-    """Parameters and buffers of a stack: its layers, its positions and its last norm, without an embedding."""
+    """Number of parameters and buffers of a stack: layers, positions and last norm, without an embedding."""
     model_dim, norm = options.model_dim, 2 * options.model_dim
     inner = options.feed_dim or 4 * model_dim
     attentions = 2 if cross else 1
@@ -40,25 +40,25 @@ def stack_numbers(attention: AttentionOptions, options: ModelOptions, *, cross: 
 
 
 def require_stack(attention: AttentionOptions, options: ModelOptions, *, cross: bool = False) -> None:
-    """Refuses a stack whose numbers do not fit into memory."""
+    """Raises `SubquadError` for a stack that does not fit into memory."""
     needed = 4 * stack_numbers(attention, options, cross=cross)
     require_memory("a model of this size", needed, "make --layers, --heads, --head-dim or the attention's own sizes smaller")
 
 
 def mechanisms(attention: AttentionOptions, options: ModelOptions) -> MechanismSize:
-    """All layers' mechanisms together."""
+    """Returns the total size of the mechanisms of all layers."""
     return layers_size(attention, heads=options.heads, head_dim=options.head_dim, layers=options.layers)
 
 
 def linear_numbers(inputs: int, outputs: int) -> int:
-    """Weights and biases of a linear layer."""
+    """Number of weights and biases of a linear layer."""
     return (inputs + 1) * outputs
 
 
 def decoder_size(
     vocabulary: int, attention: AttentionOptions, options: ModelOptions, *, positions: int, cross: bool = False
 ) -> Size:
-    """A decoder with its embedding, and its last layer where that is not the embedding's transpose."""
+    """Returns the size of a decoder with its embedding, and its output layer unless it is tied to the embedding."""
     model_dim = options.model_dim
     ends = vocabulary * model_dim + (0 if options.tied else linear_numbers(model_dim, vocabulary))
     return with_stack(ends, attention, options, positions=positions, cross=cross)
@@ -67,17 +67,17 @@ def decoder_size(
 def with_stack(
     numbers: int, attention: AttentionOptions, options: ModelOptions, *, positions: int = 0, cross: bool = False
 ) -> Size:
-    """A stack, and so many parameters beside it."""
+    """Returns the size of a stack plus `numbers` further parameters."""
     total = numbers + stack_numbers(attention, options, cross=cross)
-    of_mechanisms = (2 if cross else 1) * mechanisms(attention, options).numbers  # some of which may be buffers
+    of_mechanisms = (2 if cross else 1) * mechanisms(attention, options).numbers  # some may be buffers
     return Size(total, total - of_mechanisms, positions)
 
 
 def kept_numbers(options: ModelOptions, *, recompute: bool) -> int:
-    """Numbers that the layers keep of each position for the backward, at least.
+    """Lower bound of the number of activations that the layers save for each position.
 
-    Every layer keeps the inputs of its products and of the activation. With `recompute` only one layer at a time does, and
-    the others keep their own inputs.
+    Every layer saves the inputs of its products and of the activation. With `recompute`, only one layer at a time does, and
+    the others save their inputs only.
     """
     model_dim = options.model_dim
     layer = 6 * model_dim + 2 * (options.feed_dim or 4 * model_dim)

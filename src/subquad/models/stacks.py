@@ -1,4 +1,4 @@
-"""Encoder, decoder and encoder-decoder, with any mechanism in them."""
+"""Encoder, decoder and encoder-decoder with any mechanism."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from subquad.types import AttentionOptions
 
 
 class Stack(nn.Module):
-    """What encoders and decoders share: positions, blocks, and the norm that a pre-norm stack ends with."""
+    """Base class of encoders and decoders: positions, blocks, and the last norm of a pre-norm stack."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Stack(nn.Module):
         *,
         causal: bool = False,
     ) -> None:
-        """What is too large, or has no causal form where one is needed, is refused before anything is built."""
+        """Builds the blocks. Raises `SubquadError` first if they are too large or a causal form is missing."""
         require_stack(attention, options, cross=cross is not None)
         if causal:
             require_causal(attention)
@@ -63,7 +63,7 @@ class Stack(nn.Module):
         self.last_norm: nn.Module = nn.LayerNorm(model_dim) if options.norm == "pre" else nn.Identity()
 
     def _enter(self, x: Tensor, start: int, at: Tensor | None = None) -> tuple[Tensor, Rotation | None]:
-        """What the first block gets, and the rotation that all of them use. Positions count from `start`, or are `at`."""
+        """Returns the first block's input and the rotation of all blocks. Positions are `at`, or count from `start`."""
         if at is not None:
             if self.options.positions == "rotary":
                 return self.dropout(x), rotation_at(at, self.options.head_dim)
@@ -73,14 +73,14 @@ class Stack(nn.Module):
         return self.dropout(x), rotation(start, x.shape[1], self.options.head_dim, x)
 
     def _through(self, run: Callable[..., Any], x: Tensor) -> Any:
-        """A block; with `recompute` its inner results are computed again in the backward instead of kept."""
+        """Runs a block; with `recompute`, its activations are recomputed in the backward instead of saved."""
         if self.recompute and torch.is_grad_enabled():
             return checkpoint(run, x, use_reentrant=False)
         return run(x)
 
 
 class Encoder(Stack):
-    """Every position sees every kept position."""
+    """Bidirectional encoder: every position sees every kept position."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Encoder(Stack):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`embed` turns what the sequence holds into vectors of model_dim numbers."""
+        """`embed` turns the inputs into vectors of dimension model_dim."""
         super().__init__(options or ModelOptions(), attention, None, generator)
         self.embed = embed
 
     def forward(self, inputs: Tensor, *, keep: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n w"]:
-        """A vector for each position."""
+        """Returns a vector for each position."""
         x, turn = self._enter(self.embed(inputs), 0)
         for block in self.blocks:
             x = self._through(lambda y, block=block: block(y, keep=keep, rotation=turn), x)
@@ -104,7 +104,7 @@ class Encoder(Stack):
 
 
 class DecoderState(NamedTuple):
-    """How many positions a decoder has seen, and what each layer's mechanism remembers of them."""
+    """Number of positions that a decoder has seen, and the state of each layer's mechanism."""
 
     position: Tensor
     layers: tuple[Any, ...]
@@ -114,7 +114,7 @@ Context = Float[Tensor, "b s w"] | Sequence[Projected]
 
 
 class Decoder(Stack):
-    """Predicts each token from those before it, and from a context where it has cross-attention."""
+    """Predicts each token from those before it and, with cross-attention, from a context."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Decoder(Stack):
         context_keep: Bool[Tensor, "b s"] | None = None,
         last: int | None = None,
     ) -> Float[Tensor, "b m v"]:
-        """Logits of the token after each one, or after the `last` ones only, which spares the rest what is not needed."""
+        """Returns logits of the token after each one, or only after the `last` ones, which saves time."""
         x, turn = self._enter(self.embed(tokens), 0)
         for block, seen in zip(self.blocks, self._contexts(context), strict=True):
             wanted = last if block is self.blocks[-1] else None
@@ -166,7 +166,7 @@ class Decoder(Stack):
         context: Context | None = None,
         context_keep: Bool[Tensor, "b s"] | None = None,
     ) -> tuple[Float[Tensor, "b n v"], DecoderState]:
-        """Scores of each token for each position that follows those in `state`, and the state after the last."""
+        """Returns logits for each position after those in `state`, and the new state."""
         return self._advance("causal", tokens, state, context, context_keep, {"keep": keep})
 
     def step(
@@ -178,16 +178,16 @@ class Decoder(Stack):
         context_keep: Bool[Tensor, "b s"] | None = None,
         reuse: bool = False,
     ) -> tuple[Float[Tensor, "b 1 v"], DecoderState]:
-        """One token: the fast path of `causal`. With `reuse` the old state is given up."""
+        """Processes one token; the fast path of `causal`. With `reuse`, the old state is overwritten."""
         return self._advance("step", tokens, state, context, context_keep, {"reuse": reuse})
 
     def project(self, context: Float[Tensor, "b s w"]) -> list[Projected]:
-        """The context's keys and values for every layer, so that steps need not compute them again."""
+        """Computes the context's keys and values for every layer, so that steps can reuse them."""
         return [block.cross.project(context) for block in self._blocks() if block.cross is not None]
 
     def _advance(
         self,
-        how: str,
+        method: str,
         tokens: Tensor,
         state: DecoderState | None,
         context: Context | None,
@@ -198,10 +198,10 @@ class Decoder(Stack):
         before = [None] * len(self.blocks) if state is None else state.layers
         x, turn = self._enter(self.embed(tokens), start)
         after = []
-        for block, remembered, seen in zip(self.blocks, before, self._contexts(context), strict=True):
-            advance = getattr(block, how)
-            x, kept = advance(x, remembered, context=seen, context_keep=context_keep, rotation=turn, **more)
-            after.append(kept)
+        for block, old_state, seen in zip(self.blocks, before, self._contexts(context), strict=True):
+            advance = getattr(block, method)
+            x, new_state = advance(x, old_state, context=seen, context_keep=context_keep, rotation=turn, **more)
+            after.append(new_state)
         return self._logits(x), DecoderState(torch.tensor(start + tokens.shape[1]), tuple(after))
 
     def _blocks(self) -> list[Block]:
@@ -216,7 +216,7 @@ class Decoder(Stack):
 
 
 class EncoderDecoder(nn.Module):
-    """An encoder of the source and a decoder that attends to it, each with mechanisms of its own."""
+    """An encoder of the source and a decoder that attends to it, each with its own mechanisms."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class EncoderDecoder(nn.Module):
         cross: AttentionOptions | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`attention` is the decoder's, and that of the encoder and between the two unless told otherwise."""
+        """`attention` is used in the decoder, and by default also in the encoder and for cross-attention."""
         super().__init__()
         options = options or ModelOptions()
         self.decoder = Decoder(vocabulary, attention, options, cross=cross or attention, generator=generator)
@@ -243,7 +243,7 @@ class EncoderDecoder(nn.Module):
         source_keep: Bool[Tensor, "b s"] | None = None,
         keep: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b n v"]:
-        """Logits of the token after each one."""
+        """Returns logits of the token after each one."""
         context = self.encoder(source, keep=source_keep)
         logits: Tensor = self.decoder(tokens, keep=keep, context=context, context_keep=source_keep)
         return logits
