@@ -151,7 +151,7 @@ def test_runs_that_wait_for_the_scheduler_do_not_count(monkeypatch: pytest.Monke
         stalled -= 1
 
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    seconds, known = workers._turn(Work(run), "cpu", known=0.0005)
+    seconds, known = workers._turn(Work(run), "cpu", shortest=0.0005)
     assert seconds == pytest.approx(0.0002)
     assert known == pytest.approx(0.0002)
 
@@ -165,7 +165,7 @@ def test_what_always_takes_long_is_measured_all_the_same(monkeypatch: pytest.Mon
         now += 0.008
 
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    assert workers._turn(Work(run), "cpu", known=0.0005)[0] == pytest.approx(0.008)
+    assert workers._turn(Work(run), "cpu", shortest=0.0005)[0] == pytest.approx(0.008)
     assert now < 0.2
 
 

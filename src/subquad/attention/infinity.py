@@ -47,7 +47,7 @@ class Infinity(AttentionOptions):
     basis: Whole = 256  # number of basis functions of the memory (N in the paper); 0 for no memory
     points: Count = 256  # number of points at which the memory is read when it is rewritten (M)
     tau: InnerShare = 0.75  # share of the memory to which the past is contracted when a segment is added
-    widths: tuple[PositiveShare, ...] = (0.01, 0.05)  # widths of basis functions as shares of the memory, equally many
+    widths: tuple[PositiveShare, ...] = (0.01, 0.05)  # widths of the basis functions, as shares of the memory
     ridge: Positive = 1.0  # penalty of the ridge regression (lambda)
     sticky: bool = False  # whether points are drawn where attention was high, instead of evenly spaced
     bins: Count = 128  # number of bins of the attention histogram, for sticky

@@ -126,10 +126,10 @@ def plan_run(words: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
 def _opened(about: Mapping[str, Any]) -> Opened:
     """Loads the conversion that a run.json describes. Raises `SubquadError` if it cannot be converted."""
     place = f"{place_of(about)}: options"
-    kept = read(Kept, about["options"], place)
-    options = read(ConversionOptions, kept.conversion, f"{place}: conversion")
-    attention = options_from(kept.mechanism, f"{place}: mechanism")
-    original = _original(kept, options, about["seed"])
+    stored = read(Kept, about["options"], place)
+    options = read(ConversionOptions, stored.conversion, f"{place}: conversion")
+    attention = options_from(stored.mechanism, f"{place}: mechanism")
+    original = _original(stored, options, about["seed"])
     attention = attention.for_length(original.longest)
     _require_memory(original, attention, options)
     check(original, attention, options)
@@ -141,28 +141,28 @@ def _require_memory(original: Convertible, attention: AttentionOptions, options:
     layers: list[Any] = original.mechanisms(original.teacher)
     sizes = [attention.size(heads=layer.heads, head_dim=layer.head_dim) for layer in layers]
     numbers = sum(size.numbers + size.state for size in sizes)
-    kept = sum(layer.heads * layer.head_dim for layer in layers)  # hidden values of one position in all layers
+    position_numbers = sum(layer.heads * layer.head_dim for layer in layers)  # hidden values of one position in all layers
     positions = options.batch_tokens // original.longest * original.longest  # batches consist of whole texts
     advice = "make the attention's own sizes or --batch-tokens smaller"
-    require_memory("this conversion", 4 * (numbers + positions * kept), advice)
+    require_memory("this conversion", 4 * (numbers + positions * position_numbers), advice)
 
 
-def _original(kept: Kept, options: ConversionOptions, seed: int) -> Convertible:
-    path = kept.model
+def _original(stored: Kept, options: ConversionOptions, seed: int) -> Convertible:
+    path = stored.model
     if holds_run(Path(path)):
-        if kept.text is not None or kept.length is not None or options.pairs is not None:
+        if stored.text is not None or stored.length is not None or options.pairs is not None:
             raise SubquadError("a run is converted on its own text and length: leave out --text, --length and --pairs")
         if options.keep_layers or options.keep_worst:
             raise SubquadError("a run has one attention in all layers: leave out --keep-layers and --keep-worst")
         trained = load(path, say=say)
         return Trained(trained.run, trained.task, trained.model)
     check_pretrained(path)
-    documents = python_topics() if kept.text is None else load_texts(kept.text)
+    documents = python_topics() if stored.text is None else load_texts(stored.text)
     for complaint in documents.complaints:
         say(complaint)
     from subquad.conversion.pretrained import Pretrained, read_pairs
 
-    original = Pretrained(path, documents, seed=seed, length=kept.length)
+    original = Pretrained(path, documents, seed=seed, length=stored.length)
     if options.pairs is not None:
         if original.kind != "encoder":
             raise SubquadError("--pairs is for models that give vectors, which language models do not: leave it out")
@@ -201,8 +201,8 @@ def _convert(
         with Bar(*columns, console=console, refresh_per_second=4) as bar:
             task = bar.add_task("", total=None)
 
-            def watch(done: Progress) -> None:
-                bar.update(task, completed=done.step, total=done.total, description=_words(done))
+            def watch(progress: Progress) -> None:
+                bar.update(task, completed=progress.step, total=progress.total, description=_words(progress))
 
             def tell(sentence: str) -> None:
                 console.print(sentence, soft_wrap=True)
@@ -242,7 +242,7 @@ DEEDS = {
 }
 
 
-def _words(done: Progress) -> str:
-    judged = [f"{figure.metric} {figure.value:.3f}" for figure in done.judged[:2]]
-    loss = [] if done.loss is None else [f"loss {done.loss:.4g}"]
-    return f"{done.recipe}: {', '.join([DEEDS[done.does], *loss, *judged])}"
+def _words(progress: Progress) -> str:
+    judged = [f"{figure.metric} {figure.value:.3f}" for figure in progress.judged[:2]]
+    loss = [] if progress.loss is None else [f"loss {progress.loss:.4g}"]
+    return f"{progress.recipe}: {', '.join([DEEDS[progress.does], *loss, *judged])}"

@@ -36,12 +36,12 @@ def costs(
     memory = psutil.virtual_memory().available // 2
     run, turns = min(RUN_SECONDS, seconds), min(TURN_SECONDS, seconds / 4)
     candidates = {
-        which: workers.Candidate(partial(_work, path, length), partial(_work, path, TINY))
-        for which, path in (("before", before), ("after", after))
+        model: workers.Candidate(partial(_work, path, length), partial(_work, path, TINY))
+        for model, path in (("before", before), ("after", after))
     }
     outcomes = workers.visit(candidates, workers.Limits(memory, run, turns, threads, least_turns=TURNS))
-    for which, outcome in outcomes.items():
-        yield from _rows(outcome, {"length": length, "model": which, "threads": threads})
+    for model, outcome in outcomes.items():
+        yield from _rows(outcome, {"length": length, "model": model, "threads": threads})
 
 
 def _rows(outcome: workers.Outcome, about: Mapping[str, Any]) -> Iterator[Row]:

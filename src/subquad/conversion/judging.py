@@ -27,8 +27,8 @@ class Judge:
         """Measures quality on development texts. The first figure returned decides which model is kept."""
         with self.budget.measuring("development"):
             judged = self.quality.develop(model)
-        for each in judged:
-            self.journal.keep(phase, {**each.row(), "split": "development"})
+        for figure in judged:
+            self.journal.keep(phase, {**figure.row(), "split": "development"})
         if phase.does not in TRAINED:
             first = judged[0]
             self.journal.say(f"{phase.recipe.name}, {phase.stage}: {first.metric} {first.value:.3g} on development texts")
@@ -39,8 +39,8 @@ class Judge:
         sight = EVERYTHING if phase.stage == "original" else sight_of(phase.recipe.attention)
         with self.budget.measuring("test"):
             judged = self.quality.test(model, sight)
-        for each in judged:
-            self.journal.keep(phase, {**each.row(), "split": "test"})
+        for figure in judged:
+            self.journal.keep(phase, {**figure.row(), "split": "test"})
         if phase.recipe.name == CONVERSION:
             with self.budget.measuring("heads"):
                 rows = self.quality.heads(model)

@@ -242,6 +242,8 @@ def read_pairs(path: Path) -> tuple[list[str], list[str], list[float], list[str]
         scores.append(score)
     if len(scores) < 2:
         raise SubquadError(f"--pairs: {path} has no scores in column 5 and sentences in 6 and 7, with tabs between columns")
-    what = "1 line is" if len(bad) == 1 else f"{len(bad):,} lines are"
-    warnings = [f"{path.name}: {what} left out, without a score and two sentences: the first is line {n}" for n in bad[:1]]
+    bad_lines = "1 line is" if len(bad) == 1 else f"{len(bad):,} lines are"
+    warnings = [
+        f"{path.name}: {bad_lines} left out, without a score and two sentences: the first is line {n}" for n in bad[:1]
+    ]
     return first, second, scores, warnings

@@ -148,10 +148,12 @@ class Quality:
         return self._change_of(self.original.teacher, self._change)
 
     @torch.no_grad()
-    def _change_of(self, model: nn.Module, made: Change) -> Float[ndarray, "texts w"]:
+    def _change_of(self, model: nn.Module, changed: Change) -> Float[ndarray, "texts w"]:
         """Difference that the replaced excerpt makes to the vector pooled over the far places."""
         changes = []
-        for before, after, far in zip(*(_pieces(part) for part in (made.before, made.after)), _parts(made), strict=True):
+        for before, after, far in zip(
+            *(_pieces(part) for part in (changed.before, changed.after)), _parts(changed), strict=True
+        ):
             vectors_before, vectors_after = (
                 self.original.pool(self.original.outputs(model, batch).hidden[-1].double(), far) for batch in (before, after)
             )
@@ -252,9 +254,9 @@ def _pieces(batch: MaskedBatch, tokens: int = TOKENS) -> Iterator[MaskedBatch]:
         yield some_of(batch, slice(start, end))
 
 
-def _parts(made: Change) -> Iterator[Bool[Tensor, "some n"]]:
-    for start, end in _bounds(made.far.shape, TOKENS):
-        yield made.far[start:end]
+def _parts(changed: Change) -> Iterator[Bool[Tensor, "some n"]]:
+    for start, end in _bounds(changed.far.shape, TOKENS):
+        yield changed.far[start:end]
 
 
 def _bounds(shape: Sequence[int], tokens: int) -> Iterator[tuple[int, int]]:

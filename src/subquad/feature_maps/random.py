@@ -228,12 +228,12 @@ class CalibratedSide(FeatureMap):
     affine: Float[Tensor, "h d c"]
     offset: Float[Tensor, "h 1 c"]
 
-    def __init__(self, whole: CalibratedMap, heads: int, head_dim: int, *, biased: bool) -> None:
+    def __init__(self, owner: CalibratedMap, heads: int, head_dim: int, *, biased: bool) -> None:
         super().__init__()
-        self._whole = (whole,)  # a tuple hides the map from nn.Module, since both sides share its directions
+        self._whole = (owner,)  # a tuple hides the map from nn.Module, since both sides share its directions
         self.register_buffer("affine", (torch.eye(head_dim, head_dim + 1) * head_dim**-0.25).repeat(heads, 1, 1))
         self.register_buffer("offset", torch.zeros(heads, 1, head_dim + 1))
-        self.bias = nn.Parameter(torch.zeros(heads, 1, whole.directions)) if biased else None
+        self.bias = nn.Parameter(torch.zeros(heads, 1, owner.directions)) if biased else None
 
     def turn(
         self, by: Float[Tensor, "h d d"], mean: Float[Tensor, "h d"], tilt: Float[Tensor, "h d"], level: Float[Tensor, "h"]

@@ -131,8 +131,10 @@ class StateCache(Cache):
         """Memory of all states, keys and values, in bytes."""
         layers: list[Any] = self.layers
         states = [tensor for layer in layers for tensor in _tensors(tuple(getattr(layer, "states", ())))]
-        kept = [part for layer in layers for part in (getattr(layer, "keys", None), getattr(layer, "values", None))]
-        return sum(part.numel() * part.element_size() for part in (*states, *kept) if part is not None)
+        keys_and_values = [
+            part for layer in layers for part in (getattr(layer, "keys", None), getattr(layer, "values", None))
+        ]
+        return sum(part.numel() * part.element_size() for part in (*states, *keys_and_values) if part is not None)
 
 
 def state_cache(model: PreTrainedModel) -> StateCache | EncoderDecoderCache:
@@ -185,8 +187,10 @@ def _put_state(layers: list[Any], name: str, module: nn.Module) -> None:
     if not 0 <= place < len(layers):
         raise SubquadError(f"{name} does not say which layer of the cache is its own: generate with a DynamicCache")
     if type(layers[place]) not in (DynamicLayer, DynamicSlidingWindowLayer, StateLayer):
-        kept = type(layers[place]).__name__
-        raise SubquadError(f"{name} keeps more than keys and values in its cache, a {kept}: generate with a DynamicCache")
+        layer_class = type(layers[place]).__name__
+        raise SubquadError(
+            f"{name} keeps more than keys and values in its cache, a {layer_class}: generate with a DynamicCache"
+        )
     kind: Any = type(module)
     is_owner = changes_cached_keys(kind)
     if is_owner:

@@ -149,8 +149,8 @@ def _class(config: PreTrainedConfig, path: str | Path) -> Any:
         raise SubquadError(
             f"config.json in {path}: 'architectures' must be a list of the names of classes, but is {names!r:.80}"
         )
-    known = [getattr(transformers, name, None) for name in names]
-    kinds = [kind for kind in known if isinstance(kind, type) and issubclass(kind, PreTrainedModel)]
+    candidates = [getattr(transformers, name, None) for name in names]
+    kinds = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, PreTrainedModel)]
     if names and not kinds:
         raise SubquadError(
             f"{path} was saved from a {names[0]}, which transformers {transformers.__version__} does not have, and another "

@@ -119,7 +119,7 @@ def _features(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
     takes, weight = parameters_of(type(model)), next(model.parameters())
     configs = [model.config, *(part.config for part in model.modules() if isinstance(part, PreTrainedModel))]
 
-    def told(name: str, otherwise: int) -> int:
+    def config_value(name: str, otherwise: int) -> int:
         values = (getattr(config, name, None) for config in configs)
         return next((int(value) for candidate in values for value in _numbers(candidate)), otherwise)
 

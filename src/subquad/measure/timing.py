@@ -13,13 +13,13 @@ def interleave(
     """
     for candidate in candidates.values():
         candidate()
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in candidates}
     start = time.perf_counter()
-    for done in range(at_most):
-        if done >= at_least and time.perf_counter() - start > seconds:
+    for finished_rounds in range(at_most):
+        if finished_rounds >= at_least and time.perf_counter() - start > seconds:
             break
         for name, candidate in candidates.items():
             before = time.perf_counter()
             candidate()
-            taken[name].append(time.perf_counter() - before)
-    return taken
+            seconds_by_name[name].append(time.perf_counter() - before)
+    return seconds_by_name

@@ -133,11 +133,11 @@ def _ask(
 
 def _wants_a_turn(outcome: Outcome, limits: Limits) -> bool:
     """Whether a candidate gets another turn: while it has too few, or while there is time left."""
-    taken = outcome.seconds
-    if not taken:
+    run_seconds = outcome.seconds
+    if not run_seconds:
         return True
-    turns = sum(max(seconds, BURST_SECONDS + SETTLE_SECONDS) for seconds in taken)
-    return len(taken) < max(limits.least_turns, fewest_turns(taken[-1])) or turns < limits.turn_seconds
+    turns = sum(max(seconds, BURST_SECONDS + SETTLE_SECONDS) for seconds in run_seconds)
+    return len(run_seconds) < max(limits.least_turns, fewest_turns(run_seconds[-1])) or turns < limits.turn_seconds
 
 
 def fewest_turns(run_seconds: float) -> int:
@@ -293,20 +293,20 @@ def _settle(work: Work, device: str, shortest: float) -> float:
     """
     start = time.perf_counter()
     while True:
-        taken = _run_for(work, device, 0.0)
-        shortest, passed = min(shortest, taken), time.perf_counter() - start
-        if passed >= STALL_SECONDS or (passed >= SETTLE_SECONDS and taken < 2 * shortest):
+        last_run = _run_for(work, device, 0.0)
+        shortest, passed = min(shortest, last_run), time.perf_counter() - start
+        if passed >= STALL_SECONDS or (passed >= SETTLE_SECONDS and last_run < 2 * shortest):
             return shortest
 
 
 def _run_for(work: Work, device: str, seconds: float, count: int = 1) -> float:
     """Returns the mean seconds of a run, over at least `count` runs and `seconds` seconds."""
-    start, done = time.perf_counter(), 0
-    while done < count or time.perf_counter() - start < seconds:
+    start, runs = time.perf_counter(), 0
+    while runs < count or time.perf_counter() - start < seconds:
         work.run()
-        done += 1
+        runs += 1
     wait_for(device)
-    return (time.perf_counter() - start) / done
+    return (time.perf_counter() - start) / runs
 
 
 def _kind_of(error: Exception) -> str:

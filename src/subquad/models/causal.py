@@ -64,8 +64,8 @@ class CausalEncoder(Stack):
         for block, old_state in zip(self.blocks, before, strict=True):
             x, new_state = run(x, block, old_state, turn)
             after.append(new_state)
-        seen = 0 if state is None else int(state.position)
-        return self.last_norm(x), DecoderState(torch.tensor(seen + x.shape[1]), tuple(after))
+        start = 0 if state is None else int(state.position)
+        return self.last_norm(x), DecoderState(torch.tensor(start + x.shape[1]), tuple(after))
 
 
 def detached(state: Any) -> Any:

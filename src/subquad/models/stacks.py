@@ -146,11 +146,16 @@ class Decoder(Stack):
     ) -> Float[Tensor, "b m v"]:
         """Returns logits of the token after each one, or only after the `last` ones, which saves time."""
         x, turn = self._enter(self.embed(tokens), 0)
-        for block, seen in zip(self.blocks, self._contexts(context), strict=True):
-            wanted = last if block is self.blocks[-1] else None
+        for block, block_context in zip(self.blocks, self._contexts(context), strict=True):
+            last_positions = last if block is self.blocks[-1] else None
 
-            def run(y: Tensor, block: Any = block, seen: Any = seen, wanted: int | None = wanted) -> Tensor:
-                about = {"context": seen, "context_keep": context_keep, "rotation": turn, "last": wanted}
+            def run(
+                y: Tensor,
+                block: Any = block,
+                block_context: Any = block_context,
+                last_positions: int | None = last_positions,
+            ) -> Tensor:
+                about = {"context": block_context, "context_keep": context_keep, "rotation": turn, "last": last_positions}
                 mixed: Tensor = block.causal(y, keep=keep, **about)[0]
                 return mixed
 
@@ -198,9 +203,9 @@ class Decoder(Stack):
         before = [None] * len(self.blocks) if state is None else state.layers
         x, turn = self._enter(self.embed(tokens), start)
         after = []
-        for block, old_state, seen in zip(self.blocks, before, self._contexts(context), strict=True):
+        for block, old_state, block_context in zip(self.blocks, before, self._contexts(context), strict=True):
             advance = getattr(block, method)
-            x, new_state = advance(x, old_state, context=seen, context_keep=context_keep, rotation=turn, **more)
+            x, new_state = advance(x, old_state, context=block_context, context_keep=context_keep, rotation=turn, **more)
             after.append(new_state)
         return self._logits(x), DecoderState(torch.tensor(start + tokens.shape[1]), tuple(after))
 

@@ -1,1 +1,1 @@
-"""From rows to charts and pages."""
+"""Charts and pages of runs, made from their rows."""

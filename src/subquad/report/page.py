@@ -76,7 +76,7 @@ class Page:
     answer: str
     """The result in one sentence."""
     about: str = ""
-    """What was run, and where."""
+    """Description of the run and the machine."""
     picture: Picture | None = None
     """The chart that shows the answer."""
     views: Sequence[str] = ()

@@ -195,11 +195,15 @@ def test_table(trained: Sequence[Trained]) -> Table:
 
 
 def _spread(values: Sequence[float | None]) -> Cell:
-    known = [value for value in values if value is not None]
-    if not known:
+    measured = [value for value in values if value is not None]
+    if not measured:
         return NOTHING
-    middle = mean(known)
-    text = compact(middle) if len(known) == 1 else f"{compact(middle)} ({compact(min(known))} to {compact(max(known))})"
+    middle = mean(measured)
+    text = (
+        compact(middle)
+        if len(measured) == 1
+        else f"{compact(middle)} ({compact(min(measured))} to {compact(max(measured))})"
+    )
     return Cell(text, middle)
 
 

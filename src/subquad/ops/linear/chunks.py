@@ -92,10 +92,10 @@ class _Chunks(torch.autograd.Function):
         q, k, v, keep, mixed, *saved = ctx.saved_tensors
         maps: Maps = ctx.maps
         b, h, _, d = q.shape
-        m, made = maps.keys.feature_count(d), {"dtype": precise(q.dtype), "device": q.device}
+        m, tensor_options = maps.keys.feature_count(d), {"dtype": precise(q.dtype), "device": q.device}
         # sums of q'_i G_i^T and q'_i e_i over later positions, starting from the gradient of the final state
-        later = torch.zeros(b * h, m, v.shape[-1], **made) if d_sums is None else d_sums.flatten(0, 1).clone()
-        later_norms = torch.zeros(b * h, m, **made) if d_norms is None else d_norms.flatten(0, 1)
+        later = torch.zeros(b * h, m, v.shape[-1], **tensor_options) if d_sums is None else d_sums.flatten(0, 1).clone()
+        later_norms = torch.zeros(b * h, m, **tensor_options) if d_norms is None else d_norms.flatten(0, 1)
         gradient = torch.zeros_like(mixed) if gradient is None else gradient
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for_q, for_k = WeightGradients(maps.queries), WeightGradients(maps.keys)
@@ -171,11 +171,11 @@ def _running(
     return totals, total
 
 
-def _join(sums: Tensor, left: Tensor, right: Tensor, fade: Fade | None, t: int) -> None:
+def _join(sums: Tensor, keys: Tensor, values: Tensor, fade: Fade | None, t: int) -> None:
     """Adds chunk t to the sums, in place."""
     if fade is not None:
         sums.mul_(fade.state[t])
-    sums.baddbmm_(left.mT, right)
+    sums.baddbmm_(keys.mT, values)
 
 
 def _mix_block(block: Block, scores: Tensor, sums: Tensor, scratch: Scratch) -> Tensor:
