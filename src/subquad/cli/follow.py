@@ -23,8 +23,8 @@ def follow(stream: Stream, lines: Iterable[Line], left_out: LeftOut, *, every: i
         print(csv_text(stream.forecast(name) for name in stream.known), end="")
     if stream.forgotten:
         say(
-            f"{stream.forgotten:,} times a sequence was forgotten for another, as more than {remember:,} went on at once: "
-            "raise --remember to keep them apart"
+            f"{stream.forgotten:,} times a sequence was forgotten, as more than {remember:,} were active at once: "
+            "raise --remember to keep them all"
         )
 
 

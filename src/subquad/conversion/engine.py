@@ -288,7 +288,7 @@ class _Conversion:
         stand = self.journal.stand = Stand.read(checkpoint.about.get("stand"), where)
         self.models.model = self.models.best = None
         if stand.phase > len(self.phases) or any(layer >= self.students.layers for layer in stand.exact):
-            raise SubquadError(f"{where} is not of a conversion with these options")
+            raise SubquadError(f"{where} belongs to a conversion with other options")
         if stand.phase < len(self.phases) and (phase := self.phases[stand.phase]).does != "swap":
             last = phase if stand.step else self.phases[stand.phase - 1]  # costs are measured after the last recipe
             model = self.models.model = self.students.fresh(last.recipe, stand.exact)

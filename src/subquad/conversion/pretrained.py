@@ -50,7 +50,9 @@ class Pretrained:
         if any(mechanism_options(module) is not None for module in attention_modules(model).values()):
             raise SubquadError(f"{path} was converted before: convert the model that it was made of")
         if self.kind == "masked" and self.tokenizer.mask_token_id is None:
-            raise SubquadError(f"{path} is a masked language model, but its tokenizer has no mask token: it is another's")
+            raise SubquadError(
+                f"{path} is a masked language model, but its tokenizer has no mask token: use the model's own"
+            )
         takes = longest_input(model)
         self.longest = length or min(takes or USUAL, MOST)
         if self.longest < 8 or (takes is not None and self.longest > takes):

@@ -162,8 +162,8 @@ def read_back(config: PreTrainedConfig, modules: int | None = None) -> list[Atte
     places = (0,) * (modules or 1) if written.layers is None else written.layers
     if modules is not None and len(places) != modules:
         raise SubquadError(
-            f"config.json names mechanisms for {len(places)} attention modules, but the model has {modules}: it is that of "
-            "another model"
+            f"config.json names mechanisms for {len(places)} attention modules, but the model has {modules}: the "
+            "config.json belongs to another model"
         )
     return [None if place is None else options[place] for place in places]
 

@@ -106,7 +106,7 @@ def _refuse_unsaved(
     if needed > saved + MOST_MISSING:
         raise SubquadError(
             f"config.json in {path} speaks of mechanisms with {needed:,} numbers, but the weights hold {saved:,} for them: "
-            "it is that of another model"
+            "the config.json belongs to another model"
         )
 
 

@@ -32,7 +32,7 @@ def attention_matrices(model: PreTrainedModel, tokens: Int[Tensor, "b n"]) -> li
     model.set_attn_implementation("eager")  # the only implementation that returns attention weights
     matrices = getattr(reader(input_ids=tokens, output_attentions=True), "attentions", None)
     if not matrices or any(matrix is None for matrix in matrices):
-        raise SubquadError(f"{type(model).__name__} does not give out its attention weights, so there is nothing to look at")
+        raise SubquadError(f"{type(model).__name__} does not return its attention weights, so they cannot be measured")
     return list(matrices)
 
 
@@ -85,12 +85,12 @@ def load_with_tokenizer(path: str | Path) -> tuple[PreTrainedModel, Any]:
         tokenizer.all_special_ids
     ):  # transformers falls back to a tokenizer without words
         raise SubquadError(
-            f"{path} has no tokenizer that can be read, so no text either: put the tokenizer's files beside it"
+            f"{path} has no readable tokenizer, which is needed to read text: put the tokenizer's files beside the model"
         )
     rows = int(torch.as_tensor(model.get_input_embeddings().weight).shape[0])
     if len(tokenizer) > rows:
         tokens = f"{len(tokenizer):,}"
-        raise SubquadError(f"the tokenizer in {path} has {tokens} tokens, but its model knows {rows:,}: it is another's")
+        raise SubquadError(f"the tokenizer in {path} has {tokens} tokens, but its model has {rows:,}: use the model's own")
     return model, tokenizer
 
 
