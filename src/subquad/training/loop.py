@@ -277,11 +277,8 @@ class _Loop:
             self._flush()
 
     def _flush(self) -> None:
-        rows, self.waiting, self.flushed = (
-            self.waiting,
-            [],
-            time.monotonic(),
-        )  # cleared first, so that an interrupted write is not repeated
+        # the list is cleared before it is written, so that an interrupted write is not repeated
+        rows, self.waiting, self.flushed = self.waiting, [], time.monotonic()
         if self.accelerator.is_main_process and rows:
             self.run.append(rows)
 
