@@ -57,12 +57,8 @@ def detect(column: Sequence[str]) -> ReadTime | None:
     return None
 
 
-UNREADABLE = (
-    ValueError,
-    KeyError,
-    OverflowError,
-    TypeError,
-)  # raised by readers; TypeError if no text
+UNREADABLE = (ValueError, KeyError, OverflowError, TypeError)
+"""Exceptions that reading a time raises: `TypeError` for a value that is no text, the others for an unreadable text."""
 
 
 def attempt(read: ReadTime, text: str) -> float:

@@ -114,23 +114,6 @@ def join_ends(
     return np.diff(np.cumsum(stretches)[is_event], prepend=0.0)
 
 
-def join_types(
-    integrals: Float[ndarray, "events types"],
-    types: Int[ndarray, "events"],
-    lengths: Int[ndarray, "sequences"],
-    ends: Float[ndarray, "sequences types"],
-) -> Float[ndarray, "events"]:
-    """Rescaled gaps between the events of each type, by the integral of that type's intensity; type after type.
-
-    Where only types are mistaken for one another, the gaps between events of any type show nothing, but these do.
-    """
-    found = []
-    for kind in range(integrals.shape[1]):
-        reached = np.cumsum(join_ends(integrals[:, kind], lengths, ends[:, kind]))
-        found.append(np.diff(reached[types == kind], prepend=0.0))
-    return np.concatenate(found)
-
-
 def residuals(rescaled: Float[ndarray, "events"]) -> Residuals:
     """Tests whether rescaled gaps are exponential with mean 1, as those of the true process, with points of a QQ plot."""
     levels = (np.arange(QUANTILES) + 0.5) / QUANTILES

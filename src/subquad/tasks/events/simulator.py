@@ -86,11 +86,6 @@ class Hawkes:
             )
         _check_positive(self, "decay", "horizon")
 
-    def mean_rates(self) -> Float[ndarray, "types"]:
-        """In the long run: (I - branching)^-1 rates."""
-        self.check()
-        return np.linalg.solve(np.eye(len(self.rates)) - self._matrix(), np.array(self.rates, float))
-
     def draw(self, sequences: int, seed: int) -> EventSequences:
         """Ogata's thinning: in between events the intensity falls, so that right after a candidate it is a bound."""
         self.check()

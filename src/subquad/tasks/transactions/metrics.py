@@ -34,14 +34,6 @@ def accuracy_interval(labels: Int[ndarray, "clients"], scores: Float[ndarray, "c
     return percentile_interval(accuracy(labels, scores), drawn)
 
 
-def auroc_difference(
-    labels: Int[ndarray, "clients"], first: Float[ndarray, "clients"], second: Float[ndarray, "clients"], seed: int = 0
-) -> Interval:
-    """How much higher the first scores' AUROC is than the second's, on the same clients, drawn again together."""
-    drawn = resampled_aurocs(labels, first, seed) - resampled_aurocs(labels, second, seed)
-    return percentile_interval(auroc(labels, first) - auroc(labels, second), drawn)
-
-
 def resampled_aurocs(
     labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int
 ) -> Float[ndarray, "resamples"]:
