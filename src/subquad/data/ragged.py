@@ -43,10 +43,10 @@ def keep_of(lengths: Sequence[int] | Int[ndarray, "b"]) -> Bool[Tensor, "b n"]:
 
 
 def slices(
-    values: Shaped[Tensor, "..."], offsets: Int[ndarray, "sequences+1"], which: Int[ndarray, "b"]
+    values: Shaped[Tensor, "..."], offsets: Int[ndarray, "sequences+1"], chosen: Int[ndarray, "b"]
 ) -> list[Shaped[Tensor, "..."]]:
     """The values of the chosen sequences, as views of the flat tensor."""
-    return [values[offsets[at] : offsets[at + 1]] for at in which]
+    return [values[offsets[at] : offsets[at + 1]] for at in chosen]
 
 
 def needed_mask(keep: Bool[Tensor, "b n"]) -> Bool[Tensor, "b n"] | None:

@@ -151,7 +151,7 @@ def test_residuals_tell_the_true_process_from_wrong_ones() -> None:
     each, ends = gap_integrals(process, found), truth.end_integrals(process, found)
     assert residuals(each.sum(1)).p_value < 1e-4  # what breaks off at the end is missing
     right = residuals(join_ends(each.sum(1), found.lengths, ends.sum(1)))
-    assert right.found == pytest.approx(right.wanted, rel=0.08, abs=0.01)
+    assert right.observed == pytest.approx(right.expected, rel=0.08, abs=0.01)
     assert max(residuals_under(replace(process, decay=4.0), found)) < 1e-4
     of_any, of_each = residuals_under(replace(process, branching=((0.2, 0.5), (0.6, 0.1))), found)
     assert of_any > 0.05  # types are mistaken, and nothing else

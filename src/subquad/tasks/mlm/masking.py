@@ -37,9 +37,9 @@ class Masking(Checked):
         words = starts.cumsum(1) if self.whole_words else torch.arange(right.shape[1]).expand(right.shape)
         chosen = choose(words, keep, self.share, generator)
         fate = torch.rand(right.shape, generator=generator)
-        others = torch.randint(FIRST, size, right.shape, generator=generator)
+        random_tokens = torch.randint(FIRST, size, right.shape, generator=generator)
         tokens = torch.where(chosen & (fate < self.blank), MASK, right)
-        tokens = torch.where(chosen & (fate >= self.blank) & (fate < self.blank + self.random), others, tokens)
+        tokens = torch.where(chosen & (fate >= self.blank) & (fate < self.blank + self.random), random_tokens, tokens)
         return MaskedBatch(tokens, right, chosen, keep)
 
 
@@ -62,8 +62,9 @@ def choose(
     of_first = torch.zeros(b, n + 1).scatter_add_(1, words, first).gather(1, words) > 0
     return ((middle < quota) | of_first) & keep
 
-    def single_rows(batch: MaskedBatch, rows: Int[Tensor, "r"]) -> Iterator[MaskedBatch]:
-        """Yields the chosen rows of a batch one at a time, without padding."""
-        for row in rows.tolist():
-            length = int(batch.keep[row].sum())
-            yield MaskedBatch(*(part[row : row + 1, :length] for part in batch))
+
+def single_rows(batch: MaskedBatch, rows: Int[Tensor, "r"]) -> Iterator[MaskedBatch]:
+    """Yields the chosen rows of a batch one at a time, without padding."""
+    for row in rows.tolist():
+        length = int(batch.keep[row].sum())
+        yield MaskedBatch(*(part[row : row + 1, :length] for part in batch))
