@@ -39,7 +39,7 @@ class Predict(Checked):
     """For models of events: read events from standard input, one line `time type` or `sequence time type`, separated by
     spaces or commas, and print a forecast after each. A line with only the name of a sequence ends that sequence."""
     every: Whole = 1
-    """With --follow: print a forecast after every so many events; 0 prints one for each sequence at the end."""
+    """With --follow: number of events between two forecasts; 0 prints one forecast for each sequence at the end."""
     remember: Count = 1000
     """With --follow: largest number of sequences to remember; beyond it, the least recently active one is forgotten."""
     bad_lines: BadLines = "stop"

@@ -224,7 +224,7 @@ def name_setting(view: View, views: Iterable[View]) -> str:
 
 
 def name_view(view: View, views: Iterable[View] = ()) -> str:
-    """A view in words."""
+    """Describes a view in words: the kind of work, the form, and the setting where the settings of `views` differ."""
     return ", ".join(
         filter(None, (WORDS[view.what], "" if view.what in CAUSAL_WORK else view.form, name_setting(view, views)))
     )

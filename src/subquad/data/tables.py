@@ -72,7 +72,7 @@ class Names:
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        self.written: dict[str, int] = {}  # the same numbers, by the names with their spaces
+        self.written: dict[str, int] = {}  # numbers by the names as written, with their spaces
 
     def number(self, column: Sequence[str]) -> Int[ndarray, "rows"]:
         """The number of each name. A name that was not seen before gets a new number."""

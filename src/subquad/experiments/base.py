@@ -54,7 +54,7 @@ class Trial:
     """A training or conversion of an experiment, in a folder of its own."""
 
     name: str
-    """Name of the folder."""
+    """Name of the trial and of its folder."""
     variant: str
     """What distinguishes the trial from those that it is compared with, such as the attention."""
     length: int

@@ -24,13 +24,13 @@ class TrainOptions(Checked):
     optimizer: Literal["radam", "adamw"] = "radam"  # radam: RAdam, which has a built-in warm-up; adamw: AdamW
     learning_rate: Positive = 1e-3  # peak learning rate of the schedule
     weight_decay: NonNegative = 0.0  # coefficient of the decoupled weight decay
-    schedule: Literal["constant", "drop", "cosine"] = "constant"  # drop: a tenth after --drop-at steps; cosine: to zero
+    schedule: Literal["constant", "drop", "cosine"] = "constant"  # drop: a tenth from --drop-at on; cosine: decay to zero
     drop_at: Whole = 3000  # step from which on the schedule "drop" divides the learning rate by 10
     warm_up: Whole = 0  # steps in which the learning rate rises linearly from zero to its peak
     clip: NonNegative = 1.0  # largest norm of the gradient; 0 for no clipping
     accumulate: Count = 1  # number of parts in which a batch is computed one after the other, to save memory
     recompute: bool = False  # recompute activations in the backward pass instead of storing them, to save memory
-    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 uses autocast
+    precision: Literal["float32", "bfloat16"] = "float32"  # number format of the computation; bfloat16 uses autocast
     redraw: Whole = 0  # number of steps after which random features are redrawn; 0 for never
     evaluate_every: Count = 200  # steps between evaluations on held-out data
     checkpoint_every: Count = 200  # steps between checkpoints

@@ -1,4 +1,4 @@
-"""What is trained and timed for the replication of *Transformers are RNNs* on the copy task."""
+"""The trainings and measurements for the replication of *Transformers are RNNs* on the copy task."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
