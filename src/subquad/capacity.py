@@ -1,4 +1,4 @@
-"""How much memory there is, and the refusal of what would need more: before anything is built."""
+"""The memory that this process may use, and a check that refuses work that needs more than that."""
 
 import os
 from collections.abc import Iterator
@@ -14,14 +14,15 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_bytes() -> int:
-    """Memory that this process can have: that of the machine with its swap, or less where a limit is set."""
+    """Memory that this process can use: memory and swap of the machine, or a lower limit set for the process."""
     installed = psutil.virtual_memory().total + psutil.swap_memory().total
     return min(installed, *_resource_limits(), *_cgroup_limits())
 
 
 def require_memory(what: str, needed_bytes: int, advice: str) -> None:
-    """Refuses work that needs more memory than there is. The estimate should be a lower bound, so that nothing is refused
-    that would work.
+    """Raises `SubquadError` if `needed_bytes` exceed the memory that this process can use.
+
+    The estimate should be a lower bound, so that work that would fit is never refused.
     """
     available = memory_bytes()
     if needed_bytes > available:
@@ -32,7 +33,7 @@ def require_memory(what: str, needed_bytes: int, advice: str) -> None:
 
 
 def _resource_limits() -> Iterator[int]:
-    """Limits of this process, such as `ulimit -v` sets."""
+    """Memory limits of this process in bytes, such as those that `ulimit -v` sets."""
     if os.name != "posix":
         return
     import resource
@@ -44,7 +45,7 @@ def _resource_limits() -> Iterator[int]:
 
 
 def _cgroup_limits() -> Iterator[int]:
-    """Limits of the container or the service that this process runs in. Each group is also held to its parents' limits."""
+    """Memory limits in bytes of the control groups that this process belongs to, parent groups included."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

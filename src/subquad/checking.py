@@ -1,7 +1,7 @@
 """Checks values against the types of the fields that hold them: the same check for the command line, Python and files.
 
 A field declares what it takes in its type, such as ``features: Count``. `Checked` is the base class of dataclasses of
-options: their values are checked whenever one is made. `read` makes one from what stands in a file.
+options: their values are checked whenever an instance is made. `read` makes an instance from the values in a file.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ LARGEST_NUMBER = 3e38
 """Largest real number: above it, float32 is infinite."""
 
 Count = Annotated[int, Ge(1), Le(LARGEST)]
-"""How many there are, at least one."""
+"""A number of things, at least one."""
 Whole = Annotated[int, Ge(0), Le(LARGEST)]
-"""How many there are, or none."""
+"""A number of things, zero included."""
 AtLeastTwo = Annotated[int, Ge(2), Le(LARGEST)]
-"""How many there are, at least two."""
+"""A number of things, at least two."""
 Place = Annotated[int, Ge(-LARGEST), Le(LARGEST)]
 """Position in a list, counted from 0, or from the end if negative."""
 Seed = Annotated[int, Ge(0), Lt(2**63)]
@@ -40,23 +40,23 @@ Seed = Annotated[int, Ge(0), Lt(2**63)]
 Positive = Annotated[float, Gt(0), Le(LARGEST_NUMBER)]
 """A number above 0 that float32 can hold."""
 Moderate = Annotated[float, Gt(0), Le(1e30)]
-"""A number above 0 that float32 can hold, and many times of it as well."""
+"""A number above 0, small enough that float32 also holds large multiples of it."""
 NonNegative = Annotated[float, Ge(0), Le(LARGEST_NUMBER)]
 """A number, 0 or above, that float32 can hold."""
 Exponent = Annotated[float, Ge(-80), Le(80)]
-"""A logarithm of a number that float32 can hold."""
+"""The natural logarithm of a number that float32 can hold."""
 Share = Annotated[float, Ge(0), Le(1)]
-"""A part of a whole: from 0 to 1."""
+"""A share of a whole, from 0 to 1."""
 InnerShare = Annotated[float, Gt(0), Lt(1)]
-"""A part of a whole that is neither none nor all of it."""
+"""A share of a whole, above 0 and below 1."""
 BelowOne = Annotated[float, Ge(0), Lt(1)]
-"""A part of a whole, maybe none, but never all of it."""
+"""A share of a whole, from 0 to below 1."""
 PositiveShare = Annotated[float, Gt(0), Le(1)]
-"""A part of a whole, maybe all of it, but never none."""
+"""A share of a whole, above 0 and up to 1."""
 
 
 def _writable(text: Any) -> Any:
-    """Refuses what no file name and no message can hold."""
+    """Refuses text that cannot be part of a file name or a message."""
     try:
         size = len(str(text).encode())
     except UnicodeEncodeError:
@@ -69,30 +69,30 @@ def _writable(text: Any) -> Any:
 
 
 def _file_name(name: Any) -> Any:
-    """Refuses what is too long for a file system."""
+    """Refuses a path with a part that is too long for a file system."""
     if any(len(part.encode()) > LONGEST_NAME for part in Path(name).parts):
         raise PydanticCustomError("text", f"a path whose parts have at most {LONGEST_NAME} bytes")
     return name
 
 
 LONGEST_TEXT = 4095
-"""Bytes of the longest text, which is also the longest path that Linux takes."""
+"""Largest number of bytes of a text. It is also the longest path that Linux accepts."""
 LONGEST_NAME = 255
-"""Bytes of the longest name of one file or folder."""
+"""Largest number of bytes in the name of one file or folder."""
 
 Words = Annotated[str, AfterValidator(_writable)]
-"""Words, such as the name of a column; may be empty."""
+"""Text, such as the name of a column; may be empty."""
 FilePath = Annotated[Path, AfterValidator(_writable), AfterValidator(_file_name)]
-"""Where a file or a folder is."""
+"""Path of a file or a folder."""
 FileName = Annotated[str, AfterValidator(_writable), AfterValidator(_file_name)]
-"""The same as a text, which may be empty."""
+"""Path of a file or a folder as text; may be empty."""
 GivenFileName = Annotated[FileName, MinLen(1)]
-"""The same as a text that is not empty."""
+"""Path of a file or a folder as text that is not empty."""
 
 T = TypeVar("T")
 
 Several = Annotated[tuple[T, ...], MinLen(1)]
-"""One value or several."""
+"""A tuple of at least one value."""
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 """Pydantic's settings for every check: no value is turned into another type, and every number is finite."""
@@ -100,21 +100,21 @@ _deferred: ContextVar[bool] = ContextVar("deferred", default=False)
 
 
 class Checked:
-    """Base class of dataclasses whose values are checked against the types of their fields when one is made."""
+    """Base class of dataclasses whose values are checked against the types of their fields when an instance is made."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Names that fields had in earlier versions, which files may still use, and their names of today."""
+    """Maps names that fields had in earlier versions, which files may still use, to the current names."""
 
     def __post_init__(self) -> None:
         if not _deferred.get():
             check(self)
 
     def check(self) -> None:
-        """Refuses values that each fit their type but do not fit together."""
+        """Raises `OptionError` or `SubquadError` for values that fit their types but do not fit together."""
 
 
 def check(options: Checked) -> None:
-    """Checks every field by its type, then the fields together. Raises `OptionError` for the first that does not fit."""
+    """Checks each field of `options` against its type, then all together. Raises `OptionError` for the first problem."""
     kind: Any = type(options)
     for name, adapter in _adapters(kind).items():
         value = getattr(options, name)
@@ -140,7 +140,7 @@ def deferred() -> Iterator[None]:
 
 
 def read(kind: type[T], values: object, where: str) -> T:
-    """An instance of a dataclass from the values of its fields as JSON has them; `where` names their place in messages."""
+    """Returns an instance of the dataclass `kind` made from JSON values; `where` names their source in error messages."""
     if not isinstance(values, Mapping):
         raise SubquadError(f"{where} must be an object with fields, but is {excerpt(values)}")
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def read(kind: type[T], values: object, where: str) -> T:
 
 
 def read_kind(registry: Mapping[str, type[Any]], values: object, where: str) -> Any:
-    """An instance of the dataclass that a registry has for the field ``kind``, from the other fields."""
+    """Returns an instance of the dataclass that `registry` has under the field ``kind`` of `values`."""
     kind = values.get("kind") if isinstance(values, Mapping) else None
     if not isinstance(values, Mapping) or not isinstance(kind, str) or kind not in registry:
         raise SubquadError(f"{where} must have a kind out of {', '.join(registry)}, but is {excerpt(values)}")
@@ -171,12 +171,12 @@ def read_kind(registry: Mapping[str, type[Any]], values: object, where: str) -> 
 
 
 def read_as(hint: Any, value: object, where: str) -> Any:
-    """A value of a file as a type that is no dataclass of options, such as a TypedDict or ``dict[str, int]``."""
+    """Returns a value from a file as the type `hint`, for types that are not dataclasses, such as ``dict[str, int]``."""
     return _from_json(_adapter(hint), value, where)
 
 
 def excerpt(value: object) -> str:
-    """A value for a message: its repr, cut to a length that fits into a sentence."""
+    """The repr of a value, shortened to fit into a message."""
     return _SHORT.repr(value)
 
 
@@ -185,7 +185,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def _from_json(adapter: TypeAdapter[Any], value: object, where: str) -> Any:
-    """The value in Python's types. What has been read already, such as a feature map's options, is taken as it is."""
+    """Converts a JSON value to Python's types. Instances of dataclasses are checked and returned as they are."""
     try:
         if dataclasses.is_dataclass(value):
             return adapter.validate_python(value)
@@ -197,7 +197,7 @@ def _from_json(adapter: TypeAdapter[Any], value: object, where: str) -> Any:
 
 @cache
 def _adapters(kind: Any) -> dict[str, TypeAdapter[Any]]:
-    """A validator for each field that is given when an instance is made."""
+    """Validators of the fields that the constructor of a dataclass takes, by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: _adapter(hints[field.name]) for field in dataclasses.fields(kind) if field.init}
 
@@ -205,25 +205,25 @@ def _adapters(kind: Any) -> dict[str, TypeAdapter[Any]]:
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     if dataclasses.is_dataclass(bare := get_args(hint)[0] if get_origin(hint) is Annotated else hint):
-        return TypeAdapter(InstanceOf[bare])  # type: ignore[misc, valid-type]  # whose own fields were checked when it was made
-    if is_typeddict(hint):  # which brings its own configuration
+        return TypeAdapter(InstanceOf[bare])  # type: ignore[misc, valid-type]  # its fields were checked when it was made
+    if is_typeddict(hint):  # a TypedDict has its own configuration
         return TypeAdapter(hint)
     return TypeAdapter(hint, config=STRICT)
 
 
 def _problem(error: ValidationError, value: object) -> str:
-    """What is wrong with a value, as the rest of a sentence that begins with its name."""
+    """What is wrong with `value`, as the rest of a sentence that begins with its name."""
     first, *others = error.errors(include_url=False)
     place = _place(first["loc"], value)
     if first["type"] == "missing":
         return f"{place}lacks {excerpt(first['loc'][-1])}: the file is damaged"
-    alternatives = [_rule(each) for each in (first, *others) if _place(each["loc"], value) == place]
+    alternatives = [_rule(detail) for detail in (first, *others) if _place(detail["loc"], value) == place]
     shown = value if first["type"] == "json_invalid" else first["input"]
     return f"{place}must be {' or '.join(dict.fromkeys(alternatives))}, but is {excerpt(shown)}"
 
 
 def _rule(error: ErrorDetails) -> str:
-    """What a value must be, by pydantic's name of the rule that it broke."""
+    """What a value must be, for the rule that pydantic says was broken."""
     limits: Mapping[str, Any] = error.get("ctx", {})
     match error["type"]:
         case "int_type" | "int_from_float":
@@ -265,7 +265,7 @@ def _rule(error: ErrorDetails) -> str:
 
 
 def _place(path: tuple[int | str, ...], value: Any) -> str:
-    """Where in a nested value something is. Parts of the path that name a type, not a place, are left out."""
+    """The position of a part inside a nested value, such as ``[2]['name']``. Path elements that name a type are left out."""
     words = []
     for part in path:
         is_key = isinstance(value, Mapping) and part in value

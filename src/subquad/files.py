@@ -1,8 +1,8 @@
-"""Reading and writing files, with a sentence that names the file where that fails.
+"""Reading and writing files, with error messages that name the file.
 
-A file is written beside its place and renamed, so that it is there whole or not at all. What is no plain file is never
-replaced: links are followed, devices and pipes are written to, folders and sockets are refused. What is read whole is a
-plain file of bounded size.
+A file is written under a temporary name in the same folder and renamed, so it is complete or absent. Only plain files are
+replaced: links are followed, devices and pipes are written to, folders and sockets are refused. Only plain files of bounded
+size are read as a whole.
 """
 
 import errno
@@ -22,15 +22,15 @@ import psutil
 from subquad.errors import SubquadError
 
 LARGEST = 2**32
-"""Bytes of the largest file that is read whole."""
+"""Largest number of bytes of a file that is read as a whole."""
 MEMORY_PART = 4
-"""A file that is read whole may fill this part of the free memory: its text and what is made of it need room too."""
+"""A file is read as a whole only if it fits `MEMORY_PART` times into free memory: its contents are parsed in memory too."""
 BLOCK = 2**20
-"""Bytes that are unpacked at a time."""
+"""Number of bytes that are unpacked at a time."""
 LINKS = 40
-"""Links that are followed one after the other, as many as Linux follows."""
+"""Largest number of links that are followed one after the other, the same as on Linux."""
 NAME_LENGTH = 80
-"""Characters of a file name that is made from a name."""
+"""Largest number of characters of a file name that is derived from another name."""
 ADVICE = {
     errno.ENOSPC: "make room, or choose another place",
     errno.EDQUOT: "make room, or choose another place",
@@ -57,24 +57,24 @@ _KINDS: dict[int, Kind] = {
 
 
 def because(error: OSError) -> str:
-    """What the system says, and what to do about it."""
-    said = error.strerror or f"{error}".partition("\n")[0][:200] or type(error).__name__
+    """The message of the operating system for an error, with advice on what to do about it."""
+    message = error.strerror or f"{error}".partition("\n")[0][:200] or type(error).__name__
     advice = ADVICE.get(error.errno or 0)
-    return f"{said}; {advice}" if advice else said
+    return f"{message}; {advice}" if advice else message
 
 
 def cannot_read(path: Path, error: OSError) -> SubquadError:
-    """The sentence for a file that could not be read."""
+    """Returns the error for a file that could not be read."""
     return SubquadError(f"cannot read {path}: {because(error)}")
 
 
 def cannot_write(path: Path, error: OSError) -> SubquadError:
-    """The sentence for a file that could not be written."""
+    """Returns the error for a file that could not be written."""
     return SubquadError(f"cannot write {path}: {because(error)}")
 
 
 def kind_of(path: Path) -> Kind:
-    """What is at a path, links followed. A path that cannot be looked at, for want of permission say, is refused."""
+    """The kind of file at a path, with links followed. Raises `SubquadError` if the path cannot be accessed."""
     try:
         return _KINDS[stat.S_IFMT(path.stat().st_mode)]
     except (FileNotFoundError, NotADirectoryError):
@@ -86,7 +86,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def require_folder(path: Path) -> None:
-    """Refuses a path at which no folder is and none can be made, before work is done whose results go there."""
+    """Raises `SubquadError` if `path` neither is a folder nor can be created as one."""
     kind = kind_of(path)
     if kind not in ("folder", "nothing"):
         raise SubquadError(f"cannot write into {path}: it is a {kind}; name a folder")
@@ -95,7 +95,7 @@ def require_folder(path: Path) -> None:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Opens a plain file to be read. Folders, devices and pipes, which could be endless, are refused."""
+    """Opens a plain file for reading. Folders, devices and pipes are refused, as they could be endless."""
     kind = kind_of(path)
     if kind not in ("file", "nothing"):
         raise SubquadError(f"cannot read {path}: it is a {kind}, not a file")
@@ -106,7 +106,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked where its name ends in ``.gz``. One that is too large for the memory is refused."""
+    """Returns the content of a file, unpacked if its name ends in ``.gz``. Refuses a file that is too large for memory."""
     most = min(LARGEST, psutil.virtual_memory().available // MEMORY_PART)
     try:
         with open_plain(path) as file:
@@ -124,7 +124,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _unpacked(packed: BinaryIO, most: int) -> bytes | None:
-    """What a gzip file holds; None where that is more than so many bytes."""
+    """The unpacked content of a gzip file, or None if it has more than `most` bytes."""
     pieces, total = [], 0
     with gzip.open(packed) as file:
         while piece := file.read(BLOCK):
@@ -136,7 +136,7 @@ def _unpacked(packed: BinaryIO, most: int) -> bytes | None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file in UTF-8, with or without a byte order mark, unpacked where its name ends in ``.gz``."""
+    """Returns the text of a UTF-8 file, with or without a byte order mark, unpacked if its name ends in ``.gz``."""
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -144,7 +144,7 @@ def read_text(path: Path) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file that is there whole or not at all. Links are followed; devices and pipes are written to directly."""
+    """Writes a file completely or not at all. Links are followed; devices and pipes are written to directly."""
     data = content.encode(errors="replace") if isinstance(content, str) else content
     try:
         target = _followed(path)
@@ -162,7 +162,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_new(path: Path, content: str) -> None:
-    """Writes a file that must not be there yet. Raises `FileExistsError` where it is, whoever made it."""
+    """Writes a file that must not exist yet. Raises `FileExistsError` if it exists."""
 
     def place(part: Path) -> None:
         try:
@@ -183,8 +183,8 @@ def write_new(path: Path, content: str) -> None:
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:
-    """A file name without a suffix for each of several names: small letters, digits and hyphens, no two the same."""
-    found: dict[str, str] = {}
+    """Maps each name to a distinct file name without suffix, made of lower-case letters, digits and hyphens."""
+    file_name_of: dict[str, str] = {}
     taken: set[str] = set()
     for name in dict.fromkeys(names):
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:NAME_LENGTH] or "unnamed"
@@ -193,12 +193,12 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
             number += 1
             candidate = f"{plain}-{number}"
         taken.add(candidate)
-        found[name] = candidate
-    return found
+        file_name_of[name] = candidate
+    return file_name_of
 
 
 def _followed(path: Path) -> Path:
-    """The place that a path leads to, which need not exist. The descriptors of this process are not followed further."""
+    """The path that links lead to, which need not exist. File descriptors of this process are not followed further."""
     for _ in range(LINKS):
         place = Path(os.path.realpath(path.parent)) / path.name
         if _own_descriptor(place) is not None or not place.is_symlink():
@@ -208,9 +208,9 @@ def _followed(path: Path) -> Path:
 
 
 def _own_descriptor(place: Path) -> int | None:
-    """The number of an open file of this process, such as 1 for ``/dev/stdout``, which must not be opened again.
+    """The number of the file descriptor of this process that a path such as ``/dev/stdout`` names, or None.
 
-    What was written to it before would be written over.
+    Such a file must not be opened again, because that would overwrite what was written to it before.
     """
     is_own = place.parent == Path(f"/proc/{os.getpid()}/fd") and place.name.isdecimal()
     return int(place.name) if is_own and place.exists() else None
@@ -222,7 +222,7 @@ def _write_to(descriptor: int, data: bytes) -> None:
 
 
 def _write_beside(target: Path, data: bytes, place: Callable[[Path], object]) -> None:
-    """Writes the data into a new file in the same folder, then puts it in its place. Where either fails, nothing is left."""
+    """Writes data to a temporary file in the same folder, then calls `place` on it. No file is left behind on failure."""
     _make_folder(target.parent)
     replaced = target.stat() if target.exists() else None
     if replaced is not None and not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -254,7 +254,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _keep_owner_and_mode(descriptor: int, replaced: os.stat_result) -> None:
-    """Gives a new file the owner and the permissions of the one that it replaces, the owner only where that is allowed."""
+    """Copies the permissions, and where allowed the owner, of the replaced file to an open file."""
     with suppress(PermissionError):
         os.fchown(descriptor, replaced.st_uid, replaced.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(replaced.st_mode))

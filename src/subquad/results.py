@@ -1,7 +1,7 @@
-"""A measurement is a flat row; rows are kept as JSON lines, each whole or absent; a run is a folder of them.
+"""Runs and their measurements: a run is a folder, a measurement is a flat row, and rows are kept as JSON lines.
 
-``run.json`` says what was run, with which options, on which machine; ``rows.jsonl`` holds what was measured. Everything that
-is shown to a person is rebuilt from the two, and both are checked when they are read.
+``run.json`` holds the options, the versions and the machine; ``rows.jsonl`` holds the measurements. All tables, charts and
+pages are rebuilt from these two files, and both are checked when they are read.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import (
     Any,
     Literal,
-    Required,  # which pydantic needs below Python 3.12
+    Required,  # pydantic needs it below Python 3.12
 )
 
 from filelock import FileLock, Timeout
@@ -28,30 +28,30 @@ from subquad.files import cannot_write, read_text, write_new, write_whole
 from subquad.machine import circumstances
 
 FORMAT = 1
-"""The version of the folder's layout. A run of a later one is refused."""
+"""Version of the layout of a run's folder. Runs with a later version are refused."""
 
 RUNS = Path("runs")
-"""The folder in which runs are kept unless a command is given --out."""
+"""Folder in which commands create runs if --out is not given."""
 
 LOCK = ".lock"
-"""The file in a run's folder that is locked while a command writes to it. The system unlocks it when the command ends."""
+"""Name of the file that a command locks while it writes to a run. The lock ends with the process."""
 LOCK_SECONDS = 1.0
-"""How long a command waits for the lock, which a command that was killed a moment ago may still hold."""
+"""How long a command waits for the lock of a run, which a process that was just killed may still hold."""
 
 Row = dict[str, Any]
-"""Flat: numbers, strings, booleans and None. `metric`, `value`, `unit`, and what it was measured on."""
+"""A flat measurement with `metric`, `value`, `unit` and the conditions: numbers, strings, booleans and None."""
 
 RENAMED = {"width": "head_dim"}
-"""Names that fields of rows had in earlier versions, and their names of today."""
+"""Maps names that fields of rows had in earlier versions to the current names."""
 
 Scalar = str | float | int | bool | None
 WITHOUT_VALUE = ("sample", "left out", "failure")
-"""Metrics whose rows hold words and no value. A row of any metric may say by `failure` why it has none."""
+"""Metrics whose rows have no value. A row of any other metric without a value gives the reason in `failure`."""
 _OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class _Record(dict[str, Any]):
-    """Fields that were read from a file. Asking for one that is not there says which file lacks it."""
+    """Fields that were read from a file. Accessing a missing field raises an error that names the file."""
 
     def __init__(self, fields: Mapping[str, Any], place: str) -> None:
         super().__init__(fields)
@@ -62,12 +62,12 @@ class _Record(dict[str, Any]):
 
 
 def place_of(fields: object) -> str:
-    """The file that fields were read from, for messages."""
+    """The name of the file that `fields` were read from, for messages."""
     return getattr(fields, "place", "the options")
 
 
 class RowFields(TypedDict, total=False):
-    """Types of the fields that rows have. A field with another name may hold any text, number or truth value."""
+    """Types of the known fields of rows. Any other field may hold a text, a number or a truth value."""
 
     __pydantic_config__ = _OPEN  # type: ignore[misc]
 
@@ -104,7 +104,7 @@ class RowFields(TypedDict, total=False):
 
 
 class MachineFields(TypedDict, total=False):
-    """Types of what ``run.json`` says of the machine."""
+    """Types of the fields that describe the machine in ``run.json``."""
 
     __pydantic_config__ = _OPEN  # type: ignore[misc]
 
@@ -115,7 +115,7 @@ class MachineFields(TypedDict, total=False):
 
 
 class AboutFields(TypedDict, total=False):
-    """Types of the fields of ``run.json``. Those of the options are checked where they are used."""
+    """Types of the fields of ``run.json``. The contents of `options` are checked where they are used."""
 
     __pydantic_config__ = _OPEN  # type: ignore[misc]
 
@@ -138,14 +138,14 @@ def new_folder(*names: str) -> Path:
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether there is a run in a folder."""
+    """Whether a folder holds a run."""
     return (folder / "run.json").exists()
 
 
 def describe_run(
     options: Mapping[str, Any], command: Sequence[str], *, seed: int | None = None, page: bool | None = None
 ) -> dict[str, Any]:
-    """What run.json keeps of a command: its options and words, the versions, the machine and the time of its start."""
+    """Returns the fields of run.json for a command: options, command line, versions, machine and time of the start."""
     chosen = {"seed": seed, "page": page}
     return {
         "options": dict(options),
@@ -155,9 +155,9 @@ def describe_run(
 
 
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Adds rows to a file in one write each, so that a killed process leaves whole lines behind it.
+    """Appends rows to a file, one write for each, so that a killed process leaves at most one incomplete line.
 
-    What a killed process did leave of a half line is taken out first.
+    An incomplete last line that a killed process left is removed first.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file. A last line that was cut off while it was written is left out."""
+    """Returns the rows of a file. An incomplete last line is ignored."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -205,26 +205,26 @@ class Run:
 
     folder: Path
     about: Mapping[str, Any]
-    """What is in ``run.json``: kind, options, seed, versions, machine and command."""
+    """Contents of ``run.json``: kind, options, seed, versions, machine and command."""
 
     @classmethod
     def create(cls, folder: Path, kind: str, about: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()) -> "Run":
-        """A new run, with rows where they are all known already. A folder that holds a run is refused.
+        """Creates a run, optionally with rows that are already known. A folder that holds a run is refused.
 
-        The rows are written before ``run.json``, without which a folder is no run: a killed command leaves all of them or
-        no run at all.
+        The rows are written before ``run.json``. A folder without ``run.json`` is no run, so a command that is killed leaves
+        either no run or a run with all of these rows.
         """
         refuse_taken(folder)
         run = cls(folder, {"format": FORMAT, "kind": kind, **about})
         with run.writing():
-            refuse_taken(folder)  # it may have been made by another command in this very moment
+            refuse_taken(folder)  # another command may have created a run in the meantime
             run._replace_rows(rows)
             write_new(folder / "run.json", json.dumps(run.about, indent=2) + "\n")
         return run
 
     @classmethod
     def open(cls, folder: Path, kind: str | None = None) -> "Run":
-        """An existing run, of a certain kind if one is named."""
+        """Opens an existing run. If `kind` is given, a run of another kind is refused."""
         path = folder / "run.json"
         if not holds_run(folder):
             raise SubquadError(f"{folder} is not a run: it has no run.json (runs are folders such as runs/compare-...)")
@@ -245,44 +245,44 @@ class Run:
 
     @property
     def rows_path(self) -> Path:
-        """The file with its rows."""
+        """The file that holds the rows."""
         return self.folder / "rows.jsonl"
 
     def rows(self) -> list[Row]:
-        """What was measured so far. A run without the file has not measured anything."""
+        """The rows measured so far; empty if the file does not exist."""
         return read_rows(self.rows_path) if os.path.lexists(self.rows_path) else []
 
     def count_rows(self) -> int:
-        """How many rows there are, without reading what is in them."""
+        """Number of rows, counted without parsing them."""
         if not self.rows_path.exists():
             return 0
         with self.rows_path.open("rb") as file:
             return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes rows to the disk."""
+        """Appends rows to the run's file."""
         append_rows(self.rows_path, rows)
 
     def keep_rows(self, wanted: Callable[[Row], bool]) -> None:
-        """Deletes the rows that are not wanted."""
+        """Deletes the rows for which `wanted` is false."""
         rows = self.rows()
         kept = [row for row in rows if wanted(row)]
         if len(kept) < len(rows):
             self._replace_rows(kept)
 
     def keep_first_rows(self, count: int) -> None:
-        """Deletes all rows but the first ones."""
+        """Deletes all rows but the first `count`."""
         if count < self.count_rows():
-            self._replace_rows(self.rows()[:count] if count else ())  # where none is kept, none has to be readable
+            self._replace_rows(self.rows()[:count] if count else ())  # with count 0 the rows need not be readable
 
     def _replace_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         write_whole(self.rows_path, "".join(json.dumps(dict(row), allow_nan=False) + "\n" for row in rows))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Inside the block, this process alone writes to the run. A second one is refused in a sentence.
+        """Locks the run while the block runs. Raises `SubquadError` if another process holds the lock.
 
-        The lock is the system's, on an open file that child processes do not inherit: it ends with the process.
+        The lock is held on an open file that child processes do not inherit, so it ends with this process.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -304,13 +304,13 @@ class Run:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Refuses a folder that holds a run already."""
+    """Raises `SubquadError` if a folder already holds a run."""
     if holds_run(folder):
         raise SubquadError(f"{folder} holds a run already: continue it with --resume {folder}, or choose another --out")
 
 
 def _drop_half_line(path: Path) -> None:
-    """Cuts the file after its last line break, looking at its end only."""
+    """Truncates a file after its last line break, reading only its end."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -327,4 +327,4 @@ def _drop_half_line(path: Path) -> None:
             file.truncate(end)
 
 
-_BLOCK = 2**16  # bytes that are searched for line breaks at once
+_BLOCK = 2**16  # number of bytes that are searched for line breaks at once

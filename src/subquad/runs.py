@@ -1,6 +1,6 @@
-"""Trained runs: from the options in a run.json to the task, the model and its trained weights.
+"""Trained runs: builds the task and the model from the options in a run.json and loads the trained weights.
 
-`load` is what `subquad.load` is in Python, and what the commands use: `subquad.load("runs/copy-linear-...")`.
+`subquad.load("runs/copy-linear-...")` is `load` in this module; the commands use the same function.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ from subquad.training.loop import generator, load_model
 from subquad.types import AttentionOptions
 
 MECHANISM = "mechanism"
-"""The field of a run.json that holds the options of the attention."""
+"""Name of the field of a run.json that holds the options of the attention."""
 INITIAL_STREAM = 100
-"""The stream of random numbers that a model's first weights are drawn from."""
+"""Number of the random stream that initial weights are drawn from."""
 
 
 class RunOptions(NamedTuple):
-    """The options of a training."""
+    """Options of a training run: task, attention, model and training."""
 
     task: TaskOptions
     attention: AttentionOptions
@@ -39,26 +39,26 @@ class RunOptions(NamedTuple):
     training: TrainOptions
 
     def as_json(self) -> dict[str, Any]:
-        """The field ``options`` of a run.json."""
+        """Returns the field ``options`` of a run.json."""
         parts: Mapping[str, Any] = self._asdict()
         return {MECHANISM if name == "attention" else name: dataclasses.asdict(part) for name, part in parts.items()}
 
 
 class Built(NamedTuple):
-    """A task with its data, and a model for it with fresh weights."""
+    """A task with its data, and a model for it with initial weights."""
 
     task: Task[Any]
     model: nn.Module
 
 
 class TrainedModel(nn.Module):
-    """The model of a trained run, in eval mode. It is called as the module that it holds.
+    """The model of a trained run, in eval mode. Calling it calls the module that it holds.
 
     Attributes:
         model: the trained module, such as a `Decoder`.
-        task: the task that it was trained on. Its data are read only when they are needed.
+        task: the task that the model was trained on. Its data are read on first use.
         options: the options of the task, the attention, the model and the training.
-        run: the folder with its rows.
+        run: the run, with its folder and its rows.
     """
 
     def __init__(self, model: nn.Module, task: Task[Any], options: RunOptions, run: Run) -> None:
@@ -67,24 +67,24 @@ class TrainedModel(nn.Module):
         self.eval()
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What the module gives for the same inputs."""
+        """Calls the trained module with the same arguments."""
         return self.model(*inputs, **named)
 
     def reply(self, sequence: str | Sequence[str]) -> str:
-        """The answer to a sequence, which is a text or a list of words, as `subquad predict` gives it."""
+        """Returns the answer to a sequence, a text or a list of words, as `subquad predict` prints it."""
         return self.task.reply(self.model, self.task.words(sequence) if isinstance(sequence, str) else sequence)
 
     def predict(self, path: str | Path) -> Predictions:
-        """The answers for all sequences in a file or folder, as a table."""
+        """Returns the answers for all sequences in a file or folder, as a table."""
         return self.task.predict(self.model, Path(path))
 
     def follow(self, sequences: int = 1000) -> Stream:
-        """A reader of events as they come, which remembers up to so many sequences."""
+        """Returns a reader of event streams that remembers up to `sequences` sequences."""
         return self.task.follow(self.model, sequences)
 
 
 def read_options(values: Mapping[str, Any]) -> RunOptions:
-    """The options in the field ``options`` of a run.json of `subquad train`, checked."""
+    """Returns the options in the field ``options`` of a run.json of `subquad train`, checked."""
     place = f"{place_of(values)}: options"
     read_as(dict[str, Any], values, place)
     return RunOptions(
@@ -96,7 +96,7 @@ def read_options(values: Mapping[str, Any]) -> RunOptions:
 
 
 def check_options(options: RunOptions) -> None:
-    """Refuses a training that is too large for this machine, or whose parts do not fit, before data are read."""
+    """Raises `SubquadError` if a training is too large for this machine or its options do not fit together."""
     size = options.task.size(options.attention, options.model)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     needed = options.training.memory_bytes(size, options.attention, options.model, processes)
@@ -105,30 +105,30 @@ def check_options(options: RunOptions) -> None:
 
 
 def build(options: RunOptions, *, seed: int, learned: Mapping[str, Any] | None = None) -> Built:
-    """The task and a fresh model. With what a run learned before, the data are read only when they are needed."""
+    """Returns the task and a model with initial weights. If `learned` is given, the task's data are read on first use."""
     check_options(options)
     return build_model(options, options.task.prepare(learned), seed=seed)
 
 
 def build_model(options: RunOptions, task: Task[Any], *, seed: int) -> Built:
-    """A fresh model for a task that is prepared already."""
+    """Returns a model with initial weights for a task that is already prepared."""
     return Built(task, task.build(options.attention, options.model, generator(seed, INITIAL_STREAM)))
 
 
 def rebuild(about: Mapping[str, Any]) -> tuple[RunOptions, Built]:
-    """What a run.json describes: its options, its task, and its model with the weights that it began with."""
+    """Returns the options, the task and a model with initial weights, as described by the contents of a run.json."""
     options = read_options(about["options"])
     return options, build(options, seed=about["seed"], learned=about.get("learned"))
 
 
 def load(folder: str | Path, *, say: Callable[[str], None] = warnings.warn) -> TrainedModel:
-    """The model of a run of `subquad train`, with its best weights, or the newest where no best ones were kept.
+    """Loads the model of a run of `subquad train` with its best weights, or with its newest if no best ones were kept.
 
-    The folder of a run of `subquad convert` gives the converted model, if the original was such a run, too.
+    For a run of `subquad convert` whose original was such a run, the converted model is loaded.
 
     Args:
         folder: the folder of the run.
-        say: told in a sentence of checkpoints that cannot be read and are passed over.
+        say: called with a sentence about each checkpoint that cannot be read and is skipped.
     """
     run = _trained_run(Path(folder))
     options, built = rebuild(run.about)

@@ -114,7 +114,7 @@ def checkpoint(run: Run, step: int) -> Path:
 
 
 def steps(run: Run) -> list[int]:
-    return [checkpoints.step_of(path) for path in checkpoints.found(run.folder / "checkpoint")]
+    return [checkpoints.step_of(path) for path in checkpoints.checkpoint_folders(run.folder / "checkpoint")]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -212,7 +212,7 @@ def test_weights_are_begun_with_at_the_first_step_only(run: Run, tmp_path: Path)
 @pytest.mark.parametrize("damage", [emptied("model.safetensors"), shutil.rmtree, about(step=3)])
 def test_best_weights_that_are_lost_are_said(damage: Damage, tmp_path: Path) -> None:
     run, model = watched(tmp_path / "run")
-    (best,) = checkpoints.found(run.folder / "best")
+    (best,) = checkpoints.checkpoint_folders(run.folder / "best")
     damage(best)
     with pytest.raises(SubquadError, match=r"its best weights are lost: the checkpoint .*best/step-.* --restart$"):
         watched(run.folder)

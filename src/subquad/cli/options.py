@@ -1,4 +1,4 @@
-"""How tyro reads the frozen dataclasses of options: each field by its own name, explained by the comment behind it."""
+"""How tyro reads the frozen dataclasses of options: each field under its name, with the comment behind it as its help."""
 
 import dataclasses
 import inspect
@@ -24,25 +24,26 @@ from subquad.cli.values import choose
 from subquad.feature_maps import FEATURE_MAPS, FeatureMapOptions
 
 Flags = dict[tuple[type[Any], str], str]
-"""The names that options have in a command, by their class and their name there, where the two differ."""
+"""Maps the class and the name of an option to its name on the command line, where the two names differ."""
 
 
 @dataclass(frozen=True)
 class Resume(Checked):
-    """Goes on with a run where it stopped. Its options stay as they were."""
+    """Continues a run where it stopped, with the options that it was started with."""
 
     resume: FilePath
+    """Folder of the run to continue."""
     restart: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Starts the run over, deleting its rows and checkpoints. Needed where no checkpoint can be read."""
+    """Delete the rows and checkpoints of the run and start it over. Needed if none of its checkpoints can be read."""
 
 
 def is_resumed(words: Sequence[str]) -> bool:
-    """Whether a command line asks to go on with a run, which takes no other options."""
+    """Whether a command line has --resume, which excludes all other options but --restart."""
     return any(argument == "--resume" or argument.startswith("--resume=") for argument in words)
 
 
 def attention_in(words: Sequence[str]) -> str | None:
-    """The name after --attention, which decides what other options there are; None if the option is not given."""
+    """The value of --attention, which decides what other options there are; None if the option is not given."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--attention", nargs="?")
     attention: str | None = parser.parse_known_args(words)[0].attention
@@ -50,9 +51,9 @@ def attention_in(words: Sequence[str]) -> str | None:
 
 
 def joined(name: str, parts: Mapping[str, Any]) -> Any:
-    """One dataclass out of several, whose options stand side by side in a command.
+    """Returns one dataclass out of several whose options stand side by side on a command line.
 
-    Each part is an instance, whose values are the defaults, or a class, which needs a positional argument and comes first.
+    Each part is an instance, whose values are the defaults, or a class with a required argument, which must come first.
     """
     fields = []
     for part, options in parts.items():
@@ -64,9 +65,9 @@ def joined(name: str, parts: Mapping[str, Any]) -> Any:
 
 
 def clashing(parts: Mapping[str, Any]) -> Flags:
-    """Names in a command for options that have the name of another part's option: the part's name goes before them.
+    """Returns prefixed names for options that share their name with an option of another part.
 
-    An option of the attention gives way to all others, and one of the task to those of the model and of the training.
+    An option of the attention yields to all others, and an option of the task to those of the model and of the training.
     """
     flags: Flags = {}
     taken: set[str] = set()
@@ -79,9 +80,9 @@ def clashing(parts: Mapping[str, Any]) -> Flags:
 
 
 def registry(classes: Iterable[type[Any]], flags: Flags | None = None) -> ConstructorRegistry:
-    """Rules for these classes of options, and for feature maps, which are chosen by their kind.
+    """Returns tyro's rules for these classes of options, and for feature maps, which are chosen by their kind.
 
-    `flags` has the names in the command of options that cannot keep their own.
+    `flags` holds the names on the command line of options that cannot keep their own.
     """
     known = set(classes)
     rules = ConstructorRegistry()
@@ -117,7 +118,7 @@ def registry(classes: Iterable[type[Any]], flags: Flags | None = None) -> Constr
 
 
 def _comments(options: type[Any]) -> dict[str, str]:
-    """What the comments behind a class' fields say of them, fields of base classes included."""
+    """Maps each field of a class, inherited fields included, to the comment behind it."""
     classes = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
-    found = (re.findall(r"^    (\w+): .*  # (.*)$", inspect.getsource(base), flags=re.MULTILINE) for base in classes)
-    return dict(pair for pairs in found for pair in reversed(pairs))
+    comments = (re.findall(r"^    (\w+): .*  # (.*)$", inspect.getsource(base), flags=re.MULTILINE) for base in classes)
+    return dict(pair for pairs in comments for pair in reversed(pairs))

@@ -27,10 +27,10 @@ def parse(
     flags: Mapping[tuple[type[Any], str], str] | None = None,
     checked: bool = True,
 ) -> T:
-    """The options in a command line. Values are checked after parsing, as tyro would print their errors in its own words.
+    """Parses a command line into an instance of `kind`. Values are checked after parsing, to report errors in our own words.
 
-    `flags` has the names in the command of options that could not keep their own, by their class and name. Without
-    `checked`, values may be such as no option takes.
+    `flags` holds the names on the command line of options that could not keep their own, by class and name. With `checked`
+    false, values are not checked.
     """
     rules = _add_lenient_rules(registry or ConstructorRegistry())
     complaint = io.StringIO()
@@ -47,7 +47,7 @@ def parse(
 
 
 def check_parts(options: Any, flags: Mapping[tuple[type[Any], str], str]) -> None:
-    """Checks options and those inside them, in the order of their fields."""
+    """Checks options and the options inside them, in the order of their fields."""
     for part in dataclasses.fields(options):
         if dataclasses.is_dataclass(value := getattr(options, part.name)):
             check_parts(value, flags)
@@ -68,7 +68,7 @@ def _is_positional(kind: type[Any], name: str) -> bool:
 
 
 def _add_lenient_rules(registry: ConstructorRegistry) -> ConstructorRegistry:
-    """Lets words through that are no numbers, choices or file names, for `check` to refuse as it refuses them in files."""
+    """Makes tyro accept words that are no numbers, choices or file names. `check` refuses them later, as in files."""
 
     @registry.primitive_rule
     def lenient(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
@@ -88,7 +88,7 @@ def _add_lenient_rules(registry: ConstructorRegistry) -> ConstructorRegistry:
 
 
 def _number(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Reads a number; a word that is none is given back as it is."""
+    """Returns a reader of numbers that returns a word that is not a number unchanged."""
 
     def read(word: str) -> Any:
         try:
@@ -107,9 +107,9 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 
 def _sentence(box: str, prog: str) -> str:
-    """What tyro says is wrong with the command line, out of the box that it draws around it.
+    """Extracts the error from the box that tyro draws around it, as one sentence.
 
-    Where letters must be ASCII, the box has a heading and rules of hyphens in place of its border.
+    On terminals that are limited to ASCII, the box has a heading and lines of hyphens instead of a border.
     """
     lines = [line.strip("│ ") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
     if len(lines) > 1 and set(lines[1]) == {"-"}:

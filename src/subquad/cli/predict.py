@@ -1,4 +1,4 @@
-"""`subquad predict`."""
+"""The command `subquad predict`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,36 +19,36 @@ from subquad.runs import TrainedModel, load
 
 @dataclass(frozen=True)
 class Predict(Checked):
-    """Gives a trained model a sequence and prints its answer: `subquad predict RUN 3 1 4 1 5`.
+    """Prints the answer of a trained model to a sequence: `subquad predict RUN 3 1 4 1 5`.
 
-    One of the task mlm fills in what is missing: `subquad predict RUN "the cat [MASK] on the mat"`.
+    A model of the task mlm fills in masked words: `subquad predict RUN "the cat [MASK] on the mat"`.
     """
 
     run: Annotated[FilePath, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The folder of a `subquad train` run."""
+    """Folder of a run of `subquad train`."""
     sequence: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SEQUENCE ...]")] = ()
-    """The sequence, word by word. Without one, and without --file, lines are read from standard input."""
+    """The sequence, word by word. Without a sequence, --file or --data, lines are read from standard input."""
     file: FilePath | None = None
-    """A file with a sequence in each line."""
+    """File with one sequence per line."""
     data: FilePath | None = None
-    """For a run on transactions or events: a file or folder like the one it was trained on; labels are not needed."""
+    """For models of transactions or events: a file or folder in the format of the training data; labels are not needed."""
     output: FilePath | None = None
-    """Where the answers for --data go, a CSV line for each client or sequence: standard output unless told. An apostrophe
-    goes before a name that begins with = + - @ and is no number: a spreadsheet would take it for a formula."""
+    """File for the answers to --data, a CSV line for each client or sequence; default: standard output. Names that begin
+    with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""
     follow: bool = False
-    """For a run on events: read them from standard input as they come, `time type` or `sequence time type` in a line, with
-    spaces or commas, and print what is to be expected after each. A line with a sequence's name only ends it."""
+    """For models of events: read events from standard input, one line `time type` or `sequence time type`, separated by
+    spaces or commas, and print a forecast after each. A line with only the name of a sequence ends that sequence."""
     every: Whole = 1
-    """With --follow: print after each so many events only; 0 for the end, a line for each sequence."""
+    """With --follow: number of events between two forecasts; 0 prints one forecast for each sequence at the end."""
     remember: Count = 1000
-    """With --follow: sequences that are remembered; beyond, the one that was silent for longest begins anew."""
+    """With --follow: largest number of sequences to remember; beyond it, the least recently active one is forgotten."""
     bad_lines: BadLines = "stop"
-    """What is done about a line, of --file or of standard input, that cannot be used: stop there, or skip it. Skipped lines
-    are counted at the end, and the first are shown."""
+    """What to do with unusable lines of --file or of standard input: stop there, or skip them. Skipped lines are counted at
+    the end, and the first ones are shown."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answers each sequence with a line."""
+    """Prints one line for each sequence."""
     options = parse(Predict, arguments, prog="subquad predict")
     if options.sequence and options.file:
         raise SubquadError("give a sequence or --file, not both")
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
-    """A line for each client or sequence."""
+    """Writes a CSV line for each client or sequence in `data`."""
     scored = trained.predict(data)
     for complaint in scored.complaints:
         say(complaint)
@@ -81,7 +81,7 @@ def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
 
 
 def _answer_lines(trained: TrainedModel, options: Predict) -> None:
-    """Answers line by line, and says at the end how many lines could not be used."""
+    """Answers input line by line, and prints at the end how many lines could not be used."""
     if not options.follow:
         trained.task.require_reply()
     left_out = LeftOut(options.bad_lines)

@@ -1,4 +1,4 @@
-"""`subquad train`."""
+"""The command `subquad train`."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ from subquad.training.loop import Progress, import_accelerate, parameters, train
 
 
 class Plan(NamedTuple):
-    """A new run: its folder, its run.json, its options, and its task and model."""
+    """A new run that is not written yet: its folder, run.json, options, task and model."""
 
     folder: Path
     about: dict[str, Any]
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains a model on a task, keeps rows and checkpoints, and leaves a page."""
+    """Trains a model on a task, writes rows and checkpoints, and at the end a page."""
     words = list(arguments)
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _is_main() -> bool:
-    """Whether this process is the one, of those that `accelerate launch` started, that writes to the run."""
+    """Whether this is the process, among those that `accelerate launch` started, that writes to the run."""
     return int(os.environ.get("RANK", 0)) == 0
 
 
@@ -70,16 +70,16 @@ def _usage() -> str:
 
 
 def plan_run(words: Sequence[str]) -> Plan:
-    """The run that a command line asks for. What cannot be built, or read, is refused, and no folder is made."""
+    """Returns the run that a command line asks for. Invalid options and data are refused before a folder is created."""
     command_line = CommandLine(words)
-    given = command_line.parse()
-    import_accelerate()  # so that a missing package is told before there is a run
-    check_options(given.options)
-    task = given.options.task.prepare()
+    command = command_line.parse()
+    import_accelerate()  # a missing package is reported before a run is created
+    check_options(command.options)
+    task = command.options.task.prepare()
     if (size := task.data_size) is not None:
-        given = command_line.parse_again(given, size)
-        check_options(given.options)
-    options, shared = given.options, given.shared
+        command = command_line.parse_again(command, size)
+        check_options(command.options)
+    options, shared = command.options, command.shared
     built = build_model(options, task, seed=shared.seed)
     options.training.check_processes(int(os.environ.get("WORLD_SIZE", 1)))
     _begin(options, built)
@@ -98,7 +98,7 @@ def _create(folder: Path, about: Mapping[str, Any], built: Built) -> Run:
 
 
 def _begin(options: RunOptions, built: Built) -> None:
-    """Puts in the weights of the run that is started from, if there is one."""
+    """Loads the weights of the run named by --start into the model, if there is one."""
     if options.task.start:
         built.task.begin(built.model, load(options.task.start, say=say).model)
 

@@ -1,7 +1,7 @@
-"""From the words after `subquad train` to options: what is given, what the task declares, and what its data ask for.
+"""Parses the words after `subquad train` into options.
 
-An option that is not given has the default that its task declares. Some defaults depend on other options, or on the size of
-the data: the words are then parsed again with the defaults that are known by then, so that what is given always counts.
+An option that is not given has the default that its task declares. Some defaults depend on other options or on the size of
+the data. The words are then parsed again with the defaults that are known by then, so options that are given always win.
 """
 
 from collections.abc import Sequence
@@ -30,18 +30,21 @@ HELP = ("-h", "--help")
 
 @dataclass(frozen=True)
 class Shared(Checked):
-    """Options that every task takes."""
+    """Options of all tasks."""
 
-    attention: Annotated[Words, tyro.conf.arg(help=f"{', '.join(MECHANISMS)}: its own options are listed below.")] = "linear"
+    attention: Annotated[
+        Words, tyro.conf.arg(help=f"Attention mechanism: {', '.join(MECHANISMS)}. Its options are listed below.")
+    ] = "linear"
     seed: Seed = 0
+    """Seed of the initial weights, the batches and dropout."""
     out: FilePath | None = None
-    """The folder of the run: runs/TASK-ATTENTION-DATE-TIME unless told."""
+    """Folder of the run; default: runs/TASK-ATTENTION-DATE-TIME."""
     page: bool = True
-    """Whether report.html is left at the end; `subquad report RUN` writes it at any time."""
+    """Write report.html at the end; `subquad report RUN` writes it at any time."""
 
 
-class Given(NamedTuple):
-    """A command line of `subquad train`, read."""
+class ParsedCommand(NamedTuple):
+    """The options in a command line of `subquad train`."""
 
     shared: Shared
     options: RunOptions
@@ -56,31 +59,31 @@ class CommandLine:
         self.named_attention = attention_in(self.words)
         self.attention = choose("attention", self.named_attention or Shared.attention, MECHANISMS)
 
-    def parse(self) -> Given:
-        """The options before the data are read. Prints the help and exits where it is asked for."""
+    def parse(self) -> ParsedCommand:
+        """Returns the options before the data are read. Prints the help and exits if --help is among the words."""
         task_options = self._task_options()
         if not task_options.start:
             return self._parse(self._defaults(task_options))
         started = read_options(Run.open(Path(task_options.start), "train").about["options"])
         self.attention, named = started.attention.kind, self.attention
-        given = self._parse(started._replace(task=TASKS[self.task](), training=self._defaults(task_options).training))
-        is_other = self.named_attention is not None and named != self.attention
-        if is_other or (given.options.attention, given.options.model) != (started.attention, started.model):
+        command = self._parse(started._replace(task=TASKS[self.task](), training=self._defaults(task_options).training))
+        names_another = self.named_attention is not None and named != self.attention
+        if names_another or (command.options.attention, command.options.model) != (started.attention, started.model):
             raise SubquadError(
                 f"--start takes the attention and the shape of the model in {task_options.start}: leave out --attention, "
                 "--layers and such"
             )
-        return given
+        return command
 
-    def parse_again(self, given: Given, size: DataSize) -> Given:
-        """The options with the defaults for data of a size. Those of a model that is started from stay."""
-        defaults = self._defaults(given.options.task, size)
-        if given.options.task.start:
-            defaults = defaults._replace(attention=given.options.attention, model=given.options.model)
+    def parse_again(self, command: ParsedCommand, size: DataSize) -> ParsedCommand:
+        """Returns the options with the defaults for data of this size. With --start, attention and model stay the same."""
+        defaults = self._defaults(command.options.task, size)
+        if command.options.task.start:
+            defaults = defaults._replace(attention=command.options.attention, model=command.options.model)
         return self._parse(defaults)
 
     def _task_options(self) -> TaskOptions:
-        """The task's own options, which its defaults for the others may depend on."""
+        """The options of the task, on which the other defaults may depend."""
         plain = RunOptions(TASKS[self.task](), MECHANISMS[self.attention](), ModelOptions(), TrainOptions())
         words = [word for word in self.words if word not in HELP]
         try:
@@ -102,7 +105,7 @@ class CommandLine:
             TrainOptions(**declared.training),
         )
 
-    def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None, *, checked: bool = True) -> Given:
+    def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None, *, checked: bool = True) -> ParsedCommand:
         parts = _parts(defaults)
         flags = clashing(parts)
         parsed: Any = parse(
@@ -115,9 +118,9 @@ class CommandLine:
             checked=checked,
         )
         attention: AttentionOptions = parsed.attention
-        return Given(parsed.shared, RunOptions(parsed.task, attention, parsed.model, parsed.training))
+        return ParsedCommand(parsed.shared, RunOptions(parsed.task, attention, parsed.model, parsed.training))
 
 
 def _parts(defaults: RunOptions) -> dict[str, Any]:
-    """The parts of the command, each with the defaults of its options."""
+    """The groups of options of the command, each with its defaults."""
     return {"shared": Shared(), **defaults._asdict()}

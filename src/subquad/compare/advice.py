@@ -25,7 +25,7 @@ class Option(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to use and why, and everything that was considered."""
+    """The chosen mechanism, the reasons in sentences, and all options that were considered."""
 
     chosen: Option
     sentences: list[str]
@@ -42,7 +42,10 @@ def advise(
     memory_bytes: float | None = None,
     wish: Wish = "either",
 ) -> Advice:
-    """The fastest mechanism that fits; the exact one unless an approximation is worth it. `traits` are as in run.json."""
+    """Chooses the fastest mechanism that fits, and the fastest exact one unless an approximation is worth it.
+
+    `traits` are those of the mechanisms in run.json.
+    """
     view = _view(comparison, form, what)
     options = [_option(comparison, view, name, traits, length, memory_bytes) for name in comparison.measured(view)]
     possible = [option for option in options if not option.obstacle and _wished(option, wish)]
@@ -83,7 +86,7 @@ def _option(
     memory_bytes: float | None,
 ) -> Option:
     visits = comparison.costs(view, mechanism)
-    assert visits is not None  # it is among the measured ones
+    assert visits is not None  # `mechanism` is among the measured ones
     lengths, middle = list(visits.lengths), list(visits.middle)
     failure = comparison.failures.get((view, mechanism))
     peaks = {at: max(1.0, peak) for at in lengths if (peak := comparison.peak(view, mechanism, int(at))) is not None}

@@ -1,4 +1,4 @@
-"""What is measured: a mechanism at a length, doing one kind of work, as a picklable description that builds itself."""
+"""Cells: picklable descriptions of a mechanism that does one kind of work at one length, which build what is measured."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class Cell:
         return about | self.setting.__dict__
 
     def candidate(self) -> Candidate:
-        """What a child process builds and measures."""
+        """The work that a child process builds and measures."""
         return Candidate(partial(prepare, self), partial(prepare, replace(self, length=TINY_LENGTH)))
 
 
@@ -69,9 +69,9 @@ class FusedState(NamedTuple):
 
 
 class Fused(Mechanism):
-    """The baseline: PyTorch's own fused attention, called directly, without the checks that the mechanisms here make.
+    """The baseline: PyTorch's fused attention, called directly, without the checks of the mechanisms here.
 
-    Its step writes into a cache that was allocated once, as decoders that mind their speed do.
+    Its step writes into a cache that is allocated once, as in optimized decoders.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Fused(Mechanism):
         return F.scaled_dot_product_attention(q, state.keys, state.values), state
 
     def remember(self, k: Tensor, v: Tensor, *, keep: Tensor | None = None) -> FusedState:
-        """The keys and values, and zeros at the place of the position that is to come."""
+        """The keys and values, with a position of zeros for the next step."""
         return FusedState(F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)))
 
 
@@ -142,7 +142,7 @@ def build(cell: Cell, generator: torch.Generator) -> nn.Module:
 
 
 def block_size(cell: Cell) -> tuple[int, int]:
-    """Numbers and bytes, trained or not, of one transformer layer with this mechanism, built for this length."""
+    """Numbers and bytes of the parameters and buffers of one transformer layer, built for the cell's length."""
     generator = torch.Generator().manual_seed(0)
     options = cell.options.for_length(cell.length)
     size = ModelOptions(layers=1, heads=cell.setting.heads, head_dim=cell.setting.head_dim, norm="post")

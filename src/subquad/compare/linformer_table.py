@@ -9,7 +9,7 @@ SLOTS = (128, 256, 512, 1024, 2048)
 LENGTHS = "512..16384"
 """Lengths that are measured by default. The published table goes up to 65536."""
 
-# by length, then by k: times as fast and times less memory than the Transformer of 2020, which made the whole matrix
+# by length, then by k: speed-up and memory saved over the Transformer of 2020, which computed the whole matrix
 PUBLISHED: dict[int, dict[int, tuple[float, float]]] = {
     512: {128: (1.5, 1.7), 256: (1.3, 1.5)},
     1024: {128: (1.7, 3.0), 256: (1.6, 2.9), 512: (1.3, 1.8)},
@@ -23,7 +23,7 @@ PUBLISHED: dict[int, dict[int, tuple[float, float]]] = {
 
 
 class Entry(NamedTuple):
-    """One cell of the table as measured and as published; None for what was not measured or published."""
+    """One entry of the table as measured and as published; None for values that were not measured or published."""
 
     over_fused: float | None
     over_materialised: float | None
@@ -43,7 +43,7 @@ def slots(comparison: Comparison) -> list[int]:
 
 
 def entry(comparison: Comparison, view: View, length: int, k: int) -> Entry:
-    """The cell for a length and a number of slots."""
+    """The entry for a length and a number of slots."""
     over = [comparison.speedup(view, name_of(k), length, baseline) for baseline in (BASELINE, MATERIALISED)]
     mine, matrix = (comparison.peak(view, name, length) for name in (name_of(k), MATERIALISED))
     return Entry(

@@ -1,8 +1,8 @@
-"""Which cells to measure, in which order, within a budget of time.
+"""The order in which cells are measured within a budget of time.
 
-The informative come first: every other length of every view, then the rest of the cheap ones, then again those around a
-crossover, then the expensive ones, then everything again. Each visit is done in fresh processes, so that the
-scatter between visits is that of another run.
+The most informative cells come first: every other length of every view, then the other cheap ones, then cells near a
+crossover again, then expensive ones, then all again. Each visit uses new processes, so that the scatter between visits is
+that between runs.
 """
 
 import math
@@ -23,7 +23,7 @@ from subquad.results import Row, Run
 from subquad.statistics import median_interval
 from subquad.types import AttentionOptions
 
-VISITS = 3
+VISITS = 3  # number of visits to each cell
 CHEAP_SECONDS = 3.0  # duration of a visit above which a group waits until cheaper ones are done
 SIZES = {"parameters": "numbers", "parameter_bytes": "bytes"}
 """Metrics of the size of a layer, with their units."""
@@ -54,12 +54,12 @@ class Plan:
     whats: Sequence[What] = ("forward", "training", "layer", "step")
     settings: Sequence[Setting] = (Setting(),)
     shortest: Mapping[str, int] = field(default_factory=dict)
-    """Shortest length of a mechanism that is not measured from the first length on."""
+    """Smallest length by mechanism, for mechanisms that are not measured from the first length on."""
     seed: int = 0
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Every other length of every view first, then those in between."""
+        """All groups: every other length of every view first, then the lengths in between."""
         lengths = sorted(self.lengths)
         return [
             Group(setting, form, what, length)
@@ -82,9 +82,9 @@ class Plan:
         return [name for name, options in self.variants.items() if options.traits.causal]
 
     def sizes(self, known: Collection[tuple[str, str, float]] = ()) -> Iterator[Row]:
-        """Parameters and bytes of one transformer layer that is built for a length.
+        """Rows with the parameters and bytes of one transformer layer, for each mechanism and length.
 
-        Rows that are `known`, by metric, mechanism and length, are left out.
+        Rows in `known`, by metric, mechanism and length, are left out.
         """
         for setting, (name, options), length in product(self.settings[:1], self.variants.items(), self.lengths):
             missing = [metric for metric in SIZES if (metric, name, length) not in known]
@@ -112,19 +112,19 @@ def linformer_plan(
 
 
 class Progress(NamedTuple):
-    """Callbacks that are told what is being measured and what was measured."""
+    """Callbacks: `started` is called before a mechanism is measured, `finished` after a group was measured."""
 
     started: Callable[[Group, str], None] = lambda group, mechanism: None
     finished: Callable[[Group, Sequence[Row]], None] = lambda group, rows: None
 
 
 PRELOAD = ("torch", "torch.fx.experimental.symbolic_shapes", "subquad.compare.cells")
-"""Modules that children need, imported once in the server that they are forked from. The second one is imported by the first
-backward pass, which would take longer than most cells."""
+"""Modules that children need, imported once in the server that they are forked from. The second is otherwise imported by the
+first backward pass, which takes longer than most cells."""
 
 
 def measure(plan: Plan, run: Run, *, budget: float, limits: Limits, progress: Progress = Progress()) -> list[Group]:  # noqa: B008
-    """Measures what the run lacks, and returns the groups for which the budget had no time."""
+    """Measures the cells that the run lacks, and returns the groups for which the budget had no time."""
     start = time.perf_counter()
     context(PRELOAD)
     sizes = [row for row in run.rows() if row["metric"] in SIZES]
@@ -159,14 +159,14 @@ def _visited_cell(row: Row) -> tuple[View, str, float, int]:
 
 
 class _State:
-    """What is measured so far, from which the next group is chosen."""
+    """The measurements so far, from which the next group is chosen."""
 
     def __init__(self, plan: Plan, known: Comparison) -> None:
         self.plan, self.known = plan, known
 
     def live(self, group: Group) -> list[Cell]:
         """The cells that are not known to fail, here or at a shorter length."""
-        failed = {name: found for name in self.plan.variants if (found := self.known.failures.get((group.view(), name)))}
+        failed = {name: failure for name in self.plan.variants if (failure := self.known.failures.get((group.view(), name)))}
         return [
             cell
             for cell in self.plan.cells(group)

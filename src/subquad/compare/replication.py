@@ -1,4 +1,4 @@
-"""A cautionary tale: from which length on does linear attention pay, extrapolated from lengths of 8 to 64?
+"""The length from which linear attention pays, extrapolated by a published replication from lengths of 8 to 64.
 
 Do and Bergner (2022), a replication of *Transformers are RNNs* in Julia, timed 3000 steps of training at four short lengths
 (their table 1), fitted a + c L^2 to softmax and a + b L to linear attention, and read off that linear pays from 3149 on.
@@ -18,17 +18,17 @@ PUBLISHED = 3149
 
 
 class Meeting(NamedTuple):
-    """Where two regressions meet, its 95% interval, and how often draws of their coefficients never meet."""
+    """Where two regressions meet, with a 95% interval, and the share of coefficient draws for which they never meet."""
 
     model: str
     middle: float
     low: float
-    high: float  # infinite where more than one draw in forty never meets
+    high: float  # infinite if more than one draw in forty never meets
     never: float
 
 
 def extrapolations(seed: int = 0) -> list[Meeting]:
-    """The published regression, and the same with the linear term that every transformer has."""
+    """The published regression, and the same regression with a linear term for softmax."""
     rng = np.random.default_rng(seed)
     return [
         _meeting("softmax a + c L^2, linear a + b L, as published", (2, 0), rng),
@@ -37,7 +37,7 @@ def extrapolations(seed: int = 0) -> list[Meeting]:
 
 
 def curve(seconds: Sequence[float], powers: tuple[int, ...], at: Array) -> Array:
-    """The replication's regression, evaluated at any lengths."""
+    """The replication's regression, evaluated at the lengths `at`."""
     best = coefficient_draws(LENGTHS, seconds, powers, np.random.default_rng(0), draws=0)[0]
     return np.polyval(best, at)
 
@@ -53,9 +53,9 @@ def _meeting(model: str, powers: tuple[int, ...], rng: np.random.Generator) -> M
 def coefficient_draws(
     x: Sequence[float], y: Sequence[float], powers: tuple[int, ...], rng: np.random.Generator, draws: int = 20_000
 ) -> Array:
-    """The coefficients of x^2, x and 1 by ordinary least squares in the first row, and draws of them below.
+    """Coefficients of x^2, x and 1 by ordinary least squares in the first row, and random draws of them below.
 
-    The coefficients of a regression scatter as Student's t, with as many degrees of freedom as there are points too many.
+    The coefficients scatter as Student's t, whose degrees of freedom are the points minus the coefficients.
     """
     columns = np.stack([np.array(x, dtype=float) ** power for power in powers], axis=1)
     inverse = np.linalg.inv(columns.T @ columns)
@@ -64,9 +64,9 @@ def coefficient_draws(
     variance = float(((np.array(y) - columns @ best) ** 2).sum()) / freedom
     normal = rng.standard_normal((draws, len(powers))) @ np.linalg.cholesky(inverse * variance).T
     drawn = np.vstack([best, best + normal / np.sqrt(rng.chisquare(freedom, (draws, 1)) / freedom)])
-    every = np.zeros((draws + 1, 3))
-    every[:, [2 - power for power in powers]] = drawn
-    return every
+    coefficients = np.zeros((draws + 1, 3))
+    coefficients[:, [2 - power for power in powers]] = drawn
+    return coefficients
 
 
 def _passes(c: float, b: float, a: float) -> float:

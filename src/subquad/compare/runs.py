@@ -1,4 +1,4 @@
-"""A comparison as run.json keeps it: from a plan to its description, and back."""
+"""Conversion of a comparison's plan to the fields of run.json, and back."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from subquad.results import place_of
 
 
 @dataclass(frozen=True)
-class Kept(Checked):
+class PlanFields(Checked):
     """The options of a comparison in its run.json."""
 
     variants: dict[str, dict[str, Any]]
@@ -34,7 +34,7 @@ class Kept(Checked):
 
 
 def describe_run(plan: Plan, limits: Limits, command: str) -> dict[str, Any]:
-    """What run.json says about a comparison. What cannot be measured on this machine is refused."""
+    """Returns the fields of run.json for a comparison. A plan that cannot be measured on this machine is refused."""
     _check(plan)
     options = dataclasses.asdict(plan) | {"memory_bytes": limits.memory_bytes, "run_seconds": limits.run_seconds}
     traits = {name: dataclasses.asdict(variant.traits) for name, variant in plan.variants.items()}
@@ -42,9 +42,9 @@ def describe_run(plan: Plan, limits: Limits, command: str) -> dict[str, Any]:
 
 
 def read_plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
-    """The plan and the limits that the options of a run.json name. What cannot be measured here is refused."""
+    """Returns the plan and the limits in the options of a run.json. A plan that cannot be measured here is refused."""
     place = f"{place_of(options)}: options"
-    kept = read(Kept, options, place)
+    kept = read(PlanFields, options, place)
     plan = Plan(
         variants={name: options_from(values, f"{place}: variants: {name}") for name, values in kept.variants.items()},
         lengths=kept.lengths,
@@ -59,7 +59,7 @@ def read_plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
 
 
 def _check(plan: Plan) -> None:
-    """Refuses devices that are not there, mechanisms that are too large, and a plan without cells."""
+    """Raises `SubquadError` for missing devices, mechanisms that are too large, and a plan without cells."""
     for setting in plan.settings:
         require_device(setting.device)
         for name, variant in plan.variants.items():

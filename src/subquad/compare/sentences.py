@@ -1,4 +1,4 @@
-"""What a comparison says: crossovers for tables, and sentences about each attention."""
+"""Crossovers for tables, and sentences about the results of a comparison."""
 
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ def comparison_answer(comparison: Comparison, view: View) -> str:
 
 
 class Longest(NamedTuple):
-    """How many times as fast a mechanism is at the longest length that both it and the baseline were measured at."""
+    """The speed-up of a mechanism at the longest length at which both it and the baseline were measured."""
 
     length: int
     speedup: Interval

@@ -1,6 +1,6 @@
-"""The rows of a comparison, read: costs, ratios and crossovers by view.
+"""Costs, ratios and crossovers, computed from the rows of a comparison, by view.
 
-A view is what can be compared with each other: one form (bidirectional or causal), one kind of work, one setting.
+A view is a set of rows that can be compared: one form (bidirectional or causal), one kind of work, one setting.
 """
 
 from collections import defaultdict
@@ -139,12 +139,12 @@ class Comparison:
         return draw_costs(cells, self._scatter(view, None), self._rng()) if cells else None
 
     def ratios(self, view: View, mechanism: str, baseline: str = BASELINE) -> Costs | None:
-        """How many times as fast as the baseline, by length, from times of the same visit."""
+        """Speed-up over the baseline by length, from times of the same visit."""
         cells = self.paired(view, mechanism, baseline)
         return draw_costs(cells, self._scatter(view, baseline), self._rng()) if cells else None
 
     def speedup(self, view: View, mechanism: str, length: int, baseline: str = BASELINE) -> Interval | None:
-        """How many times as fast as the baseline a mechanism is at one length."""
+        """Speed-up over the baseline at one length."""
         ratios = self.ratios(view, mechanism, baseline)
         if ratios is None or length not in ratios.lengths:
             return None
@@ -203,8 +203,8 @@ class Comparison:
         if baseline is None:
             cells = [list(v.values()) for (at, _), lengths in self._seconds.items() if at == view for v in lengths.values()]
         else:
-            others = [name for name in self.measured(view) if name != baseline]
-            cells = [ratios for name in others for ratios in self.paired(view, name, baseline).values()]
+            mechanisms = [name for name in self.measured(view) if name != baseline]
+            cells = [ratios for name in mechanisms for ratios in self.paired(view, name, baseline).values()]
         return pooled_scatter(list(cells))
 
     def _rng(self) -> np.random.Generator:
@@ -224,7 +224,7 @@ def name_setting(view: View, views: Iterable[View]) -> str:
 
 
 def name_view(view: View, views: Iterable[View] = ()) -> str:
-    """A view in words."""
+    """Describes a view in words: the kind of work, the form, and the setting where the settings of `views` differ."""
     return ", ".join(
         filter(None, (WORDS[view.what], "" if view.what in CAUSAL_WORK else view.form, name_setting(view, views)))
     )

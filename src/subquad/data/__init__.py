@@ -1,1 +1,1 @@
-"""Reading what people have: tables, times, texts, and sequences of different lengths; and cutting them into splits."""
+"""Reading tables, times, texts and sequences of different lengths from users' files, and dividing them into splits."""

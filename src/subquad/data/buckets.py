@@ -1,4 +1,4 @@
-"""Batches of sequences of about the same length, so that little is padding."""
+"""Batches of sequences of similar length, to keep padding small."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from jaxtyping import Int
 from numpy import ndarray
 
 GROWTH = 1.1
-"""The longest sequence of a bucket is at most so many times the shortest: less than a tenth is padding."""
+"""Ratio of the longest to the shortest length in a bucket: less than a tenth of a batch is padding."""
 
 
 def bucket_edges(longest: int) -> Int[ndarray, "edges"]:
-    """Shortest length of each bucket, up to the one that holds the longest sequence."""
+    """The shortest length of each bucket, up to the bucket of the longest sequence."""
     edges = [1]
     while edges[-1] <= longest:
         edges.append(int(edges[-1] * GROWTH) + 1)
@@ -27,7 +27,7 @@ class Buckets:
         self.members = {bucket: sequences[self.of == bucket] for bucket in np.unique(self.of).tolist()}
 
     def draw(self, size: int, generator: torch.Generator) -> Int[ndarray, "size"]:
-        """Sequences of one bucket, drawn in proportion to how many it has; each comes again only after all others."""
+        """Draws sequences of one bucket, chosen in proportion to its size. Sequences repeat only after all others of it."""
         at = int(torch.randint(len(self.of), (1,), generator=generator))
         members = self.members[int(self.of[at])]
         rounds = -(-size // len(members))
@@ -36,7 +36,7 @@ class Buckets:
 
 
 def bounded(lengths: Int[ndarray, "sequences"], tokens: int) -> Iterator[Int[ndarray, "b"]]:
-    """All sequences from the shortest to the longest, in batches of no more than so many positions, or of one sequence."""
+    """Yields all sequences by ascending length, in batches of at most `tokens` positions or of a single sequence."""
     order = np.argsort(lengths, kind="stable")
     start = 0
     while start < len(order):

@@ -1,4 +1,4 @@
-"""Splits: what is learned from, what is watched while training, and what is kept for the end."""
+"""Splits of data into training, development and test sets."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,5 +11,5 @@ SplitName = Literal["train", "development", "test"]
 
 
 def shuffled(names: Sequence[str], seed: int) -> Int[ndarray, "names"]:
-    """Indices in an order that depends on the names and the seed, not on the order in which the names stand in a file."""
+    """Indices in an order that depends on the names and the seed, but not on the order of the names."""
     return np.random.default_rng(seed).permutation(np.argsort(np.array(names), kind="stable"))

@@ -1,4 +1,4 @@
-"""Reading files of rows, many rows at a time, with the number of each row's line."""
+"""Reading tables in chunks of rows, with the line number of each row."""
 
 import csv
 import io
@@ -18,28 +18,28 @@ from subquad.errors import SubquadError
 from subquad.files import cannot_read, open_plain
 
 CHUNK = 50_000
-"""Number of rows read at a time: their texts take much more memory than the numbers that are made of them."""
+"""Number of rows read at a time, because texts take much more memory than the numbers made from them."""
 
 LONGEST_LINE = 2**20
-"""Largest number of characters of a line. A longer one is refused before all of it is read."""
+"""Largest number of characters of a line. A longer line is refused before it is read as a whole."""
 
 ROW_BYTES = 100
-"""Memory that a row takes at least, by which files with too many rows are refused before they are read."""
+"""Lower bound on the bytes of a row, by which files with too many rows are refused before they are read."""
 
 LARGEST_NUMBER = 1e30
 """Times and amounts beyond this are refused: sums of their squares would overflow."""
 
 ENDS_IN_QUOTES = "unexpected end of data"
-"""Message of the module csv for a file that ends within a quoted text."""
+"""Message of the module csv for a file that ends inside a quoted text."""
 
 PARQUET = (".parquet", ".pq")
 
 Choose = Callable[[list[str]], Mapping[str, str]]
-"""Maps the names of a file's columns to those that are wanted: the name of each by its role."""
+"""Returns the wanted columns by role, given the names of all columns of a file."""
 
 
 class Chunk(NamedTuple):
-    """Some rows of a table, column by column; each column by its role."""
+    """Some rows of a table: the columns by role, and the line number of each row."""
 
     columns: dict[str, Sequence[str]]
     lines: Int[ndarray, "rows"]
@@ -53,56 +53,56 @@ class Tally:
         self.counts: dict[str, tuple[int, int]] = {}
 
     def add(self, why: str, lines: Int[ndarray, "rows"]) -> None:
-        """Counts the rows on these lines."""
+        """Counts the rows on the given lines as left out for a reason."""
         if len(lines):
             count, first = self.counts.get(why, (0, int(lines[0])))
             self.counts[why] = (count + len(lines), first)
 
     def sentences(self) -> list[str]:
-        """One sentence for each reason."""
-        said = []
+        """One sentence for each reason, with the number of rows and the place of the first."""
+        sentences = []
         for why, (count, first) in self.counts.items():
             rows, at = ("1 row is", "at") if count == 1 else (f"{count:,} rows are", "the first at")
-            said.append(f"{self.path.name}: {rows} left out, {why}: {at} {self.place} {first}")
-        return said
+            sentences.append(f"{self.path.name}: {rows} left out, {why}: {at} {self.place} {first}")
+        return sentences
 
 
 class Names:
-    """Numbers names in the order in which they first occur. Spaces around a name do not count."""
+    """Numbers names in the order of their first occurrence, ignoring spaces around them."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        self.written: dict[str, int] = {}  # the same with the spaces
+        self.written: dict[str, int] = {}  # numbers by the names as written, with their spaces
 
     def number(self, column: Sequence[str]) -> Int[ndarray, "rows"]:
-        """The number of each name; new names get new ones."""
+        """The number of each name. A name that was not seen before gets a new number."""
         for text in set(column).difference(self.written) and dict.fromkeys(column):
             self.written[text] = self.numbers.setdefault(text.strip(), len(self.numbers))
         return np.fromiter(map(self.written.__getitem__, column), np.int32, len(column))
 
     def ordered(self) -> list[str]:
-        """Names by their numbers."""
+        """The names in the order of their numbers."""
         return list(self.numbers)
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """The first of some names, for a message. Long ones are cut."""
-    some = list(islice(names, most + 1))
-    return ", ".join([*map(excerpt, some[:most]), *(["..."] if len(some) > most else [])])
+    """The first `most` names, shortened, for a message."""
+    first_names = list(islice(names, most + 1))
+    return ", ".join([*map(excerpt, first_names[:most]), *(["..."] if len(first_names) > most else [])])
 
 
-def find_column(path: Path, names: Sequence[str], told: str, known: Sequence[str], option: str, role: str) -> str:
-    """The name of a column: the one that was told, or the first known name that the table has."""
-    for name in (told,) if told else known:
+def find_column(path: Path, names: Sequence[str], chosen: str, known: Sequence[str], option: str, role: str) -> str:
+    """The name of a column: `chosen` if it is not empty, or else the first of `known` that the table has."""
+    for name in (chosen,) if chosen else known:
         if name in names:
             return name
     raise SubquadError(
-        f"{path} has no column {told or known[0]!r} but {listed(names)}: name the one with the {role} by {option}"
+        f"{path} has no column {chosen or known[0]!r} but {listed(names)}: name the one with the {role} by {option}"
     )
 
 
 def read_table(path: Path, choose: Choose, tally: Tally, *, encoding: str = "utf-8-sig") -> Iterator[Chunk]:
-    """The wanted columns of a text with separators, or of a Parquet file by its suffix. At least two must be wanted."""
+    """Yields the chosen columns, at least two, of a CSV file, or by its suffix of a Parquet file, in chunks."""
 
     def choose_once(names: list[str]) -> Mapping[str, str]:
         chosen = choose(names)
@@ -138,7 +138,7 @@ def _read_text(path: Path, choose: Choose, tally: Tally, encoding: str) -> Itera
 
 
 def _lines(path: Path, file: io.TextIOBase) -> Iterator[str]:
-    """The lines of a file, none of which is read whole if it is too long."""
+    """Yields the lines of a file. Raises `SubquadError` for a line that is too long, before it is read as a whole."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
@@ -147,21 +147,21 @@ def _lines(path: Path, file: io.TextIOBase) -> Iterator[str]:
         yield line
 
 
-def _csv_problem(said: str) -> str:
-    if said.startswith("field larger"):
+def _csv_problem(message: str) -> str:
+    if message.startswith("field larger"):
         return f"a text in it has more than {csv.field_size_limit():,} characters, maybe because a quotation mark never ends"
-    if said == ENDS_IN_QUOTES:
+    if message == ENDS_IN_QUOTES:
         return "a quotation mark never ends"
-    return said
+    return message
 
 
 def _chunks(reader: Any, places: Mapping[str, int], width: int, tally: Tally, *, is_cut: bool) -> Iterator[Chunk]:
-    """The rows that have every column. `is_cut`: the file does not end with the end of a line.
+    """Yields the rows that have all columns. `is_cut` says that the file does not end with a line break.
 
-    Cells go into one list at once: lists of rows, of which there are many, would keep the garbage collector busy.
+    All cells go into one list, because many lists of rows would slow down the garbage collector.
     """
     pick = itemgetter(*places.values())
-    short: list[int] = []  # the line of the last row, if it has too few columns
+    short: list[int] = []  # the line of the latest row, if it has too few columns
     while True:
         cells: list[str] = []
         lines: list[int] = []
@@ -182,7 +182,7 @@ def _chunks(reader: Any, places: Mapping[str, int], width: int, tally: Tally, *,
         except csv.Error as error:
             if str(error) != ENDS_IN_QUOTES or reader.line_num > line:
                 raise
-            short = [line]  # the file was cut within a text of its last line
+            short = [line]  # the file was cut inside a text of its last line
         if line == before:
             break
         yield Chunk({role: cells[at :: len(places)] for at, role in enumerate(places)}, np.array(lines, np.int64))
@@ -216,14 +216,14 @@ def _read_parquet(path: Path, choose: Choose) -> Iterator[Chunk]:
                 yield Chunk(columns, np.arange(first, first + batch.num_rows))
                 first += batch.num_rows
     except (pyarrow.ArrowException, KeyError) as error:
-        said = str(error).partition("\n")[0][:150]
-        raise SubquadError(f"{path} cannot be read as Parquet: {said}") from None
+        message = str(error).partition("\n")[0][:150]
+        raise SubquadError(f"{path} cannot be read as Parquet: {message}") from None
     except OSError as error:
         raise cannot_read(path, error) from None
 
 
 def _texts(column: Any) -> list[str]:
-    """A column as it would stand in a CSV file; times as seconds."""
+    """The values of a column as they would stand in a CSV file, with times in seconds."""
     import pyarrow
 
     kind = column.type

@@ -1,4 +1,4 @@
-"""Texts from files and folders: a document for each file, or for each line of JSON lines."""
+"""Texts from files and folders: one document per file, or per line of JSON lines."""
 
 import ast
 import json
@@ -15,13 +15,13 @@ PACKAGES = (
     *("asyncio", "email", "http", "idlelib", "importlib", "logging", "multiprocessing"),
     *("tkinter", "unittest", "urllib", "xml"),
 )
-"""Packages of the standard library whose docstrings are labelled by package; some installations have fewer."""
-SAYS_SOMETHING = 60  # characters of a docstring
-TESTS = {"test", "tests", "idle_test"}  # folders whose docstrings are of another kind
+"""Packages of the standard library whose docstrings are used, labelled by package. Some installations lack a few."""
+SAYS_SOMETHING = 60  # smallest number of characters of a docstring that is used
+TESTS = {"test", "tests", "idle_test"}  # folders whose docstrings are not used
 
 
 class Documents(NamedTuple):
-    """Texts, each with a name, and with a label where labels were asked for."""
+    """Texts with their names, and with labels if these were asked for."""
 
     names: list[str]
     texts: list[str]
@@ -30,36 +30,36 @@ class Documents(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """Characters of all texts together."""
+        """Number of characters of all texts together."""
         return sum(map(len, self.texts))
 
 
 def python_topics() -> Documents:
-    """English text that comes with Python: the topics of its `help()`."""
+    """The topics of Python's `help()`, as English text that is always available."""
     from pydoc_data.topics import topics
 
     return Documents(sorted(topics), [topics[name] for name in sorted(topics)], [], ())
 
 
 def python_docstrings() -> Documents:
-    """Labelled text that is there wherever Python's sources are: docstrings of its library, each once, by their package."""
+    """The docstrings of Python's library, each once, labelled by package."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    found, copies = _Found(), _LeftOut()
+    collected, copies = _Collected(), _LeftOut()
     for package in PACKAGES:
         for file in sorted((library / package).rglob("*.py")):
             name = file.relative_to(library)
             if not TESTS & {*name.parts}:
                 for line, text in _docstrings(file):
-                    found.add(f"{name}:{line}", text, package, copies)
-    if not found.texts:
+                    collected.add(f"{name}:{line}", text, package, copies)
+    if not collected.texts:
         raise SubquadError(
             "this Python comes without the sources of its library, whose docstrings would be used: give --text"
         )
-    return Documents(found.names, found.texts, found.labels, ())
+    return Documents(collected.names, collected.texts, collected.labels, ())
 
 
 def _docstrings(file: Path) -> Iterator[tuple[int, str]]:
-    """The docstrings of a file, each with the line where its module, class or function begins."""
+    """Yields the docstrings of a file, each with the line on which its module, class or function begins."""
     for node in ast.walk(ast.parse(read_bytes(file))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
@@ -68,21 +68,21 @@ def _docstrings(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def load_texts(path: Path, *, labelled: bool = False) -> Documents:
-    """Everything that can be read at a path: no text twice, none that is empty. Labels are those of JSON lines."""
+    """Reads all texts at a path, without duplicates and empty ones. With `labelled`, reads only JSON lines with labels."""
     suffixes = SUFFIXES[2:] if labelled else SUFFIXES
-    found, left_out = _Found(), _LeftOut()
+    collected, left_out = _Collected(), _LeftOut()
     for file, name in _files(path, suffixes):
         text = _text(file, left_out, alone=file == path, name=name)
         if text is None:
             continue
         if file.name.endswith(SUFFIXES[2:]):
-            _read_lines(text, name, found, left_out, labelled=labelled)
+            _read_lines(text, name, collected, left_out, labelled=labelled)
         else:
-            found.add(name, text, "", left_out)
-    if not found.texts:
+            collected.add(name, text, "", left_out)
+    if not collected.texts:
         why = left_out.sentences(path)
         raise SubquadError(f"{path} holds no text that can be used: {why[0] if why else 'its files are empty'}")
-    return Documents(found.names, found.texts, found.labels if labelled else [], tuple(left_out.sentences(path)))
+    return Documents(collected.names, collected.texts, collected.labels if labelled else [], tuple(left_out.sentences(path)))
 
 
 def has_labels(path: Path) -> bool:
@@ -106,16 +106,16 @@ class _LeftOut:
         self.counts[what, why] = (count + 1, first)
 
     def sentences(self, path: Path) -> list[str]:
-        """One sentence for each reason."""
-        said = []
+        """One sentence for each reason, with the number of cases and the place of the first."""
+        sentences = []
         for (what, why), (count, first) in self.counts.items():
             number, at = (f"1 {what} is", "") if count == 1 else (f"{count:,} {what}s are", "the first ")
-            said.append(f"{path.name}: {number} left out, {why}: {at}{first}")
-        return said
+            sentences.append(f"{path.name}: {number} left out, {why}: {at}{first}")
+        return sentences
 
 
-class _Found:
-    """Texts that were read so far, each once."""
+class _Collected:
+    """The texts read so far, without duplicates."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -124,7 +124,7 @@ class _Found:
         self.seen: set[str] = set()
 
     def add(self, name: str, text: str, label: str, left_out: _LeftOut) -> None:
-        """Adds a text unless it is empty, or a copy of an earlier one, which could then stand in two splits."""
+        """Adds a text unless it is empty or a duplicate, because duplicates could end up in two splits."""
         if not text.strip():
             left_out.add("text", "empty", name)
         elif text in self.seen:
@@ -137,7 +137,7 @@ class _Found:
 
 
 def _files(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
-    """Files in the order of their names below the folder. Those that are hidden are not looked at."""
+    """Yields the files at a path with their names relative to it, in order. Hidden files are ignored."""
     kind = kind_of(path)
     if kind == "nothing":
         raise SubquadError(f"there is no file or folder {path}")
@@ -156,7 +156,7 @@ def _files(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
 
 
 def _text(file: Path, left_out: _LeftOut, *, alone: bool, name: str) -> str | None:
-    """A file's text. One that is none is refused where it was named itself, and counted where its folder was."""
+    """The text of a file. A file that is not text is refused if it is `alone`, and otherwise counted as left out."""
     content = read_bytes(file)
     try:
         if b"\0" not in content:
@@ -169,7 +169,7 @@ def _text(file: Path, left_out: _LeftOut, *, alone: bool, name: str) -> str | No
     return None
 
 
-def _read_lines(text: str, name: str, found: _Found, left_out: _LeftOut, *, labelled: bool) -> None:
+def _read_lines(text: str, name: str, collected: _Collected, left_out: _LeftOut, *, labelled: bool) -> None:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -182,14 +182,14 @@ def _read_lines(text: str, name: str, found: _Found, left_out: _LeftOut, *, labe
         elif labelled and not isinstance(row.get("label"), str | int):
             left_out.add("line", 'without a "label" that is a word or a whole number', where)
         else:
-            whole = row["text"].encode(errors="replace").decode()  # JSON can hold halves of characters, which are no text
-            found.add(where, whole, str(row.get("label", "")), left_out)
+            whole = row["text"].encode(errors="replace").decode()  # JSON can hold unpaired surrogates
+            collected.add(where, whole, str(row.get("label", "")), left_out)
 
 
 def _object(line: str | bytes) -> dict[str, Any] | None:
-    """The object in a line of JSON; None where there is none, or one that is nested too deep."""
+    """The JSON object in a line, or None if there is none or it is nested too deeply."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

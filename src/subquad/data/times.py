@@ -1,4 +1,4 @@
-"""When an event was: a number of seconds, a day's number with the time of day, or an ISO date. Each becomes seconds."""
+"""Times of events: seconds, a day number with a time of day, or an ISO date. Each is converted to seconds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ ReadTime = Callable[[str], float]
 
 @cache
 def _clocks() -> dict[str, float]:
-    """Seconds since midnight of each time of day as written. A minute may have a sixtieth second, as in Sberbank's data."""
+    """Seconds since midnight by time of day as text. Second 60 is allowed, as it occurs in Sberbank's data."""
     return {
         f"{hour:02}:{minute:02}:{second:02}": float(hour * 3600 + minute * 60 + second)
         for hour in range(24)
@@ -27,19 +27,19 @@ def _clocks() -> dict[str, float]:
 
 
 def day_and_clock(text: str) -> float:
-    """`D HH:MM:SS`, where D is the number of a day."""
+    """Seconds of a time written as `D HH:MM:SS`, where D is the number of a day."""
     day, _, clock = text.partition(" ")
     return DAY * int(day) + _clocks()[clock]
 
 
 def iso(text: str) -> float:
-    """An ISO date, with or without the time of day; in UTC unless it says otherwise."""
+    """Seconds since 1970 of an ISO date with or without a time of day, in UTC if it names no time zone."""
     when = datetime.fromisoformat(text)
     return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH).total_seconds()
 
 
 def short_date(text: str) -> float:
-    """`YYMMDD` of the twentieth century, as in Berka's data."""
+    """Seconds since 1970 of a date `YYMMDD` in the twentieth century, as in Berka's data."""
     if len(text) != 6 or not text.isdecimal():
         raise ValueError(text)
     return iso(f"19{text[:2]}-{text[2:4]}-{text[4:]}")
@@ -49,7 +49,7 @@ FORMATS: tuple[ReadTime, ...] = (float, day_and_clock, iso)
 
 
 def detect(column: Sequence[str]) -> ReadTime | None:
-    """The format of the first time that can be read, which all others are then held to."""
+    """The format of the first readable time in a column, which is then required of all others; None if none is readable."""
     for text in column:
         for read in FORMATS:
             if math.isfinite(attempt(read, text)):
@@ -57,7 +57,8 @@ def detect(column: Sequence[str]) -> ReadTime | None:
     return None
 
 
-UNREADABLE = (ValueError, KeyError, OverflowError, TypeError)  # what reading raises, the last for what is no text
+UNREADABLE = (ValueError, KeyError, OverflowError, TypeError)
+"""Exceptions that reading a time raises: `TypeError` for a value that is no text, the others for an unreadable text."""
 
 
 def attempt(read: ReadTime, text: str) -> float:
@@ -69,7 +70,7 @@ def attempt(read: ReadTime, text: str) -> float:
 
 
 def numbers(column: Sequence[str], read: ReadTime = float) -> Float[ndarray, "rows"]:
-    """The times in a column. Those that cannot be read become NaN."""
+    """The times in a column as numbers. Unreadable times become NaN."""
     try:
         return np.fromiter(map(read, column), np.float64, len(column))
     except UNREADABLE:

@@ -1,1 +1,1 @@
-"""Published claims and tables, each with the grid to run and the verdict on the rows."""
+"""Experiments on published claims and tables, each with the grid to run, the verdicts and the page."""

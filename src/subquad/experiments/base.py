@@ -1,8 +1,8 @@
-"""The contract of an experiment, and the trainings and conversions that it is made of.
+"""The contract of an experiment, and the trainings and conversions that it consists of.
 
 An experiment is a package `subquad.experiments.<name>` with a subclass of `Experiment`, and a line in `EXPERIMENTS`
-(`subquad.experiments.registry`). Its scales say which trainings to run, as options; verdicts and the page are made from the
-rows that are in the folder of `subquad reproduce <name>`, finished or not.
+(`subquad.experiments.registry`). Its scales say which trainings to run, as options. Verdicts and the page are made from the
+rows in the folder of `subquad reproduce <name>`, finished or not.
 """
 
 import json
@@ -29,7 +29,7 @@ from subquad.types import AttentionOptions
 
 @dataclass(frozen=True)
 class Training:
-    """A model that is trained on a task, as `subquad train` does."""
+    """A training of a model on a task, as by `subquad train`."""
 
     task: TaskOptions
     attention: AttentionOptions
@@ -39,14 +39,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A trained model that is converted to another attention, as `subquad convert` does."""
+    """A conversion of a trained model to another attention, as by `subquad convert`."""
 
     attention: AttentionOptions
     options: ConversionOptions
     model: str = ""
-    """Run or folder of the trained model; empty where the trial starts from another trial."""
+    """Run or folder of the trained model; empty if the trial starts from another trial."""
     text: str = ""
-    """Texts for a model that is no run; empty for the usual ones."""
+    """Texts for a model that is not a run; empty for the default texts."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,19 @@ class Trial:
     """A training or conversion of an experiment, in a folder of its own."""
 
     name: str
-    """Name of the folder."""
+    """Name of the trial and of its folder."""
     variant: str
-    """What tells it from the trials that it is compared with, such as the attention."""
+    """What distinguishes the trial from those that it is compared with, such as the attention."""
     length: int
-    """Length of its sequences, or 0 where that does not tell trials apart."""
+    """Length of its sequences, or 0 if trials do not differ in length."""
     seed: int
     work: Training | Conversion
     start: str = ""
-    """Name of the trial whose model it starts from, which has to be finished before."""
+    """Name of the trial whose model it starts from and which must be finished before; empty for none."""
 
 
 class Timing(NamedTuple):
-    """A comparison of attentions that an experiment measures, as `subquad compare` does."""
+    """A comparison of attentions that an experiment measures, as by `subquad compare`."""
 
     plan: Plan
     limits: Limits
@@ -74,7 +74,7 @@ class Timing(NamedTuple):
 
 
 class Instruments(NamedTuple):
-    """Commands that an experiment may measure with, lent by the command line. Each resumes what is in the folder."""
+    """Commands for measurements, provided by the command line. Each continues the run in its folder."""
 
     time: Callable[[Path, Timing], None]
     """Measures a comparison into a folder."""
@@ -84,49 +84,49 @@ class Instruments(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(ABC):
-    """What an experiment runs at one scale."""
+    """The trainings and conversions of an experiment at one scale."""
 
     minutes: str
-    """How long it takes, in words."""
+    """Expected duration, in words."""
     data: str = ""
-    """Real data, for an experiment that takes them; empty for data that are simulated or that come with Python."""
+    """Path of real data; empty for data that are simulated or come with Python."""
     original: str = ""
-    """A trained model, for an experiment that takes one; empty where it is trained by the experiment."""
+    """Path of a trained model; empty if the experiment trains it."""
 
     @abstractmethod
     def trials(self) -> Iterator[Trial]:
-        """The trainings and conversions, each after the one that it starts from."""
+        """Yields the trainings and conversions, each after the one that it starts from."""
 
 
 class Experiment(ABC):
-    """A published claim, and how it is examined."""
+    """A published claim, and how it is tested."""
 
     claim: ClassVar[str]
-    """What was published, in one sentence."""
+    """The published claim, in one sentence."""
     scales: ClassVar[Mapping[str, Scale]]
-    """What to run, by the name of the scale. One is called quick."""
+    """Trials by the name of the scale, one of which is "quick"."""
     takes_data: ClassVar[bool] = False
     takes_original: ClassVar[bool] = False
 
     def measure(self, folder: Path, scale: str, instruments: Instruments) -> None:  # noqa: B027, nothing by default
-        """Measures what trainings do not, after all of them are finished."""
+        """Takes measurements other than trainings, after all trainings are finished."""
 
     @abstractmethod
     def judge(self, folder: Path, scale: str) -> list[Verdict]:
-        """A verdict on each part of the claim, from what is finished in the folder."""
+        """Returns a verdict on each part of the claim, from the finished trials in the folder."""
 
     @abstractmethod
     def page(self, folder: Path, scale: str) -> Page:
-        """The page, from what is finished in the folder."""
+        """Returns the page, from the finished trials in the folder."""
 
 
 def open_part(folder: Path, kind: str, command: str) -> Run:
-    """The run of an experiment's own measurements, such as ``costs``; created where there is none."""
+    """Opens the run of an experiment's own measurements, such as ``costs``, or creates it."""
     return Run.open(folder, kind) if (folder / "run.json").exists() else Run.create(folder, kind, circumstances(command))
 
 
 def part_rows(folder: Path, kind: str) -> list[Row] | None:
-    """The rows of such a run, or None where there is none."""
+    """The rows of a run that `open_part` created, or None if there is none."""
     return Run.open(folder, kind).rows() if (folder / "run.json").exists() else None
 
 
@@ -142,19 +142,19 @@ def is_finished(folder: Path) -> bool:
 
 
 def _is_converted(run: Run) -> bool:
-    """Whether the newest checkpoint is after the last phase. Earlier versions did not keep the number of phases."""
+    """Whether the newest checkpoint is after the last phase. Checkpoints of earlier versions lack the number of phases."""
     newest = max(run.folder.glob("checkpoint/step-?????????/about.json"), default=None)
     try:
         about = {} if newest is None else json.loads(read_text(newest))
         if isinstance(about, dict) and "phases" not in about:
             return _has_last_control(run)
         return bool(about["stand"]["phase"] == about["phases"])
-    except (ValueError, KeyError, TypeError):  # a damaged checkpoint, which is not the last
+    except (ValueError, KeyError, TypeError):  # a damaged checkpoint is not the last
         return False
 
 
 def _has_last_control(run: Run) -> bool:
-    """Whether the last of a language model's controls, which is softmax, has been tuned."""
+    """Whether the last control of a language model's conversion, softmax, has been tuned."""
     last_recipe = EXACT if run.about["options"]["conversion"]["controls"] else CONVERSION
     ends = {"recipe": last_recipe, "stage": "tuned", "split": "test"}
     return any(all(row.get(name) == value for name, value in ends.items()) for row in run.rows())
@@ -166,5 +166,5 @@ def finished_rows(folder: Path, trials: Sequence[Trial]) -> dict[str, list[Row]]
 
 
 def last_value(rows: Sequence[Row], metric: str) -> float:
-    """A metric at the last step that has it."""
+    """The value of a metric at the last step that has it."""
     return [row["value"] for row in rows if row["metric"] == metric][-1]

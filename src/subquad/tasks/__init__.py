@@ -1,4 +1,4 @@
-"""Tasks to judge mechanisms by. `subquad.tasks.base` has the contract; a new task is one file and one line in `TASKS`."""
+"""Tasks to train models on. `subquad.tasks.base` has their contract; a new task is one file and one line in `TASKS`."""
 
 from subquad.tasks.base import Task, TaskOptions
 from subquad.tasks.classify import Classify

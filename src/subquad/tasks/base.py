@@ -1,11 +1,11 @@
-"""The contract of a task: what is to be learned, and what its models can be asked.
+"""The contract of a task: its data, model, loss and metrics, and the questions that its models can answer.
 
-`TaskOptions` are the options of a task, a frozen dataclass: they can be written to a file, and say how large a model will be
-before anything is read. `TaskOptions.prepare` gives the `Task` itself, which has the data, batches, models, losses and
-metrics. A task without data can be both in one class, as `Copy` is.
+`TaskOptions` are the options of a task, a frozen dataclass. They can be written to a file, and they tell the size of a model
+before data are read. `TaskOptions.prepare` returns the `Task` itself, with data, batches, models, losses and metrics. A task
+without data can be both in one class, as `Copy` is.
 
-A new task is one file and one line in `TASKS`. What a task cannot do it leaves out: the defaults below say so in a sentence
-where a command asks for it.
+A new task is one file and one line in `TASKS`. Methods that a task does not implement raise an error with a sentence for
+the user.
 """
 
 from abc import ABC, abstractmethod
@@ -24,35 +24,35 @@ from subquad.results import Row
 from subquad.types import AttentionOptions
 
 Batch = TypeVar("Batch", bound=tuple[Tensor, ...])
-"""A named tuple of tensors. The first axis of each is the sequences; the first tensor's second axis is the positions."""
+"""A named tuple of tensors. The first axis of each is the sequences; the second axis of the first is the positions."""
 
 LineForm = Literal["words", "text", "none"]
 
 
 class Counted(NamedTuple):
-    """The sum of some losses and their number, so that the parts of a batch add up to the whole."""
+    """The sum of some losses and their number, so that the losses of parts of a batch can be added."""
 
     total: Tensor
     number: int
 
 
 class Best(NamedTuple):
-    """The metric of `Task.evaluate` that tells which weights of a run are the best."""
+    """The metric of `Task.evaluate` that decides which weights of a run are best, and whether low or high is good."""
 
     metric: str
     good: Literal["low", "high"]
 
 
 class DataSize(NamedTuple):
-    """The size of the data that a task learns from."""
+    """The size of the training data of a task."""
 
     sequences: int
     positions: int
-    """Positions of all sequences together: events, tokens or characters, as the task counts them."""
+    """Number of positions in all sequences together: events, tokens or characters, depending on the task."""
 
 
 class Defaults(NamedTuple):
-    """Values of options that work well for a task, by the names of the options. Others have the defaults of their class."""
+    """Values of options that work well for a task, by name. Options not named have the defaults of their class."""
 
     model: Mapping[str, Any] = {}
     training: Mapping[str, Any] = {}
@@ -68,10 +68,10 @@ class Predictions(NamedTuple):
 
 
 class Stream(Protocol):
-    """Reads events of several sequences as they come, and forecasts what follows in each."""
+    """Reads events of several sequences as they come, and forecasts the next event of each sequence."""
 
     forgotten: int
-    """How many times a sequence was forgotten because too many went on at once."""
+    """How many times a sequence was forgotten because too many were active at once."""
 
     @property
     def columns(self) -> list[str]:
@@ -88,12 +88,12 @@ class Stream(Protocol):
         ...
 
     def forecast(self, name: str) -> list[str]:
-        """One line with the forecast of a sequence's next event."""
+        """The fields of a forecast of the next event of a sequence."""
         ...
 
 
 class Task(ABC, Generic[Batch]):
-    """What is to be learned: batches, the model, the loss, the metrics. It does not know how it is trained."""
+    """A task with its data: batches, model, loss and metrics. It does not know how it is trained."""
 
     @property
     @abstractmethod
@@ -101,58 +101,58 @@ class Task(ABC, Generic[Batch]):
         """Name of the task in `TASKS`."""
 
     best: ClassVar[Best | None] = None
-    """What tells a run's best weights. With None, a run ends with its last weights."""
+    """The metric that decides a run's best weights. With None, a run ends with its last weights."""
     units: ClassVar[Mapping[str, str]] = {}
-    """Units of the metrics that are not shares of a whole."""
+    """Units of metrics, by name. A metric that is not listed is a share of a whole."""
     line_form: ClassVar[LineForm] = "none"
-    """How `reply` takes a sequence: as words between spaces or commas, as a text in which commas count, or not at all."""
+    """How `reply` takes a sequence: as words separated by spaces or commas, as a text with its commas, or not at all."""
     takes: ClassVar[str] = "does not answer single sequences"
-    """The rest of the sentence "a model of KIND ...", which says what `subquad predict` can give a model instead."""
+    """Says what `subquad predict` can give a model of this task instead, as the rest of "a model of KIND ..."."""
     reads_texts: ClassVar[bool] = False
-    """Whether `examples` can be taken from any text."""
+    """Whether `examples` can be taken from arbitrary texts."""
 
     @abstractmethod
     def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> nn.Module:
-        """A model for the task with fresh weights."""
+        """Returns a model for the task with initial weights."""
 
     @abstractmethod
     def batch(self, size: int, generator: torch.Generator) -> Batch:
-        """Sequences to learn from."""
+        """Returns a batch of `size` training sequences."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Counted:
-        """The loss that training makes small."""
+        """Returns the loss to be minimized, summed over a batch, and the number of its terms."""
 
     @abstractmethod
     def count(self, batch: Batch) -> int:
-        """How many losses a batch has, without computing them."""
+        """Number of terms of the loss of a batch, without computing it."""
 
     @abstractmethod
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """Metrics on held-out sequences, measured while training."""
+        """Metrics on held-out sequences, measured during training."""
 
     def pieces(self, batch: Batch) -> int:
-        """How many pieces `losses` cuts a batch into."""
+        """Number of pieces that `losses` cuts a batch into."""
         return 1
 
     def losses(self, model: nn.Module, batch: Batch) -> Iterator[Counted]:
-        """The loss of one piece of a batch after the other.
+        """Yields the loss of each piece of a batch in turn.
 
-        The gradient of each is taken before the next is computed, so only one piece's activations are held at a time.
+        The gradient of a piece is computed before the next piece, so only one piece's activations are held at a time.
         """
         yield self.loss(model, batch)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
-        """Questions, the model's answers and the right ones: the fields ``given``, ``answered`` and ``right`` of rows."""
+        """Questions, the model's answers and the right answers: fields ``given``, ``answered`` and ``right`` of rows."""
         return []
 
     def final(self, model: nn.Module) -> list[Row]:
-        """Rows about the trained model: metric, value and split, and low and high where an interval is known."""
+        """Rows about the trained model with metric, value and split, and with low and high if an interval is known."""
         return []
 
     @property
     def learned(self) -> dict[str, Any] | None:
-        """What a run keeps so that its model can read new data without the old ones; None if nothing is needed."""
+        """What a run stores so that its model can read new data without the training data; None if nothing is needed."""
         return None
 
     @property
@@ -162,36 +162,36 @@ class Task(ABC, Generic[Batch]):
 
     @property
     def data_size(self) -> DataSize | None:
-        """The size of the data, for a task whose default options depend on it."""
+        """The size of the data, for a task whose default options depend on it; None for other tasks."""
         return None
 
     def begin(self, model: nn.Module, trained: nn.Module) -> None:
-        """Puts weights of a model that was trained before into a fresh one."""
+        """Copies weights of the trained model into a new one."""
         raise SubquadError(f"a model of {self.kind} starts with fresh weights: leave --start out")
 
     def words(self, line: str) -> list[str]:
-        """A line of input as `reply` takes it."""
+        """Splits a line of input into words for `reply`."""
         return (line if self.line_form == "text" else line.replace(",", " ")).split()
 
     def require_reply(self) -> None:
-        """Refuses a task without `reply`, before any sequence is read."""
+        """Raises `SubquadError` if the task has no `reply`, before any sequence is read."""
         if self.line_form == "none":
             raise SubquadError(f"a model of {self.kind} {self.takes}")
 
     def reply(self, model: nn.Module, words: Sequence[str]) -> str:
-        """The answer to a user's sequence. A task that has one also sets `line_form`."""
+        """The model's answer to a user's sequence. A task that implements it also sets `line_form`."""
         raise SubquadError(f"a model of {self.kind} {self.takes}")
 
     def predict(self, model: nn.Module, path: Path) -> Predictions:
-        """The answers for all sequences in a file or folder."""
+        """The model's answers for all sequences in a file or folder."""
         raise SubquadError(f"a model of {self.kind} answers sequences and gives no scores: give a sequence, not --data")
 
     def follow(self, model: nn.Module, sequences: int) -> Stream:
-        """A reader of streams that remembers up to so many sequences."""
+        """Returns a reader of event streams that remembers up to `sequences` sequences."""
         raise SubquadError(f"a model of {self.kind} follows no stream: --follow is for runs on events")
 
     def require_texts(self) -> None:
-        """Refuses a task whose examples cannot be taken from texts, before any text is read."""
+        """Raises `SubquadError` if the task's examples cannot be taken from texts, before any text is read."""
         if not self.reads_texts:
             raise SubquadError(
                 f"a model of {self.kind} is looked at with sequences of its task: leave --text and --length out"
@@ -205,9 +205,9 @@ class Task(ABC, Generic[Batch]):
         texts: Sequence[str] | None = None,
         length: int | None = None,
     ) -> list[Batch]:
-        """Batches of one sequence each, up to so many, for looking at a model's attention.
+        """Returns up to `count` batches of one sequence each, for examining a model's attention.
 
-        A task with `reads_texts` takes other texts than its own, and a length in tokens.
+        A task with `reads_texts` accepts texts other than its own, and a length in tokens.
         """
         return [self.batch(1, generator) for _ in range(count)]
 
@@ -223,23 +223,23 @@ class TaskOptions(Checked, ABC):
 
     @property
     def start(self) -> str:
-        """Folder of the run whose weights a new model starts with; empty for fresh weights."""
+        """Folder of the run whose weights a new model starts with; empty for random initial weights."""
         return ""
 
     default_notes: ClassVar[str] = ""
     """A sentence for the help about defaults that depend on the data."""
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Options of the model, the training and the named attention that work well; `data` is None before they are read."""
+        """Returns default options of model, training and attention for the task. `data` is None before the data are read."""
         return Defaults()
 
     @abstractmethod
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
-        """Lower bounds for the memory of the model and of a training step, known before data are read."""
+        """Lower bounds on the memory of the model and of a training step, known before data are read."""
 
     def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
-        """Refuses an attention or a model that cannot learn the task, before data are read."""
+        """Raises `SubquadError` if a model with these options cannot learn the task, before data are read."""
 
     @abstractmethod
     def prepare(self, learned: Mapping[str, Any] | None = None) -> Task[Any]:
-        """The task. With what a run learned before, the data are read only when they are needed."""
+        """Returns the task. If `learned` is given, which an earlier run stored, data are read only on first use."""

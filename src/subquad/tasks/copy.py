@@ -1,4 +1,4 @@
-"""The copy task (Katharopoulos et al. 2020, section 4.1): say again what was said."""
+"""The copy task (Katharopoulos et al. 2020, section 4.1): repeat a sequence of symbols."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from subquad.models import Decoder, EncoderDecoder, ModelOptions, Size, decoder_
 from subquad.tasks.base import Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.types import AttentionOptions
 
-BLANK, SEPARATOR, FIRST = 0, 1, 2  # what stands for nothing, what stands between, and the first symbol
+BLANK, SEPARATOR, FIRST = 0, 1, 2  # tokens for padding and for the separator, and the first symbol
 
 
 class CopyBatch(NamedTuple):
-    """Symbols, blanks behind them up to the task's length, and where the symbols are."""
+    """Symbols padded with blanks to the task's capacity, and a mask that is true at symbols."""
 
     symbols: Int[Tensor, "b n"]
     real: Bool[Tensor, "b n"]
@@ -27,20 +27,20 @@ class CopyBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Copy(TaskOptions, Task[CopyBatch]):
-    """Sequences of symbols, a separator, the copy."""
+    """Copy a sequence of symbols after a separator. Sequences are random."""
 
-    length: Count = 32  # positions that a decoder reads and writes; those of the source for an encoder-decoder
+    length: Count = 32  # number of positions that a decoder reads and writes, or of the source of an encoder-decoder
     symbols: Count = 10  # number of different symbols
-    form: Literal["decoder", "encoder-decoder"] = "decoder"  # the model of the paper, or that of the replication in Julia
-    moving: bool = False  # start the copy right after the symbols, as in the paper, and not always at the same place
-    held_out: Count = 256  # number of fresh sequences in an evaluation
+    form: Literal["decoder", "encoder-decoder"] = "decoder"  # the paper's model, or that of a replication in Julia
+    moving: bool = False  # start the copy right after the symbols, as in the paper, instead of always at the same position
+    held_out: Count = 256  # number of new sequences in an evaluation
     kind: str = field(default="copy", init=False)
 
     line_form: ClassVar[LineForm] = "words"
 
     @property
     def capacity(self) -> int:
-        """How many symbols can be copied: a decoder has two separators and the symbols twice."""
+        """Largest number of symbols that can be copied. A decoder reads the symbols twice, and two separators."""
         return (self.length - 2) // 2 if self.form == "decoder" else self.length
 
     def check(self) -> None:
@@ -48,7 +48,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
             raise OptionError("length", f"must be at least 4, for a symbol, its copy and a separator, but is {self.length}")
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Those of `subquad reproduce copy`. Longer sequences take more steps, and more random features."""
+        """Returns the options of `subquad reproduce copy`, with more steps and random features for longer sequences."""
         rounds = -(-self.length // 32)
         return Defaults(
             model={"layers": 2, "heads": 4, "head_dim": 32},
@@ -57,7 +57,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
         )
 
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
-        """What its model and a training step need, at least."""
+        """Lower bound on the size of the model and of a training step."""
         vocabulary, evaluated = self.symbols + FIRST, 8 * self.held_out * self.capacity
         if self.form == "decoder":
             return decoder_size(vocabulary, attention, model, positions=self.length)._replace(data_bytes=evaluated)
@@ -67,7 +67,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
         return Size(numbers, trained, 2 * self.length, data_bytes=evaluated)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "Copy":
-        """The task itself, as it has no data."""
+        """Returns the task itself, which needs no data."""
         return self
 
     def build(
@@ -77,13 +77,13 @@ class Copy(TaskOptions, Task[CopyBatch]):
         return kind(self.symbols + FIRST, attention, model, generator=generator)
 
     def batch(self, size: int, generator: torch.Generator) -> CopyBatch:
-        """Half of the sequences are as long as can be; the others have any length."""
+        """Draws random sequences. Half of them have the largest length, the others random lengths."""
         lengths = torch.randint(1, self.capacity + 1, (size, 1), generator=generator)
         lengths[: (size + 1) // 2] = self.capacity
         return self._sequences(lengths, generator)
 
     def loss(self, model: nn.Module, batch: CopyBatch) -> Counted:
-        """Cross-entropy of the copied symbols. Blanks and what comes before the copy do not count."""
+        """Cross-entropy of the copied symbols. Blanks and positions before the copy do not count."""
         logits, targets, counts = self._predict(model, batch)
         losses = F.cross_entropy(logits[counts].float(), targets[counts], reduction="sum")
         return Counted(losses, self.count(batch))
@@ -93,7 +93,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """Accuracy of the copy, written token by token, of sequences that are as long as can be."""
+        """Accuracy of copies generated token by token, for sequences of the largest length."""
         batch = self._sequences(torch.full((self.held_out, 1), self.capacity), generator)
         right = (self.answer(model, batch) == batch.symbols) | ~batch.real
         counted = right[batch.real].float().mean()
@@ -109,7 +109,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
         ]
 
     def answer(self, model: nn.Module, batch: CopyBatch) -> Int[Tensor, "b n"]:
-        """The model's copies, as it writes them by itself."""
+        """The copies that the model generates token by token."""
         device = next(model.parameters()).device
         symbols, real = batch.symbols.to(device), batch.real.to(device)
         if isinstance(model, EncoderDecoder):
@@ -128,7 +128,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
         return answers
 
     def read(self, words: Sequence[str]) -> CopyBatch:
-        """A user's sequence. Symbols are written as numbers from 0."""
+        """Converts a user's sequence of numbers from 0 into a batch."""
         try:
             numbers = [int(word) for word in words]
         except ValueError:
@@ -144,12 +144,12 @@ class Copy(TaskOptions, Task[CopyBatch]):
         return CopyBatch(symbols, symbols != BLANK)
 
     def reply(self, model: nn.Module, words: Sequence[str]) -> str:
-        """The answer to a user's sequence."""
+        """The model's copy of a user's sequence."""
         batch = self.read(words)
         return self.spell(self.answer(model, batch)[batch.real])
 
     def spell(self, symbols: Tensor) -> str:
-        """Symbols as a user writes them."""
+        """Writes symbols as numbers from 0, and other tokens as "_"."""
         return " ".join("_" if symbol < FIRST else str(symbol - FIRST) for symbol in symbols.tolist())
 
     def _sequences(self, lengths: Tensor, generator: torch.Generator) -> CopyBatch:
@@ -165,7 +165,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
         return real if self.moving else None
 
     def _predict(self, model: nn.Module, batch: CopyBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, the symbols that should have been said, and which of them count."""
+        """The logits, the target symbols, and a mask of the targets that count."""
         symbols, real = batch
         if self.form == "encoder-decoder":
             start = torch.full((len(symbols), 1), SEPARATOR, device=symbols.device)
@@ -176,12 +176,12 @@ class Copy(TaskOptions, Task[CopyBatch]):
         return model(tokens[:, :-1]), tokens[:, 1:], counts[:, 1:]
 
     def _spoken_twice(self, symbols: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Separator, symbols, separator, symbols; and which of them are the copy."""
+        """Separator, symbols, separator, symbols; and a mask that is true at the copy."""
         tokens = torch.cat([self._prompt(symbols), symbols], dim=1)
         counts = F.pad(real, (self.capacity + 2, 0))
         if not self.moving:
             return tokens, counts
-        # without the blanks in between: what is real moves to the left, in its order
+        # removes the blanks in between by moving real tokens to the left, in their order
         wanted = F.pad(real, (1, 0), value=True)
         wanted = torch.cat([wanted, torch.ones_like(real[:, :1]), real], dim=1)
         order = torch.sort((~wanted).to(torch.uint8), dim=1, stable=True).indices

@@ -1,8 +1,8 @@
-"""The sorting task (Martins et al. 2022, section 4.1): say the symbols of a long sequence by how often they came.
+"""The sorting task (Martins et al. 2022, section 4.1): order symbols by their frequency in a long sequence.
 
-The symbols' probabilities drift along the sequence, so that no part of it tells of the whole: who forgets the beginning
-cannot answer. The answer is given at once, as a score for each symbol at the end of the sequence: the likelihood of an order
-is that of naming the symbols one after the other, each among those not yet named (Plackett and Luce).
+The symbols' probabilities drift along the sequence, so that no part of it represents the whole, and a model that forgets
+the beginning cannot answer. The model gives a score for each symbol at the end of the sequence. The likelihood of an order
+is that of choosing the symbols one after the other, each among those not yet chosen (Plackett and Luce).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from subquad.types import AttentionOptions
 
 
 class SortingBatch(NamedTuple):
-    """A sequence, and its symbols from the most frequent to the rarest."""
+    """Sequences of symbols, and for each the symbols from the most to the least frequent."""
 
     symbols: Int[Tensor, "b n"]
     order: Int[Tensor, "b symbols"]
@@ -30,19 +30,19 @@ class SortingBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Sorting(TaskOptions, Task[SortingBatch]):
-    """A long sequence of symbols, and the symbols by their frequency in it."""
+    """Order symbols by their frequency in a long random sequence."""
 
-    length: AtLeastTwo = 4096  # positions of a sequence, with the token at its end that asks for the answer
+    length: AtLeastTwo = 4096  # number of positions of a sequence, including the final token that asks for the answer
     symbols: AtLeastTwo = 20  # number of different symbols
     concentration: Moderate = 1.0  # concentration of the Dirichlet distribution of the symbols' probabilities
-    held_out: Count = 64  # number of fresh sequences in an evaluation
-    evaluation_batch: Count = 8  # sequences that are evaluated at a time
+    held_out: Count = 64  # number of new sequences in an evaluation
+    evaluation_batch: Count = 8  # number of sequences per batch in evaluations
     kind: str = field(default="sorting", init=False)
 
     line_form: ClassVar[LineForm] = "words"
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Those of `subquad reproduce infinity`, by the length of the sequences."""
+        """Returns the options of `subquad reproduce infinity`, by the length of the sequences."""
         memory = {"segment": max(128, self.length // 16), "basis": 64, "points": 64, "widths": (0.05,)}
         return Defaults(
             model={"layers": 1, "heads": 2, "head_dim": 32, "positions": "rotary", "tied": False},
@@ -58,28 +58,28 @@ class Sorting(TaskOptions, Task[SortingBatch]):
         )
 
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
-        """What its model and a training step need, at least. Counting symbols takes a number for each at each position."""
+        """Lower bound on the size of the model and of a step, with the one-hot vectors that symbols are counted by."""
         size = decoder_size(self.symbols + 1, attention, model, positions=self.length)
         return size._replace(sequence_bytes=8 * (self.length - 1) * self.symbols)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "Sorting":
-        """The task itself, as it has no data."""
+        """Returns the task itself, which needs no data."""
         return self
 
     def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> Decoder:
         return Decoder(self.symbols + 1, attention, model, generator=generator)
 
     def batch(self, size: int, generator: torch.Generator) -> SortingBatch:
-        """Probabilities go in a straight line from those of the first position to those of the last."""
-        given = self.length - 1
+        """Draws sequences whose symbol probabilities move linearly from those of the first position to those of the last."""
+        drawn_length = self.length - 1
         ends = self._probabilities(2 * size, generator)
-        first, last = (torch.multinomial(end, given, replacement=True, generator=generator) for end in ends.chunk(2))
-        along = (torch.arange(given) + 0.5) / given
-        drawn = torch.where(torch.rand(size, given, generator=generator) < along, last, first)
+        first, last = (torch.multinomial(end, drawn_length, replacement=True, generator=generator) for end in ends.chunk(2))
+        along = (torch.arange(drawn_length) + 0.5) / drawn_length
+        drawn = torch.where(torch.rand(size, drawn_length, generator=generator) < along, last, first)
         return SortingBatch(drawn, self._order(drawn))
 
     def loss(self, model: nn.Module, batch: SortingBatch) -> Counted:
-        """-log of the probability of each symbol in its turn, among those that have not been named before it."""
+        """Negative log-probability of each symbol in the true order, among the symbols not yet chosen."""
         named = self.scores(model, batch.symbols).gather(1, batch.order)
         among = named.flip(1).logcumsumexp(1).flip(1)
         return Counted((among - named).sum(), self.count(batch))
@@ -89,7 +89,7 @@ class Sorting(TaskOptions, Task[SortingBatch]):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """The share of places with the right symbol, and how many places a symbol is off on average."""
+        """Share of positions with the right symbol, and the mean distance of a symbol from its right position."""
         right, away, seen = 0.0, 0.0, 0
         while seen < self.held_out:
             batch = self.batch(min(self.evaluation_batch, self.held_out - seen), generator)
@@ -109,35 +109,35 @@ class Sorting(TaskOptions, Task[SortingBatch]):
         ]
 
     def scores(self, model: nn.Module, symbols: Int[Tensor, "b n"]) -> Float[Tensor, "b symbols"]:
-        """What the model has to say of each symbol at the end."""
+        """The model's score for each symbol at the end of the sequence."""
         logits: Tensor = model(F.pad(symbols, (0, 1), value=self.symbols), last=1)
         return logits[:, 0, : self.symbols].float()
 
     def answer(self, model: nn.Module, symbols: Int[Tensor, "b n"]) -> Int[Tensor, "b symbols"]:
-        """The symbols by their scores."""
+        """The symbols in descending order of their scores."""
         device = next(model.parameters()).device
         return self.scores(model, symbols.to(device)).argsort(1, descending=True).cpu()
 
     def read(self, words: Sequence[str]) -> SortingBatch:
-        """A user's sequence. Symbols are written as numbers from 0."""
+        """Converts a user's sequence of numbers from 0 into a batch."""
         wrong = [word for word in words if not word.isdigit() or int(word) >= self.symbols]
         if wrong or not words:
-            found = repr(wrong[0]) if wrong else "nothing"
-            raise SubquadError(f"sorting takes symbols from 0 to {self.symbols - 1}, at least one, but was given {found}")
+            problem = repr(wrong[0]) if wrong else "nothing"
+            raise SubquadError(f"sorting takes symbols from 0 to {self.symbols - 1}, at least one, but was given {problem}")
         numbers = torch.tensor([[int(word) for word in words]])
         return SortingBatch(numbers, self._order(numbers))
 
     @torch.no_grad()
     def reply(self, model: nn.Module, words: Sequence[str]) -> str:
-        """The answer to a user's sequence, of any length."""
+        """The model's answer to a user's sequence of any length."""
         return self.spell(self.answer(model, self.read(words).symbols)[0])
 
     def spell(self, symbols: Tensor) -> str:
-        """Symbols as a user writes them."""
+        """Writes symbols as numbers from 0."""
         return " ".join(str(symbol) for symbol in symbols.tolist())
 
     def _order(self, symbols: Int[Tensor, "b n"]) -> Int[Tensor, "b symbols"]:
-        """Symbols from the most frequent to the rarest. Among equally frequent ones the lower number goes first."""
+        """Symbols from the most to the least frequent. Among equally frequent ones, the lower number comes first."""
         counts = F.one_hot(symbols, self.symbols).sum(1)
         return counts.argsort(dim=1, descending=True, stable=True)
 

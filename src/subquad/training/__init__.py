@@ -1,4 +1,4 @@
-"""Training: the loop, its options, its checkpoints. It knows no task and no mechanism by name."""
+"""Training: the loop, its options and its checkpoints, independent of concrete tasks and mechanisms."""
 
 from subquad.training.options import TrainOptions
 

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON in folders, written beside and renamed, so that each is whole or absent."""
+"""Checkpoints: folders of safetensors and JSON, written under a temporary name and renamed: complete or absent."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import (
     Any,
     NamedTuple,
-    Required,  # which pydantic needs below Python 3.12
+    Required,  # pydantic needs it below Python 3.12
 )
 
 import torch
@@ -23,9 +23,9 @@ from subquad.errors import SubquadError
 from subquad.files import read_text
 
 KEEP = 2
-"""Number of checkpoints that are kept: if the last cannot be read, the one before can."""
+"""Number of checkpoints that are kept, so that an older one can be used if the newest cannot be read."""
 PART, OLD, ASIDE = ".part", ".old", ".aside"
-"""Endings of folders that are no checkpoints: being written, being deleted, and kept without being used."""
+"""Suffixes of folders that are no checkpoints: still being written, being deleted, and set aside unused."""
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 """Names of the tensors that optimizers of Adam's family keep for a parameter."""
 
@@ -42,7 +42,7 @@ class AboutFields(TypedDict, total=False):
 
 
 class Checkpoint(NamedTuple):
-    """Weights and optimizer state after a step."""
+    """Weights and optimizer state after a step, with the contents of ``about.json``."""
 
     step: int
     model: dict[str, Tensor]
@@ -59,11 +59,11 @@ def save(
     *,
     keep: int | None = KEEP,
 ) -> Path:
-    """Writes a checkpoint and deletes the oldest beyond `keep`. One without an optimizer is to be used, not trained on."""
+    """Writes a checkpoint and deletes the oldest ones beyond `keep`. Without an optimizer, it cannot be trained on."""
     final = folder / f"step-{step:09d}"
     beside = final.with_suffix(PART)
     try:
-        for left in (*folder.glob(f"step-*{PART}"), *folder.glob(f"step-*{OLD}")):  # by a process that was killed
+        for left in (*folder.glob(f"step-*{PART}"), *folder.glob(f"step-*{OLD}")):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
         beside.mkdir(parents=True)
         moments = {} if optimizer is None else _optimizer_tensors(model, optimizer)
@@ -79,18 +79,18 @@ def save(
         raise SubquadError(
             f"cannot write the checkpoint of step {step} to {folder}: {_reason(error)}; make room, then go on with --resume"
         ) from None
-    for old in found(folder)[:-keep] if keep else []:
+    for old in checkpoint_folders(folder)[:-keep] if keep else []:
         _discard(old)
     return final
 
 
 def load(folder: Path, check: Callable[[Checkpoint], None] = lambda checkpoint: None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that can be used, and what is to be said of the newer ones, which cannot.
+    """Returns the newest usable checkpoint in a folder, or None, and a sentence about each newer one that is not usable.
 
     `check` raises `SubquadError` for a checkpoint that can be read but not used.
     """
     complaints: list[str] = []
-    for path in reversed(found(folder)):
+    for path in reversed(checkpoint_folders(folder)):
         try:
             checkpoint = read(path)
             check(checkpoint)
@@ -101,7 +101,7 @@ def load(folder: Path, check: Callable[[Checkpoint], None] = lambda checkpoint: 
 
 
 def read(path: Path) -> Checkpoint:
-    """The checkpoint in a folder. Raises `SubquadError` for one that is damaged."""
+    """Reads the checkpoint in a folder. Raises `SubquadError` if it is damaged."""
     try:
         about = json.loads(read_text(path / "about.json"))
         read_as(AboutFields, about, "about.json:")
@@ -116,7 +116,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def check_fit(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """Refuses a checkpoint with tensors of other names, shapes or types than the model's and the optimizer's."""
+    """Raises `SubquadError` if the tensors differ in name, shape or type from those of `model` and `optimizer`."""
     if _forms(model_tensors(model)) != _forms(checkpoint.model):
         raise SubquadError(
             f"the checkpoint of step {checkpoint.step} does not fit the model: it was made with other options"
@@ -133,9 +133,9 @@ def check_fit(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.O
 
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """Loads a checkpoint into a model and, if one is given, its optimizer."""
+    """Loads a checkpoint into a model and, if given, its optimizer."""
     check_fit(checkpoint, model, optimizer)
-    model.load_state_dict(checkpoint.model, strict=False)  # what shares memory is saved once
+    model.load_state_dict(checkpoint.model, strict=False)  # tensors that share memory are saved once
     if optimizer is None:
         return
     places = {name: place for place, name in enumerate(_names(model, optimizer))}
@@ -144,20 +144,20 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
 
 
 def forget(folder: Path, *, after: int, aside: bool = False) -> None:
-    """Deletes the checkpoints after a step, which a run that goes on from it makes again, or puts them aside."""
-    for path in found(folder):
+    """Deletes the checkpoints after the step `after`, or with `aside` renames them so that they are not used."""
+    for path in checkpoint_folders(folder):
         if step_of(path) > after:
             _put_aside(path) if aside else _discard(path)
 
 
 def forget_before(folder: Path, step: int) -> None:
     """Deletes the checkpoints that are older than the newest one at or before a step."""
-    for path in [path for path in found(folder) if step_of(path) <= step][:-1]:
+    for path in [path for path in checkpoint_folders(folder) if step_of(path) <= step][:-1]:
         _discard(path)
 
 
-def found(folder: Path) -> list[Path]:
-    """The folders of checkpoints, the oldest first."""
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The folders of the checkpoints in `folder`, the oldest first."""
     return sorted(path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal())
 
 
@@ -187,12 +187,12 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def _by_parameter(moments: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The optimizer's tensors by the names of the parameters that they belong to."""
-    each: dict[str, dict[str, Tensor]] = {}
+    """Groups the optimizer's tensors by the name of the parameter that they belong to."""
+    tensors_of: dict[str, dict[str, Tensor]] = {}
     for key, value in moments.items():
         name, _, part = key.rpartition("|")
-        each.setdefault(name, {})[part] = value
-    return each
+        tensors_of.setdefault(name, {})[part] = value
+    return tensors_of
 
 
 def _fits(parts: Mapping[str, Tensor], parameter: Tensor) -> bool:
@@ -215,7 +215,7 @@ def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
 
 
 def _discard(path: Path) -> None:
-    """Deletes a checkpoint. It is renamed first, so that no half of it is left when the process is killed."""
+    """Deletes a checkpoint. It is renamed first, so that a killed process leaves no incomplete checkpoint."""
     if path.exists():
         old = path.with_suffix(OLD)
         shutil.rmtree(old, ignore_errors=True)
@@ -230,7 +230,7 @@ def _put_aside(path: Path) -> None:
 
 
 def _synchronise(file: Path) -> None:
-    """Waits until a file is on the disk, so that the rename that follows is never there before it."""
+    """Flushes a file to disk, so that a rename that follows never takes effect before the contents are written."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
 

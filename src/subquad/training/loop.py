@@ -1,12 +1,12 @@
-"""The loop. What a step does depends on the seed and its number only, so a run can be killed and goes on as if it had not.
+"""The training loop. A step depends only on the seed and its number, so an interrupted run continues as if it never stopped.
 
-Batches, dropout and redrawn features come from generators that are made anew for each step; there is no other state than
-the model's and the optimizer's. On many processes each makes the same batch and takes its share of it.
+Batches, dropout and redrawn features use generators that are seeded anew in each step. All other state is in the model and
+the optimizer. With several processes, each draws the same batch and uses its share of it.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,17 +19,17 @@ from subquad.attention import LossTerm, Mechanism
 from subquad.errors import NotFiniteError, SubquadError
 from subquad.models.stacks import Stack
 from subquad.results import Row, Run
-from subquad.tasks.base import Best, Task
+from subquad.tasks.base import Task
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
-from subquad.training.resuming import BEST, FOLDER, Start, find_start, go_back, refusal, start_over
+from subquad.training.resuming import BEST, FOLDER, Start, best_step, check_best, find_start, go_back, start_over
 
-FLUSH_SECONDS = 2.0
-BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # streams of random numbers
+FLUSH_SECONDS = 2.0  # longest time that rows wait in memory
+BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # numbers of the streams of random numbers
 
 
 class Progress(NamedTuple):
-    """Loss, latest metrics and speed after a step."""
+    """Step, loss, latest metrics and speed of a training."""
 
     step: int
     loss: float
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
 
 
 def generator(seed: int, stream: int, step: int = 0) -> torch.Generator:
-    """A generator of random numbers for one purpose in one step."""
+    """Returns a random generator for one purpose (`stream`) in one step."""
     return torch.Generator().manual_seed(_number(seed, stream, step))
 
 
@@ -54,28 +54,27 @@ def train(
     begin: Callable[[], None] = lambda: None,
     restart: bool = False,
 ) -> nn.Module:
-    """Trains from where the run stands, keeps rows and checkpoints, and gives the trained model.
+    """Continues training from the run's newest checkpoint, writes rows and checkpoints, and returns the trained model.
 
     Args:
-        task: what is learned.
-        model: the model, with the weights that a new run starts with.
-        options: how it is trained.
-        run: the run, in a folder that is there.
+        task: the task to learn.
+        model: the model with the initial weights of a new run.
+        options: how the model is trained.
+        run: the run, in a folder that exists.
         seed: the seed of batches, dropout and redrawn features.
-        watch: told of every step.
-        say: told what the user should know.
-        begin: puts other weights into the model, where the run starts at its first step.
-        restart: deletes what the run has so far and starts at the first step.
+        watch: called after every step.
+        say: called with sentences for the user.
+        begin: called to put other initial weights into the model, if the run starts at its first step.
+        restart: deletes the rows and checkpoints of the run and starts at the first step.
     """
-    accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is done here, where runs can differ in it
+    accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is applied below, by the run's options
     options.check_processes(accelerator.num_processes)
     optimizer = options.build_optimizer(model.parameters())
     if restart and accelerator.is_main_process:
         start_over(run)
     accelerator.wait_for_everyone()
-    best = task.best if options.keep_best else None
-    start = _find_start(run, model, optimizer, best, first=options.checkpoint_every)
-    accelerator.wait_for_everyone()  # until all have read what the next lines may delete
+    start = _find_start(task, model, optimizer, options, run)
+    accelerator.wait_for_everyone()  # until all processes have read what the next lines may delete
     if accelerator.is_main_process:
         for complaint in start.complaints:
             say(complaint)
@@ -84,9 +83,6 @@ def train(
         begin()
     else:
         checkpoints.restore(start.checkpoint, model, optimizer)
-    for module in model.modules():
-        if isinstance(module, Stack):
-            module.recompute = options.recompute
     loop = _Loop(task, model, options, run, seed, accelerator, optimizer, watch)
     loop.run_from(start.step)
     loop.restore_best()
@@ -94,7 +90,7 @@ def train(
 
 
 def import_accelerate() -> Any:
-    """The package accelerate, which takes a second to import and which only training needs."""
+    """Returns the package accelerate, which only training needs and which takes a second to import."""
     try:
         import accelerate
     except ImportError:
@@ -105,7 +101,7 @@ def import_accelerate() -> Any:
 
 
 class _Loop:
-    """One training, from some step to the last."""
+    """One training from a given step to the last."""
 
     def __init__(
         self,
@@ -125,7 +121,10 @@ class _Loop:
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
         self.best = task.best if options.keep_best else None
-        self.terms: list[Tensor] = []  # what modules add to the loss while the model runs
+        for module in model.modules():
+            if isinstance(module, Stack):
+                module.recompute = options.recompute
+        self.terms: list[Tensor] = []  # weighted terms that modules add to the loss in a forward pass
         self.mechanisms = [module for module in model.modules() if isinstance(module, Mechanism)]
         for mechanism in self.mechanisms:
             for part in mechanism.modules() if mechanism.options.traits.adds_to_loss else ():
@@ -158,7 +157,7 @@ class _Loop:
             self._flush()
 
     def _step(self, step: int) -> tuple[float, int]:
-        """One update: the loss of the whole batch, and how many tokens it had."""
+        """Does one update and returns the loss of the whole batch and its number of tokens."""
         torch.manual_seed(
             _number(self.seed, DROPOUT, step * self.accelerator.num_processes + self.accelerator.process_index)
         )
@@ -182,8 +181,8 @@ class _Loop:
         return loss, batch[0].shape[:2].numel()
 
     def _backward(self, part: Any, count: int, *, parts: int, last: bool) -> Tensor:
-        """Adds the gradient of a part, piece by piece, and returns the sum of its losses."""
-        pieces, each = self.task.pieces(part), self.task.losses(self.model, part)
+        """Adds the gradient of a part of the batch, piece by piece, and returns the sum of its losses."""
+        pieces, piece_losses = self.task.pieces(part), self.task.losses(self.model, part)
         total = torch.zeros((), device=self.accelerator.device)
         for piece in range(pieces):
             with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else nullcontext():
@@ -191,7 +190,7 @@ class _Loop:
                     self.accelerator.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"
                 ):
                     self.terms.clear()
-                    losses = next(each).total
+                    losses = next(piece_losses).total
                 # processes' gradients are averaged, so each counts as often as there are processes
                 scaled = losses * self.accelerator.num_processes / count
                 if self.terms:
@@ -201,14 +200,14 @@ class _Loop:
         return total
 
     def _parts(self, batch: Any) -> Iterator[Any]:
-        """Cuts this process' share of a batch into parts. Strided, so that long and short sequences are spread evenly."""
+        """Yields the parts of this process's share of a batch. Strides spread long and short sequences evenly."""
         shares = self.accelerator.num_processes * self.options.accumulate
         for number in range(self.options.accumulate):
             first = number * self.accelerator.num_processes + self.accelerator.process_index
             yield type(batch)(*(tensor[first::shares].to(self.accelerator.device) for tensor in batch))
 
     def _redraw(self, step: int) -> None:
-        """Draws random features again at the steps that ask for it: the same ones on every process."""
+        """Redraws random features every `redraw` steps, with the same generator on every process."""
         if not self.options.redraw or step == 0 or step % self.options.redraw:
             return
         self.plain.train()
@@ -223,7 +222,7 @@ class _Loop:
         self.plain.eval()
         try:
             self.metrics = self.task.evaluate(self.plain, generator(self.seed, HELD_OUT))
-        except NotFiniteError:  # of a mechanism, to which weights have become too large
+        except NotFiniteError:  # raised by a mechanism if weights have become too large
             raise _NotFiniteLossError(step, math.nan) from None
         self._keep_best(step)
         for name, value in self.metrics.items():
@@ -234,7 +233,7 @@ class _Loop:
             self._finish(step)
 
     def _finish(self, step: int) -> None:
-        """Writes samples and final metrics of the trained model: of its best weights, if they are kept."""
+        """Writes samples and final metrics of the best weights, if these are kept, or else of the last ones."""
         last = {name: tensor.clone() for name, tensor in checkpoints.model_tensors(self.plain).items()}
         if (best := self.restore_best()) is not None:
             self._keep({"metric": "best_step", "value": best, "unit": "steps", "step": step})
@@ -245,7 +244,7 @@ class _Loop:
         self.plain.load_state_dict(last, strict=False)
 
     def _keep_best(self, step: int) -> None:
-        """Keeps the weights beside the checkpoints if none were better. What was best so far, the run's rows say."""
+        """Saves the weights if no earlier ones were better. The best metric so far is read from the run's rows."""
         if self.best is None:
             return
         metric = self.best.metric
@@ -255,21 +254,21 @@ class _Loop:
             checkpoints.save(self.run.folder / BEST, step, self.plain, None, about, keep=None)
 
     def restore_best(self) -> int | None:
-        """Puts back the weights that were best, and gives their step, where they are kept."""
-        if self.best is None or not checkpoints.found(self.run.folder / BEST):
+        """Loads the best weights into the model and returns their step, or None if no best weights are kept."""
+        if self.best is None or not checkpoints.checkpoint_folders(self.run.folder / BEST):
             return None
-        best = checkpoints.read(checkpoints.found(self.run.folder / BEST)[-1])
+        best = checkpoints.read(checkpoints.checkpoint_folders(self.run.folder / BEST)[-1])
         checkpoints.restore(best, self.plain)
         return best.step
 
     def _checkpoint(self, step: int) -> None:
-        """Writes rows first, so that a checkpoint has all rows that it counts."""
+        """Saves a checkpoint. Rows are written first, so that the rows that it counts are on disk."""
         self._flush()
         if self.accelerator.is_main_process:
             about = {"seed": self.seed, "rows": self.run.count_rows()}
             checkpoints.save(self.run.folder / FOLDER, step, self.plain, self.plain_optimizer, about)
-            oldest = checkpoints.step_of(checkpoints.found(self.run.folder / FOLDER)[0])
-            checkpoints.forget_before(self.run.folder / BEST, oldest)  # a run may have to go on from there
+            oldest = checkpoints.step_of(checkpoints.checkpoint_folders(self.run.folder / FOLDER)[0])
+            checkpoints.forget_before(self.run.folder / BEST, oldest)  # a run may continue from the oldest
         self.accelerator.wait_for_everyone()
 
     def _keep(self, row: Row) -> None:
@@ -278,7 +277,8 @@ class _Loop:
             self._flush()
 
     def _flush(self) -> None:
-        rows, self.waiting, self.flushed = self.waiting, [], time.monotonic()  # interrupted, none is written twice
+        # the list is cleared before it is written, so that an interrupted write is not repeated
+        rows, self.waiting, self.flushed = self.waiting, [], time.monotonic()
         if self.accelerator.is_main_process and rows:
             self.run.append(rows)
 
@@ -289,37 +289,22 @@ class _NotFiniteLossError(Exception):
         self.step, self.loss = step, loss
 
 
-def best_step(rows: Iterable[Row], best: Best) -> int | None:
-    """The step at which a run was evaluated best, the first one of several. None if it was not evaluated."""
-    sign = 1.0 if best.good == "low" else -1.0
-    evaluated = [row for row in rows if row["metric"] == best.metric and row.get("split") == "held out"]
-    evaluated = [row for row in evaluated if row["value"] is not None]  # as it was not finite
-    return min(evaluated, key=lambda row: sign * row["value"])["step"] if evaluated else None
-
-
-def _find_start(run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, best: Best | None, *, first: int) -> Start:
-    """Where the run goes on. A run that lacks checkpoints, or its best weights, is refused."""
+def _find_start(
+    task: Task[Any], model: nn.Module, optimizer: torch.optim.Optimizer, options: TrainOptions, run: Run
+) -> Start:
+    """Returns where the run continues. A run that lacks checkpoints, or its best weights, is refused."""
     start = find_start(
-        run, lambda checkpoint: checkpoints.check_fit(checkpoint, model, optimizer), counter="step", first=first
+        run,
+        lambda checkpoint: checkpoints.check_fit(checkpoint, model, optimizer),
+        counter="step",
+        first=options.checkpoint_every,
     )
-    _check_best(run, start, model, best)
+    check_best(run, start, model, task.best if options.keep_best else None)
     return start
 
 
-def _check_best(run: Run, start: Start, model: nn.Module, best: Best | None) -> None:
-    """Refuses to go on without the weights that the rows say were best."""
-    step = None if best is None else best_step(start.rows, best)
-    if step is None or start.checkpoint is None or "rows" not in start.checkpoint.about:  # older versions kept too few
-        return
-    path = run.folder / BEST / f"step-{step:09d}"
-    try:
-        checkpoints.check_fit(checkpoints.read(path), model)
-    except SubquadError as error:
-        raise refusal(run, f"its best weights are lost: {error}") from None
-
-
 def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:
-    """Puts a run's best weights into a model, or its newest where no best ones were kept, and gives their step."""
+    """Loads the best weights of a run into a model, or the newest if no best ones were kept, and returns their step."""
 
     def check(candidate: checkpoints.Checkpoint) -> None:
         checkpoints.check_fit(candidate, model)
@@ -344,6 +329,6 @@ def _number(seed: int, stream: int, step: int) -> int:
 
 
 def parameters(model: nn.Module) -> int:
-    """Number of trained parameters."""
+    """Number of trainable parameters."""
     tensors: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return sum(tensor.numel() for tensor in tensors)

@@ -1,4 +1,4 @@
-"""How a model is trained."""
+"""Options of the training loop."""
 
 import math
 from collections.abc import Iterable
@@ -17,34 +17,34 @@ from subquad.types import AttentionOptions
 
 @dataclass(frozen=True)
 class TrainOptions(Checked):
-    """How long and how fast a model is trained, and when it is evaluated and saved."""
+    """Duration, optimizer and schedule of a training, and how often the model is evaluated and saved."""
 
-    steps: Count = 3000  # number of updates of the weights
-    batch: Count = 32  # sequences in a step, over all processes together
-    optimizer: Literal["radam", "adamw"] = "radam"  # Adam with a built-in warm-up, or AdamW
-    learning_rate: Positive = 1e-3  # the highest learning rate of the schedule
-    weight_decay: NonNegative = 0.0  # decoupled weight decay
-    schedule: Literal["constant", "drop", "cosine"] = "constant"  # drop: a tenth after --drop-at steps; cosine: to zero
-    drop_at: Whole = 3000  # step from which on the schedule "drop" has a tenth of the rate
-    warm_up: Whole = 0  # steps in which the learning rate grows from zero to its highest
-    clip: NonNegative = 1.0  # largest norm of the gradient; 0 for no limit
-    accumulate: Count = 1  # parts that a batch is computed in, one after the other, to save memory
-    recompute: bool = False  # compute activations again in the backward pass instead of keeping them, to save memory
-    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 uses autocast
-    redraw: Whole = 0  # steps after which random features are drawn again; 0 for never
+    steps: Count = 3000  # number of optimizer steps
+    batch: Count = 32  # sequences per step, over all processes together
+    optimizer: Literal["radam", "adamw"] = "radam"  # radam: RAdam, which has a built-in warm-up; adamw: AdamW
+    learning_rate: Positive = 1e-3  # peak learning rate of the schedule
+    weight_decay: NonNegative = 0.0  # coefficient of the decoupled weight decay
+    schedule: Literal["constant", "drop", "cosine"] = "constant"  # drop: a tenth from --drop-at on; cosine: decay to zero
+    drop_at: Whole = 3000  # step from which on the schedule "drop" divides the learning rate by 10
+    warm_up: Whole = 0  # steps in which the learning rate rises linearly from zero to its peak
+    clip: NonNegative = 1.0  # largest norm of the gradient; 0 for no clipping
+    accumulate: Count = 1  # number of parts in which a batch is computed one after the other, to save memory
+    recompute: bool = False  # recompute activations in the backward pass instead of storing them, to save memory
+    precision: Literal["float32", "bfloat16"] = "float32"  # number format of the computation; bfloat16 uses autocast
+    redraw: Whole = 0  # number of steps after which random features are redrawn; 0 for never
     evaluate_every: Count = 200  # steps between evaluations on held-out data
     checkpoint_every: Count = 200  # steps between checkpoints
-    keep_best: bool = True  # end with the weights that were best when evaluated, if the task has a metric for that
+    keep_best: bool = True  # finish with the weights of the best evaluation, if the task defines a metric for it
 
     def check(self) -> None:
         if self.batch % self.accumulate:
             raise SubquadError(f"--batch must be a multiple of --accumulate, but is {self.batch} for {self.accumulate}")
 
     def memory_bytes(self, size: Size, attention: AttentionOptions, model: ModelOptions, processes: int = 1) -> int:
-        """Bytes that training a model of this size needs on each of so many processes, at least.
+        """Lower bound on the bytes that training a model of this size needs on each of several processes.
 
-        Parameters have a gradient and two moments. What layers keep for the backward is on the accelerator, where there
-        is one, and is not counted then.
+        Each parameter has a gradient and two moments. Activations are kept on the accelerator, if there is one, and are then
+        not counted.
         """
         held = 4 * size.numbers + 12 * size.trained + size.data_bytes
         sequences = -(-self.batch // (self.accumulate * processes))
@@ -55,7 +55,7 @@ class TrainOptions(Checked):
         return held + on_device + self.batch * size.sequence_bytes
 
     def check_processes(self, processes: int) -> None:
-        """Refuses a number of processes that a batch cannot be shared out to."""
+        """Raises `SubquadError` if a batch cannot be divided evenly among the processes."""
         shares = self.accumulate * processes
         if self.batch % shares:
             raise SubquadError(f"--batch must be a multiple of processes times --accumulate, {shares}, but is {self.batch}")

@@ -1,26 +1,29 @@
-"""Where a run goes on: at its newest checkpoint that can be read, that fits and whose rows are all there.
+"""Where a run continues: at its newest checkpoint that can be read, that fits, and whose rows are all there.
 
-Rows are written before the checkpoint that counts them, so a process that is killed leaves too many rows, never too few.
+Rows are written before the checkpoint that counts them, so a killed process leaves too many rows, never too few.
 """
 
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
+
+from torch import nn
 
 from subquad.errors import SubquadError
 from subquad.results import Row, Run
+from subquad.tasks.base import Best
 from subquad.training import checkpoints
 from subquad.training.checkpoints import Checkpoint
 
 FOLDER = "checkpoint"
 """Name of the folder in a run that holds its checkpoints."""
 BEST = "best"
-"""The folder in a run, beside its checkpoints, with the weights that were best when they were evaluated."""
+"""Name of the folder in a run that holds the best weights of its evaluations."""
 
 
 class Start(NamedTuple):
-    """Where a run goes on."""
+    """Where a run continues."""
 
     checkpoint: Checkpoint | None
     """The checkpoint to continue from; None to start from the beginning."""
@@ -29,7 +32,7 @@ class Start(NamedTuple):
     complaints: list[str]
     """Sentences about newer checkpoints that are not used."""
     lacks_rows: bool
-    """Whether newer checkpoints are not used because rows of theirs are gone."""
+    """Whether newer checkpoints are not used because rows that they count are missing."""
 
     @property
     def step(self) -> int:
@@ -38,13 +41,13 @@ class Start(NamedTuple):
 
 
 def find_start(run: Run, check: Callable[[Checkpoint], None], *, counter: Literal["step", "at"], first: int) -> Start:
-    """Finds where a run goes on, and changes nothing.
+    """Returns where a run continues, without changing the run.
 
     Args:
         run: the run.
         check: raises `SubquadError` for a checkpoint that does not fit.
         counter: the field of rows that counts what checkpoints are numbered by.
-        first: the number of the first checkpoint. Rows beyond it tell that there was one.
+        first: the number of the first checkpoint. Rows beyond it show that there was one.
     """
     rows = run.rows()
     short: list[int] = []
@@ -61,7 +64,7 @@ def find_start(run: Run, check: Callable[[Checkpoint], None], *, counter: Litera
     if checkpoint is not None:
         count = checkpoint.about.get(
             "rows", sum(row[counter] <= checkpoint.step for row in rows)
-        )  # older versions did not count
+        )  # checkpoints of older versions do not count rows
         return Start(checkpoint, rows[:count], complaints, bool(short))
     if len(complaints) > len(short):
         raise refusal(run, "none of its checkpoints can be used: " + "; ".join(complaints))
@@ -70,8 +73,28 @@ def find_start(run: Run, check: Callable[[Checkpoint], None], *, counter: Litera
     return Start(None, [], [f"{complaint}; it starts over" for complaint in complaints[:1]], bool(short))
 
 
+def best_step(rows: Iterable[Row], best: Best) -> int | None:
+    """The step of the best evaluation of a run, the first one among equals; None if it was not evaluated."""
+    sign = 1.0 if best.good == "low" else -1.0
+    evaluated = [row for row in rows if row["metric"] == best.metric and row.get("split") == "held out"]
+    evaluated = [row for row in evaluated if row["value"] is not None]  # None if it was not finite
+    return min(evaluated, key=lambda row: sign * row["value"])["step"] if evaluated else None
+
+
+def check_best(run: Run, start: Start, model: nn.Module, best: Best | None) -> None:
+    """Refuses to continue a run without the weights that were best according to its rows."""
+    step = None if best is None else best_step(start.rows, best)
+    if step is None or start.checkpoint is None or "rows" not in start.checkpoint.about:  # older versions kept too few
+        return
+    path = run.folder / BEST / f"step-{step:09d}"
+    try:
+        checkpoints.check_fit(checkpoints.read(path), model)
+    except SubquadError as error:
+        raise refusal(run, f"its best weights are lost: {error}") from None
+
+
 def go_back(run: Run, start: Start) -> None:
-    """Takes out the rows and the best weights from after the start, which will come again."""
+    """Deletes the rows and best weights from after the start, which the run will produce again."""
     run.keep_first_rows(len(start.rows))
     if start.lacks_rows:
         checkpoints.forget(run.folder / FOLDER, after=start.step, aside=True)
@@ -86,6 +109,6 @@ def start_over(run: Run) -> None:
 
 
 def refusal(run: Run, problem: str) -> SubquadError:
-    """The error for a run that cannot go on as it is, with the way out."""
+    """Returns the error for a run that cannot continue, with the command that starts it over."""
     again = f"subquad {run.about.get('kind')} --resume {shlex.quote(str(run.folder))} --restart"
     return SubquadError(f"{run.folder} cannot go on: {problem}; start over, keeping nothing of it, with: {again}")

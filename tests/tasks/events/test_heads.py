@@ -8,11 +8,12 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from subquad.tasks.events import SIMULATORS, truth
+from subquad.tasks.events import SIMULATORS
 from subquad.tasks.events.forecasts import forecast
 from subquad.tasks.events.heads import HawkesHead
 from subquad.tasks.events.mixture import Mixture, MixtureHead
 from subquad.tasks.events.scales import Scales
+from tests.tasks.events import truths
 
 SCALES = Scales(("a", "b", "c"), 2.0, -0.7, 1.2, 1e-3, 40.0)
 HEADS = ["hawkes", "mixture", "mixture without gaps"]
@@ -106,7 +107,7 @@ def test_forecasts_of_the_true_intensity_are_the_true_ones() -> None:
     process = SIMULATORS["hawkes"]()
     given = process.draw(3, 0)
     states = process.states(given)
-    exact = truth.forecast(process, given)
+    exact = truths.forecast(process, given)
     found = forecast(
         lambda t: torch.from_numpy(process.intensities(states, t.numpy())),
         60.0,

@@ -8,6 +8,7 @@ from torch import Tensor
 from subquad.tasks.events import SIMULATORS, EventSequences, truth
 from subquad.tasks.events.likelihood import Intensity, compensators, log_likelihood, monte_carlo, trapezoid
 from subquad.tasks.events.simulator import Process
+from tests.tasks.events.truths import gap_integrals
 
 
 def sequences(name: str, count: int = 20) -> tuple[Process, EventSequences]:
@@ -53,7 +54,7 @@ def test_drawn_points_are_right_on_average_and_fresh() -> None:
     process, given = sequences("hawkes", 5)
     later = ~given.first
     gaps, intensity = torch.from_numpy(given.gaps[later]), true_intensity(process, given)
-    exact = torch.from_numpy(truth.gap_integrals(process, given).sum(1)[later])
+    exact = torch.from_numpy(gap_integrals(process, given).sum(1)[later])
     drawn = torch.stack([compensators(intensity, gaps, monte_carlo(4, gaps)) for _ in range(400)])
     errors = drawn.std(0) / 20
     assert ((drawn.mean(0) - exact).abs() < 5 * errors + 1e-9).all()
@@ -64,7 +65,7 @@ def test_more_points_are_closer() -> None:
     process, given = sequences("hawkes")
     later = ~given.first
     gaps, intensity = torch.from_numpy(given.gaps[later]), true_intensity(process, given)
-    exact = torch.from_numpy(truth.gap_integrals(process, given).sum(1)[later])
+    exact = torch.from_numpy(gap_integrals(process, given).sum(1)[later])
     errors = [float((compensators(intensity, gaps, trapezoid(n, gaps)) - exact).abs().mean()) for n in (9, 17, 33)]
     assert errors[1] < errors[0] / 3.5
     assert errors[2] < errors[1] / 3.5

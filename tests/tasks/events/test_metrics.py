@@ -13,7 +13,6 @@ from subquad.tasks.events.metrics import (
     accuracy,
     accuracy_interval,
     join_ends,
-    join_types,
     macro_f1,
     macro_f1_interval,
     mae,
@@ -22,6 +21,7 @@ from subquad.tasks.events.metrics import (
     rmse,
     rmse_interval,
 )
+from tests.tasks.events.truths import gap_integrals, join_types
 from tests.test_statistics import resampled_counts
 
 LENGTHS = np.array([4, 0, 7, 1, 12])
@@ -139,7 +139,7 @@ def test_gaps_of_each_type() -> None:
 
 def residuals_under(process: Hawkes, found: EventSequences) -> tuple[float, float]:
     """The p values of all gaps, and of those of each type."""
-    each, ends = truth.gap_integrals(process, found), truth.end_integrals(process, found)
+    each, ends = gap_integrals(process, found), truth.end_integrals(process, found)
     gaps = join_ends(each.sum(1), found.lengths, ends.sum(1))
     return residuals(gaps).p_value, residuals(join_types(each, found.types, found.lengths, ends)).p_value
 
@@ -148,10 +148,10 @@ def test_residuals_tell_the_true_process_from_wrong_ones() -> None:
     process = Hawkes(horizon=20.0)
     found = process.draw(1000, 0)
     assert min(residuals_under(process, found)) > 0.05
-    each, ends = truth.gap_integrals(process, found), truth.end_integrals(process, found)
+    each, ends = gap_integrals(process, found), truth.end_integrals(process, found)
     assert residuals(each.sum(1)).p_value < 1e-4  # what breaks off at the end is missing
     right = residuals(join_ends(each.sum(1), found.lengths, ends.sum(1)))
-    assert right.found == pytest.approx(right.wanted, rel=0.08, abs=0.01)
+    assert right.observed == pytest.approx(right.expected, rel=0.08, abs=0.01)
     assert max(residuals_under(replace(process, decay=4.0), found)) < 1e-4
     of_any, of_each = residuals_under(replace(process, branching=((0.2, 0.5), (0.6, 0.1))), found)
     assert of_any > 0.05  # types are mistaken, and nothing else

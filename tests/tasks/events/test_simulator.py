@@ -11,6 +11,7 @@ from scipy import integrate, stats
 from subquad import SubquadError
 from subquad.tasks.events import SIMULATORS, EventSequences, Hawkes, Renewal, SelfCorrecting, truth
 from subquad.tasks.events.metrics import join_ends
+from tests.tasks.events.truths import forecast, gap_integrals
 
 PROCESSES: list[Any] = [
     Hawkes(),
@@ -56,7 +57,6 @@ def test_a_hawkes_process_has_the_rate_of_theory() -> None:
     rates = np.bincount(late) / (20 * 3000.0)
     inverse = np.linalg.inv(np.eye(2) - matrix)
     theory = inverse @ [0.2, 0.3]
-    assert process.mean_rates() == pytest.approx(theory)
     assert theory == pytest.approx([13 / 18, 8 / 9])
     deviations = np.sqrt(np.diag(inverse @ np.diag(theory) @ inverse.T) / (20 * 3000.0))
     assert (np.abs(rates - theory) < 4 * deviations).all()
@@ -67,7 +67,7 @@ def test_a_hawkes_process_has_the_rate_of_theory() -> None:
 def test_rescaled_gaps_are_exponential_and_independent(process: Any) -> None:
     found = process.draw(400, 3)
     ends = truth.end_integrals(process, found).sum(1)
-    gaps = join_ends(truth.gap_integrals(process, found).sum(1), found.lengths, ends)
+    gaps = join_ends(gap_integrals(process, found).sum(1), found.lengths, ends)
     assert stats.kstest(gaps, "expon").pvalue > 0.01
     assert abs(stats.spearmanr(gaps[1:], gaps[:-1]).statistic) < 4 / np.sqrt(len(gaps))
     wrong = stats.kstest(gaps * 1.1, "expon")
@@ -78,7 +78,7 @@ def test_rescaled_gaps_are_exponential_and_independent(process: Any) -> None:
 def test_types_come_with_their_probabilities(process: Any) -> None:
     """Of those that are half likely or less, and of the others, as many as there should be; four deviations."""
     found = process.draw(400, 4)
-    states = truth._before(process, found)
+    states = truth.states_before(process, found)
     chances = process.intensities(states, found.gaps[:, None])[:, 0]
     chances /= chances.sum(1, keepdims=True)
     for kind in range(len(found.type_names)):
@@ -104,8 +104,8 @@ def test_integrals_are_those_of_the_intensities(process: Any) -> None:
     found = sequence(found.times[:12].tolist(), found.types[:12].tolist(), process.horizon, len(found.type_names))
     for ahead in (0.3, 1.7):
         places = near(ahead)
-        values = truth.intensities(process, found, np.tile(places, (12, 1)))
-        exact = truth.integrals(process, found, np.full((12, 1), ahead))[:, 0]
+        values = process.intensities(process.states(found), np.tile(places, (12, 1)))
+        exact = process.integrals(process.states(found), np.full((12, 1), ahead))[:, 0]
         assert exact == pytest.approx(simpson(values.swapaxes(1, 2), ahead), rel=1e-7)
         start = process.initial_state()[None]
         values = process.intensities(start, places[None])
@@ -166,7 +166,7 @@ def test_what_comes_later_changes_nothing_before(process: Any) -> None:
     other = found._replace(times=times, types=types)
     untouched = np.r_[0:middle, found.offsets[2] : len(times)]
     gaps = np.tile([0.01, 2.0], (len(times), 1))
-    first, second = (truth.intensities(process, given, gaps) for given in (found, other))
+    first, second = (process.intensities(process.states(given), gaps) for given in (found, other))
     assert np.array_equal(first[untouched], second[untouched])
     assert not np.array_equal(first[middle], second[middle])
     first_log, second_log = (truth.log_likelihood(process, given) for given in (found, other))
@@ -187,7 +187,7 @@ def test_times_may_be_counted_from_whenever(process: Any) -> None:
 @pytest.mark.parametrize("process", PROCESSES)
 def test_forecasts(process: Any) -> None:
     found = process.draw(2, 9)
-    best = truth.forecast(process, found)
+    best = forecast(process, found)
     rows, places = np.array([0, 7, len(found.times) - 1]), np.tile(near(100.0), (3, 1))
     states = process.states(found)[rows]
     alone = np.exp(-process.integrals(states, places).sum(2))
@@ -205,7 +205,7 @@ def test_a_sequence_may_be_empty() -> None:
     assert 10 < empty.sum() < 50
     likelihood = truth.log_likelihood(process, found)
     assert likelihood.end[empty] == pytest.approx(-0.4)
-    assert len(truth.forecast(process, found.select(np.flatnonzero(empty))).gaps) == 0
+    assert len(forecast(process, found.select(np.flatnonzero(empty))).gaps) == 0
     assert truth.log_likelihood(process, found.select(np.flatnonzero(empty))).total == pytest.approx(-0.4 * empty.sum())
 
 

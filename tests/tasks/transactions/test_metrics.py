@@ -8,7 +8,6 @@ from subquad.tasks.transactions.metrics import (
     accuracy,
     accuracy_interval,
     auroc,
-    auroc_difference,
     auroc_interval,
     resampled_aurocs,
 )
@@ -59,15 +58,3 @@ def test_intervals_hold_the_truth() -> None:
     assert 88 <= sum(found.low <= truth <= found.high for found in held) <= 99
     held = [accuracy_interval(*drawn(200, 1.0, seed)) for seed in range(100)]
     assert 88 <= sum(found.low <= right <= found.high for found in held) <= 99
-
-
-def test_differences_are_paired() -> None:
-    labels, scores = drawn(300, 1.0, 0)
-    same = auroc_difference(labels, scores, 2.0 * scores)
-    assert same == (0.0, 0.0, 0.0)
-    noisy = scores + 2.0 * np.random.default_rng(1).normal(size=300)
-    found = auroc_difference(labels, scores, noisy)
-    assert found.value == pytest.approx(auroc(labels, scores) - auroc(labels, noisy))
-    assert 0 < found.low < found.value < found.high
-    apart = auroc_interval(labels, scores), auroc_interval(labels, noisy)
-    assert found.high - found.low < sum(one.high - one.low for one in apart)

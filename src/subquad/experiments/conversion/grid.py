@@ -1,8 +1,8 @@
-"""What is trained and converted: a masked language model whose softmax becomes another attention, in many ways.
+"""The trainings and conversions: a masked language model whose softmax is replaced by other attentions in several ways.
 
 A project of 2020 put FAVOR+ into DistilBERT, fine-tuned it, and ended with a perplexity far above the original's. Here a
-model is trained with softmax (or a trained one is taken) and converted in many ways, each beside softmax that is fine-tuned
-for as many steps on the same batches.
+softmax model is trained, or a trained one is taken, and converted in several ways. Each is compared with softmax that is
+fine-tuned for as many steps on the same batches.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ WORDS = {
 
 
 class Way(NamedTuple):
-    """An attention, and whether its layers are matched before the model is tuned as a whole."""
+    """An attention, and whether its layers are matched to softmax before the whole model is fine-tuned."""
 
     attention: str
     is_matched: bool = False
@@ -52,47 +52,47 @@ class Way(NamedTuple):
 
 
 CONVERSIONS = (
-    Way(HYBRID, is_matched=True),  # the longest, whose controls are Way(HYBRID), WINDOW and SOFTMAX
+    Way(HYBRID, is_matched=True),  # the longest; its controls are Way(HYBRID), WINDOW and SOFTMAX
     *(Way(attention, is_matched) for attention in (ADAPTED, LEARNED, LINFORMER) for is_matched in (True, False)),
-    *(Way(attention) for attention in (FAVOR, CALIBRATED, ELU)),  # which have no weights that could be matched
+    *(Way(attention) for attention in (FAVOR, CALIBRATED, ELU)),  # these have no weights that could be matched
 )
 """Ways that are runs of `subquad convert`."""
 WAYS = tuple(
     Way(name, matched) for name in WORDS for matched in (False, True) if matched <= (Way(name, True) in CONVERSIONS)
 )
-"""Ways that have results, those of controls included, softmax first."""
+"""Ways with results, including controls, softmax first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid(Scale):
-    """Every way of converting the model of every seed."""
+    """Every way of converting, with every seed."""
 
     seeds: tuple[int, ...]
     features: int
-    """Features of FAVOR+. A learned map has twice the head's dimension."""
+    """Number of features of FAVOR+. A learned map has twice the head's dimension."""
     k: int
-    """Slots of Linformer."""
+    """Number of slots of Linformer."""
     block: int
-    """Block of the hybrid, which sees its own block and both neighbouring ones exactly."""
+    """Block length of the hybrid, which attends exactly to its own block and both neighbouring ones."""
     model: ModelOptions
     task: Mlm
-    """Task of the softmax model, whose text is replaced."""
+    """Task of the softmax model. Its field `text` is replaced by the data of the scale."""
     training: TrainOptions
     """Training of the softmax model."""
     match_steps: int
-    """Steps in which layers are matched."""
+    """Number of steps in which layers are matched."""
     tune_steps: int
-    """Steps in which a matched model is tuned. A model that is not matched is tuned for all steps."""
+    """Number of steps in which a matched model is fine-tuned. A model that is not matched is fine-tuned for all steps."""
     conversion: ConversionOptions
-    """Options of every conversion, whose steps and controls are replaced."""
+    """Options of all conversions. Their steps and controls are replaced by those of each way."""
 
     @property
     def total_steps(self) -> int:
-        """Steps of every way."""
+        """Number of steps of every way."""
         return self.match_steps + self.tune_steps
 
     def trials(self) -> Iterator[Trial]:
-        """The models that are converted first, then the long conversions before the short ones."""
+        """Yields the trainings of the models to be converted, then long conversions before short ones."""
         if not self.original:
             yield from map(self._pretraining, self.seeds)
         for seed in self.seeds:
@@ -117,7 +117,7 @@ class Grid(Scale):
         return Trial(way.name(seed), way.attention, 0, seed, work)
 
     def _attention(self, name: str) -> AttentionOptions:
-        """Options of an attention by its name in `WORDS`."""
+        """Options of an attention, by its name in `WORDS`."""
         attentions: dict[str, AttentionOptions] = {
             FAVOR: Favor(features=self.features),
             CALIBRATED: Favor(features=self.features, projections="calibrated"),
@@ -144,7 +144,7 @@ SCALES: dict[str, Grid] = {
         k=32,
         block=4,
         model=ModelOptions(layers=3, heads=4, head_dim=32, positions="rotary"),
-        # a split other than the usual one, on whose test texts the block and the rates were chosen
+        # not the default split, on whose test texts the block and the learning rates were chosen
         task=Mlm(length=128, vocabulary_size=2048, split_seed=1),
         training=replace(TRAINING, batch=16, warm_up=40, steps=800, evaluate_every=160, checkpoint_every=800),
         match_steps=30,

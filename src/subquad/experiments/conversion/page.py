@@ -31,7 +31,7 @@ DEVELOPMENT_NOTE = "On development texts, by which the best model of each stage 
 
 
 def conversion_page(folder: Path, scale: str) -> Page:
-    """Perplexity by step of all ways, those that are only fine-tuned first."""
+    """Returns the page: perplexity by step of all ways, those that are only fine-tuned first."""
     grid = SCALES[scale]
     runs, verdicts = converted(folder, grid), judge(folder, scale)
     pictures = [Picture(name, CAPTIONS[name], chart) for name, chart in way_charts(runs).items()]
@@ -61,7 +61,7 @@ def _words(grid: Grid) -> str:
 
 
 def way_table(runs: Sequence[Converted]) -> Table:
-    """Each way, stage by stage, and at its end beside softmax."""
+    """Perplexity of each way after each stage, and its final ratio to softmax."""
     rows = []
     original = nats(runs, CONTROL, "original")
     if original:
@@ -84,23 +84,23 @@ def _cell(interval: Interval | None, form: str) -> Cell:
 
 
 def _seconds(runs: Sequence[Converted], way: Way) -> Cell:
-    """The mean over seeds."""
-    durations = [max(row["elapsed"] for row in each.rows) for each in runs if each.way == way]
+    """Mean duration over seeds."""
+    durations = [max(row["elapsed"] for row in conversion.rows) for conversion in runs if conversion.way == way]
     return Cell(duration(sum(durations) / len(durations)), sum(durations) / len(durations))
 
 
 def way_charts(runs: Sequence[Converted]) -> dict[str, alt.LayerChart]:
-    """Perplexity against steps, with as many ways in a chart as there are colours."""
+    """Perplexity by step, with as many ways in a chart as there are colours."""
     by_chart = {name: [row for way in ways for row in points(runs, way)] for name, ways in CHARTS.items()}
     return {name: curves(rows, "perplexity", log=True) for name, rows in by_chart.items() if rows}
 
 
 def points(runs: Sequence[Converted], way: Way) -> Iterator[Row]:
-    """Figures on development texts, from the swapped model on."""
-    for each in runs:
-        if each.way == way:
-            for row in each.rows:
+    """Perplexity on development texts by step, from the swapped model on."""
+    for conversion in runs:
+        if conversion.way == way:
+            for row in conversion.rows:
                 is_watched = row["metric"] == "perplexity" and row["split"] == "development"
                 if is_watched and row["stage"] != "original":
-                    about = {"label": way.words, "run": f"{way.words}, {each.seed}"}
+                    about = {"label": way.words, "run": f"{way.words}, {conversion.seed}"}
                     yield {**about, "step": row["step"], "value": row["value"]}

@@ -1,4 +1,4 @@
-"""What came out of the conversions of a masked language model: perplexities stage by stage, and a verdict on each claim."""
+"""Verdicts on the conversions of a masked language model, and the perplexities after each stage."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -30,14 +30,14 @@ from subquad.statistics import Verdict, at_least, at_most, geometric_mean, geome
 from subquad.words import between
 
 NEAR = 1.05
-"""Largest multiple of another's perplexity that counts as its level."""
+"""Largest ratio of two perplexities that counts as the same level."""
 FAR = 2.0
-"""Smallest multiple of another's perplexity that counts as a failure."""
+"""Smallest ratio of two perplexities that counts as a failure."""
 CONTROL = Way(SOFTMAX)
 
 
 class Converted(NamedTuple):
-    """A finished way of converting a model."""
+    """A finished conversion of a model in one way."""
 
     way: Way
     seed: int
@@ -46,7 +46,7 @@ class Converted(NamedTuple):
 
 
 def converted(folder: Path, grid: Grid) -> list[Converted]:
-    """Every way of every finished conversion. Rows of the original are among softmax's."""
+    """All ways of all finished conversions. Rows of the original are with those of softmax."""
     ways = []
     for way, seed in product(CONVERSIONS, grid.seeds):
         path = folder / way.name(seed)
@@ -57,42 +57,42 @@ def converted(folder: Path, grid: Grid) -> list[Converted]:
                 if (row_way := _way_of(row, way)) is not None:
                     rows.setdefault(row_way, []).append(row)
             ways += [Converted(row_way, seed, run, way_rows) for row_way, way_rows in rows.items()]
-    return sorted(ways, key=lambda each: (WAYS.index(each.way), each.seed))
+    return sorted(ways, key=lambda conversion: (WAYS.index(conversion.way), conversion.seed))
 
 
 def _way_of(row: Row, way: Way) -> Way | None:
-    """The way that a row belongs to: that of the run, or one of its controls. None for other rows."""
+    """The way that a row belongs to: that of the run or one of its controls. None for other rows."""
     if row["stage"] == "original":
         return CONTROL if way.attention == HYBRID else None  # the other runs measured the same model on the same text
     if row["stage"] == "distilled" and not way.is_matched:
-        return None  # which took no steps
+        return None  # matching took no steps
     controls = {PLAIN: Way(way.attention), CONTROL_WINDOW: Way(WINDOW), EXACT: CONTROL, CONVERSION: way}
     return controls[row["recipe"]]
 
 
 def nats(runs: Sequence[Converted], way: Way, stage: str = "tuned") -> dict[int, float]:
-    """The logarithm of a way's perplexity on the test after a stage, by seed."""
+    """Logarithm of a way's perplexity on the test texts after a stage, by seed."""
     by_seed = {}
-    for each in runs:
-        value = value_on_test([row for row in each.rows if row["stage"] == stage], "perplexity")
-        if each.way == way and value is not None:
-            by_seed[each.seed] = math.log(value)
+    for conversion in runs:
+        value = value_on_test([row for row in conversion.rows if row["stage"] == stage], "perplexity")
+        if conversion.way == way and value is not None:
+            by_seed[conversion.seed] = math.log(value)
     return by_seed
 
 
 def unigram(folder: Path, grid: Grid) -> tuple[dict[int, float], dict[int, float]]:
-    """Logarithms of the test perplexity of the models before conversion, and of the unigram's, each by seed."""
+    """Logarithms of the test perplexities of the models before conversion and of a unigram model, each by seed."""
     paths = {seed: folder / pretrained_name(seed) for seed in grid.seeds}
     rows = {seed: Run.open(path, "train").rows() for seed, path in paths.items() if is_finished(path)}
-    each = []
+    logarithms = []
     for metric in ("perplexity", "perplexity_of_unigram"):
         values = {seed: value_on_test(run_rows, metric) for seed, run_rows in rows.items()}
-        each.append({seed: math.log(value) for seed, value in values.items() if value is not None})
-    return each[0], each[1]
+        logarithms.append({seed: math.log(value) for seed, value in values.items() if value is not None})
+    return logarithms[0], logarithms[1]
 
 
 def judge(folder: Path, scale: str) -> list[Verdict]:
-    """A verdict on each claim."""
+    """Returns a verdict on each claim."""
     grid = SCALES[scale]
     runs = converted(folder, grid)
     verdicts = [*learned(folder, grid), *fails(runs), *recovers(runs, grid)]
@@ -100,7 +100,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 
 
 def learned(folder: Path, grid: Grid) -> Iterator[Verdict]:
-    """Whether the model that is converted has learned something."""
+    """Whether the model to be converted has learned something."""
     ours, theirs = unigram(folder, grid)
     ratio, low, high = geometric_ratio(ours, theirs), geometric_mean(ours), geometric_mean(theirs)
     if ratio is not None and low is not None and high is not None:

@@ -1,4 +1,4 @@
-"""What is trained and timed for the replication of *Transformers are RNNs* on the copy task."""
+"""The trainings and measurements for the replication of *Transformers are RNNs* on the copy task."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,17 +31,17 @@ class Grid(Scale):
     timing: Timing
     """Comparison that times one training step of the replication's encoder-decoder by length."""
     task: Copy = field(default_factory=Copy)
-    """The task, whose length is replaced."""
+    """The task. Its length is replaced by each of `lengths`."""
 
     def trials(self) -> Iterator[Trial]:
-        """In an order in which every attention gets its first results early."""
+        """Yields trials in an order in which every attention gets its first results early."""
         for length, seed, (name, attention) in product(self.lengths, self.seeds, self.attentions.items()):
             work = Training(replace(self.task, length=length), attention, self.model, self.training)
             yield Trial(f"copy-{name}-{length}-{seed}", name, length, seed, work)
 
 
 def step_timing(longest: int, *, batch: int, budget_seconds: float) -> Timing:
-    """Times a training step of 4 + 4 layers with 8 heads of 64 at lengths that double from 8."""
+    """The comparison of a training step of 4 + 4 layers with 8 heads of 64, at lengths that double from 8."""
     plan = Plan(
         variants={"softmax": Softmax(), "linear": Linear(), "favor": Favor()},
         lengths=tuple(2**power for power in range(3, longest.bit_length())),

@@ -1,4 +1,4 @@
-"""The page of the copy task's replication: convergence and time, beside what the replication published."""
+"""The page of the experiment on the copy task: convergence and time, beside the published figures."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,11 +23,11 @@ from subquad.words import capitalized
 
 TITLE = "Transformers are RNNs: the copy task, replicated"
 STEPS = 3000
-"""Training steps that the replication timed."""
+"""Number of training steps that the replication timed."""
 
 
 def copy_page(folder: Path, scale: str) -> Page:
-    """Loss by attention first, then time by length, then what was published beside both."""
+    """Returns the page: loss by attention first, then time by length, each beside what was published."""
     trials = [trial for trial in SCALES[scale].trials() if is_finished(folder / trial.name)]
     has_lengths = len({trial.length for trial in trials}) > 1
     trained = [_named(folder, trial, has_lengths=has_lengths) for trial in trials]
@@ -69,7 +69,7 @@ def _convergence_pictures(trained: Sequence[Trained]) -> list[Picture]:
 
 
 def _alone(trained: Sequence[Trained], trials: Sequence[Trial]) -> Chapter:
-    """The loss of each attention by itself, as the replication drew it."""
+    """Charts of the loss of each attention, as in the replication."""
     pictures = [
         Picture(f"loss_{name}", f"Loss with {name}, every length and seed", chart)
         for name, chart in convergence(trained, trials)
@@ -98,7 +98,7 @@ THEIR_CONVERGENCE = (
 
 
 def convergence(trained: Sequence[Trained], trials: Sequence[Trial]) -> Iterator[tuple[str, alt.LayerChart]]:
-    """The loss of each attention by itself, one line for each length and seed."""
+    """Yields a chart of the loss of each attention, with one line for each length and seed."""
     for name in dict.fromkeys(trial.variant for trial in trials):
         runs = [run for run, trial in zip(trained, trials, strict=True) if trial.variant == name]
         if rows := points(runs, "loss"):
@@ -106,7 +106,7 @@ def convergence(trained: Sequence[Trained], trials: Sequence[Trial]) -> Iterator
 
 
 def figure_one(comparison: Comparison, view: View) -> alt.LayerChart:
-    """Time against length: their points and the curves they drew through them, and our points."""
+    """Time against length: published points with their fitted curves, and points measured here."""
     rows: list[Row] = []
     ends = np.geomspace(replication.LENGTHS[0], 4096, 60)
     for name, seconds, powers in (
@@ -140,14 +140,14 @@ def figure_one(comparison: Comparison, view: View) -> alt.LayerChart:
 
 
 def beside(comparison: Comparison, view: View) -> Table:
-    """Seconds of 3000 steps by length: the replication's table 1 and what was measured here."""
+    """Seconds of 3000 steps by length: the replication's table 1, and what was measured here."""
     names = comparison.measured(view)
     lengths = sorted({*replication.LENGTHS, *(length for name in names for length in comparison.lengths(view, name))})
     published = {BASELINE: replication.SOFTMAX_SECONDS, "linear": replication.LINEAR_SECONDS}
     rows = []
     for length in lengths:
         at = replication.LENGTHS.index(length) if length in replication.LENGTHS else None
-        theirs = [NOTHING if at is None else Cell(str(found[at]), found[at]) for found in published.values()]
+        theirs = [NOTHING if at is None else Cell(str(seconds[at]), seconds[at]) for seconds in published.values()]
         ours = [_steps(comparison, view, name, length) for name in names]
         rows.append([Cell(str(length), length), *theirs, *ours])
     columns = ["length", "softmax, published", "linear, published", *(f"{name}, here" for name in names)]

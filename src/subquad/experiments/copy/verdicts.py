@@ -21,13 +21,13 @@ from subquad.words import between
 ENOUGH = 0.999
 """Token accuracy that counts as having learned to copy."""
 CLOSE = 1.1
-"""Largest multiple of softmax's final loss that counts as its level."""
+"""Largest ratio to softmax's final loss that counts as the same level."""
 WIDEST_RANGE = 1.0
-"""Width of an exponent's interval above which the exponent decides nothing."""
+"""Width of an exponent's interval above which the verdict is open."""
 
 
 def judge(folder: Path, scale: str) -> list[Verdict]:
-    """A verdict on each claim."""
+    """Returns a verdict on each claim."""
     trials = list(SCALES[scale].trials())
     verdicts = converges(finished_rows(folder, trials), trials)
     if (rows := part_rows(folder / "timing", "compare")) is not None:
@@ -37,7 +37,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 
 
 def is_linear(timing: Comparison) -> Iterator[Verdict]:
-    """Claim 2: the exponent of the longer half of the lengths is that of a line, or less where fixed costs still show."""
+    """Claim 2: over the longer half of the lengths, time grows linearly, or slower if fixed costs still show."""
     for view in timing.views:
         for name in timing.measured(view):
             growth = timing.growth(view, name)
@@ -55,7 +55,7 @@ def _exponent(timing: Comparison, view: View) -> str:
 
 
 def is_faster(timing: Comparison) -> Iterator[Verdict]:
-    """Claim 3: from some measured length on, it is faster than softmax."""
+    """Claim 3: from some measured length on, a training step is faster than with softmax."""
     for view in timing.views:
         for name in timing.measured(view):
             crossing = None if name == BASELINE else timing.crossover(view, name)
@@ -65,7 +65,7 @@ def is_faster(timing: Comparison) -> Iterator[Verdict]:
 
 
 def converges(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> list[Verdict]:
-    """Claim 1, for each attention and length: every seed copies, and ends no higher than softmax's mean loss times 1.1."""
+    """Claim 1: for each attention and length, every seed copies and ends at no more than 1.1 times softmax's mean loss."""
     verdicts: list[Verdict] = []
     for length in dict.fromkeys(trial.length for trial in trials):
         ends = {

@@ -20,28 +20,29 @@ from subquad.tasks.events.scoring import encode
 from subquad.tasks.events.sequences import EventSequences
 
 SECONDS = 20.0
+"""Duration of the time measurement of all attentions together."""
 PEAKS = 9
-"""Processes in which a peak is read. The system counts a process' pages to within a quarter of a megabyte."""
+"""Number of processes in which a peak is measured, as the system counts pages only to within a quarter of a megabyte."""
 SHORT = 16
-"""Events that a simulated sequence has at least, so that enough of them are drawn."""
+"""Smallest number of events assumed of a simulated sequence, so that enough sequences are drawn."""
 WARM = 512
-"""Events after which the libraries' own buffers are there."""
+"""Number of events in the first step, after which the libraries have allocated their buffers."""
 
 
 def measure(folder: Path, scale: str) -> None:
-    """Measures the models that were trained on simulated sequences as in the paper, unless that was done to the end."""
+    """Measures the models trained on simulated sequences with sinusoidal times, unless all were measured before."""
     run = open_part(folder / "costs", "costs", f"subquad reproduce events --scale {scale}")
-    options = {each.attention: each.run.about["options"] for each in trained(folder) if each.setting == Setting(SIMULATED)}
-    done = {row["mechanism"] for row in run.rows() if row["metric"] == "times_the_peak"}  # the last that is measured
+    options = {run.attention: run.run.about["options"] for run in trained(folder) if run.setting == Setting(SIMULATED)}
+    done = {row["mechanism"] for row in run.rows() if row["metric"] == "times_the_peak"}  # the last metric of each
     if not options.keys() <= done:
         run.keep_first_rows(0)
         run.append(costs(options))
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """Seconds of a training step, and the peak of its memory in processes of its own, both with the candidates in turns.
+    """Yields rows with the seconds of a training step and its peak memory in fresh processes, attentions in turns.
 
-    On one thread, as every training of the experiment is.
+    One thread is used, as in all trainings of the experiment.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -67,10 +68,10 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 
 
 def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
-    """A training step on a batch of simulated sequences of so many events each."""
-    kept = read_options(options)
-    task = replace(kept.task, data="", sequences=2).prepare()  # type: ignore[call-arg]
-    model = task.build(kept.attention, kept.model, torch.Generator().manual_seed(0))
+    """A training step on a batch of simulated sequences with `length` events each."""
+    trained_options = read_options(options)
+    task = replace(trained_options.task, data="", sequences=2).prepare()  # type: ignore[call-arg]
+    model = task.build(trained_options.attention, trained_options.model, torch.Generator().manual_seed(0))
     batch = sequences(task, length)
 
     def step() -> None:
@@ -82,7 +83,7 @@ def work(options: Mapping[str, Any], length: int) -> Callable[[], object]:
 
 
 def sequences(task: Any, length: int) -> Any:
-    """As many as a batch has, of the gaps and types of shorter ones."""
+    """A batch of sequences of `length` events, made of the gaps and types of shorter ones."""
     drawn = task.process.draw(BATCH * length // SHORT, 0)
     gaps, types = np.diff(drawn.times, prepend=0.0)[~drawn.first], drawn.types[~drawn.first]
     assert len(gaps) >= BATCH * length, "too few simulated events"
@@ -100,7 +101,7 @@ def sequences(task: Any, length: int) -> Any:
 
 
 def _peak(options: Mapping[str, Any], length: int) -> int:
-    """In a process of its own: after the same on something small."""
+    """Peak memory of a training step, after a step on short sequences. Runs in a fresh process."""
     torch.set_num_threads(1)
     give_back_at_once()
     work(options, WARM)()

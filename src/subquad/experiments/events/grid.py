@@ -1,7 +1,7 @@
-"""What is trained on event sequences: every attention on every source, with times told in one or two ways.
+"""The trainings on event sequences: every attention on every source, with times encoded in one or two ways.
 
-Models are told times as in the paper (Zuo et al. 2020), by sinusoids that are added to the embeddings, and on some sources
-also by rotation of queries and keys, which the paper does not have.
+Times are encoded as in the paper (Zuo et al. 2020), by sinusoids that are added to the embeddings, and on some sources also
+by rotation of queries and keys, which is not in the paper.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,9 @@ PUBLISHED: dict[str, dict[str, float]] = {
     "stackoverflow": {"THP": 2.338, "NHP": 2.241},
 }
 LONG = 3319
-"""Events of a sequence of the order book, on which the cost of a step is measured."""
+"""Number of events of a sequence of the order book, on which the cost of a step is measured."""
 BATCH = 4
-"""Sequences of the step whose cost is measured, as many as the order book is trained with."""
+"""Number of sequences in the step whose cost is measured, the same as in trainings on the order book."""
 
 Times = Literal["sinusoidal", "rotary"]
 SINUSOIDAL: Times = "sinusoidal"
@@ -37,7 +37,7 @@ ROTARY: Times = "rotary"
 
 
 class Setting(NamedTuple):
-    """What models are trained on, and how they are told the times."""
+    """A source of sequences and the encoding of times."""
 
     source: str
     times: Times = SINUSOIDAL
@@ -62,15 +62,15 @@ class Grid(Scale):
     seeds: tuple[int, ...]
     attentions: Mapping[str, AttentionOptions]
     usual: Source
-    """Options for a source that `by_source` does not name."""
+    """Options for sources that `by_source` does not name."""
     by_source: Mapping[str, Source] = field(default_factory=dict)
     """Options by the name of the source."""
     also_rotary: tuple[str, ...] = (SIMULATED, *PUBLISHED)
-    """Sources on which models are told times by rotation, too."""
+    """Sources on which models are also trained with rotary times."""
 
     @property
     def sources(self) -> dict[str, str]:
-        """The path of each source by its name: simulated sequences, which have none, and each folder of data."""
+        """Paths of the sources by name: an empty path for simulated sequences, and each folder of data."""
         paths = {SIMULATED: ""}
         if self.data:
             folder = Path(self.data)
@@ -79,7 +79,7 @@ class Grid(Scale):
         return paths
 
     def trials(self) -> Iterator[Trial]:
-        """In an order in which every attention gets its first results early."""
+        """Yields trials in an order in which every attention gets its first results early."""
         for setting, seed, attention in product(self.settings(), self.seeds, ATTENTIONS):
             source = self.by_source.get(setting.source, self.usual)
             work = Training(
@@ -91,7 +91,7 @@ class Grid(Scale):
             yield Trial(f"events-{setting.source}-{setting.times}-{attention}-{seed}", attention, 0, seed, work)
 
     def settings(self) -> Iterator[Setting]:
-        """All sources as in the paper, then some with times told by rotation."""
+        """Yields all sources with sinusoidal times, then some with rotary times."""
         yield from map(Setting, self.sources)
         yield from (Setting(source, ROTARY) for source in self.sources if source in self.also_rotary)
 

@@ -1,4 +1,4 @@
-"""The page of the experiment on events: likelihood by step, residuals, quality beside baselines and the truth, cost."""
+"""The page of the experiment on events: likelihood by step, residuals, quality, and cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,9 +36,9 @@ QUALITY_NOTE = (
 
 
 def events_page(folder: Path, scale: str) -> Page:
-    """Likelihood and residuals in each setting."""
+    """Returns the page: likelihood and residuals in each setting, then tables of quality and cost."""
     runs, verdicts = trained(folder), judge(folder)
-    settings = list(dict.fromkeys(each.setting for each in runs))
+    settings = list(dict.fromkeys(run.setting for run in runs))
     pictures = {setting: _pictures(runs, setting) for setting in settings}
     first = pictures[settings[0]].pop(0) if settings else None
     folds = [verdict_fold(verdicts)]
@@ -60,13 +60,13 @@ def events_page(folder: Path, scale: str) -> Page:
 
 
 def _pictures(runs: Sequence[Trained], setting: Setting) -> list[Picture]:
-    """The likelihood of all seeds by step, and the residuals of the first seed."""
-    here = [each for each in runs if each.setting == setting]
-    labelled = [training.Trained(each.run, each.rows, each.attention) for each in here]
+    """Charts of the likelihood of all seeds by step, and of the residuals of the first seed."""
+    here = [run for run in runs if run.setting == setting]
+    labelled = [training.Trained(run.run, run.rows, run.attention) for run in here]
     likelihood = curves(training.points(labelled, "nll"), "negative log-likelihood per event, nats")
     pictures = [Picture(f"nll_{key(setting)}", f"Development sequences by step: {setting}", likelihood)]
-    first_seed = min(each.seed for each in here)
-    points = [point for each in here if each.seed == first_seed for point in quantiles(each.rows, each.attention)]
+    first_seed = min(run.seed for run in here)
+    points = [point for run in here if run.seed == first_seed for point in quantiles(run.rows, run.attention)]
     if points:
         pictures.append(Picture(f"residuals_{key(setting)}", "Residuals of the first seed", residual_chart(points)))
     return pictures
@@ -78,7 +78,7 @@ def key(setting: Setting) -> str:
 
 
 def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
-    """Every metric of each attention, then what needs no model, and the truth where it is known."""
+    """Every metric of each attention, then of baselines without the history, and of the true process if it is known."""
     rows = []
     for attention in ATTENTIONS:
         seeds = pick(runs, setting, attention)
@@ -87,11 +87,12 @@ def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
             gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
             gaps = NOTHING if gap is None else Cell(between(gap, "+.3f"), gap.value)
             rows.append([Cell(attention), Cell(str(len(seeds)), len(seeds)), *cells, gaps])
-    every = [each for each in runs if each.setting == setting]
-    without = [_cell(every, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
+    in_setting = [run for run in runs if run.setting == setting]
+    without = [_cell(in_setting, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
     rows.append([Cell("no history"), NOTHING, *without, NOTHING])
-    if over_seeds(every, "nll_of_truth") is not None:
-        rows.append([Cell("true process"), NOTHING, _cell(every, "nll_of_truth", spread=False), *[NOTHING] * len(METRICS)])
+    if over_seeds(in_setting, "nll_of_truth") is not None:
+        truth = _cell(in_setting, "nll_of_truth", spread=False)
+        rows.append([Cell("true process"), NOTHING, truth, *[NOTHING] * len(METRICS)])
     columns = ["attention", "seeds", *METRICS.values(), f"-log-likelihood minus {BASELINE}'s"]
     return Table("The most frequent type, the mean and the median gap are what no history gives", columns, rows)
 
@@ -106,7 +107,7 @@ def _cell(runs: Sequence[Trained], metric: str, *, spread: bool = True) -> Cell:
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
-    """Time and peak of a training step, and both beside softmax's."""
+    """Time and peak memory of a training step, absolute and relative to softmax."""
     known = {(row["metric"], row["mechanism"]): row for row in rows}
     lines = []
     for name in dict.fromkeys(row["mechanism"] for row in rows):

@@ -1,7 +1,7 @@
-"""Verdicts on event sequences (Zuo et al. 2020): is FAVOR+ as good as softmax, and for less?
+"""Verdicts on event sequences (Zuo et al. 2020): is FAVOR+ as good as softmax, and cheaper?
 
-The likelihood of held-out events is judged on simulated sequences beside that of the true process, on real ones beside
-what is published. All attentions are trained on the same sequences, seed by seed.
+The likelihood of held-out events is compared with that of the true process on simulated sequences, and with published values
+on real ones. All attentions are trained on the same sequences, seed by seed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,15 @@ from subquad.statistics import Interval, Verdict, at_most, mean_over_seeds, pair
 from subquad.words import between
 
 NEAR_TRUTH = 0.03
-"""Nats for each event that a model may fall short of the true process."""
+"""Largest distance in nats per event from the true process that counts as close."""
 AS_GOOD = 0.01
-"""Nats for each event that count as nothing between two attentions."""
+"""Largest difference in nats per event between two attentions that counts as none."""
 TWICE = 2.0
+"""Speed-up over softmax that is required of a training step on long sequences."""
 
 
 class Trained(NamedTuple):
-    """A finished training: on what, with which attention and seed, and its rows."""
+    """A finished training: its setting, attention and seed, and its rows."""
 
     setting: Setting
     attention: str
@@ -43,29 +44,29 @@ class Trained(NamedTuple):
 
 
 def trained(folder: Path) -> list[Trained]:
-    """All finished trainings."""
+    """All finished trainings in a folder."""
     runs = []
     for path in sorted(folder.glob("events-*")):
         if is_finished(path):
             source, times, attention, seed = path.name.removeprefix("events-").rsplit("-", 3)
             run = Run.open(path, "train")
             runs.append(Trained(Setting(source, cast(Times, times)), attention, int(seed), run, run.rows()))
-    return sorted(runs, key=lambda each: (each.setting.times != SINUSOIDAL, each.setting.source))
+    return sorted(runs, key=lambda training: (training.setting.times != SINUSOIDAL, training.setting.source))
 
 
 def over_seeds(runs: Sequence[Trained], metric: str) -> Interval | None:
-    """The mean over seeds, with Student's interval."""
-    values = [value for each in runs if (value := value_on_test(each.rows, metric)) is not None]
+    """Mean of a test metric over seeds, with Student's interval."""
+    values = [value for run in runs if (value := value_on_test(run.rows, metric)) is not None]
     return mean_over_seeds(values) if values else None
 
 
 def pick(runs: Sequence[Trained], setting: Setting, attention: str) -> list[Trained]:
-    """The seeds of one attention in one setting."""
-    return [each for each in runs if (each.setting, each.attention) == (setting, attention)]
+    """The trainings of one attention in one setting, one for each seed."""
+    return [run for run in runs if (run.setting, run.attention) == (setting, attention)]
 
 
 def difference(runs: Sequence[Trained], setting: Setting, attention: str, other: str) -> Interval | None:
-    """How much more -log-likelihood an attention has than another, seed by seed: the mean, with Student's interval."""
+    """Mean difference of the negative log-likelihoods of two attentions over seeds, with Student's interval."""
     return paired_difference(*(_likelihoods(pick(runs, setting, name)) for name in (attention, other)))
 
 
@@ -75,9 +76,9 @@ def _likelihoods(runs: Sequence[Trained]) -> dict[int, float]:
 
 
 def judge(folder: Path) -> list[Verdict]:
-    """FAVOR+ beside softmax in each setting, the cost of a step, then all other verdicts."""
+    """Returns verdicts on FAVOR+ beside softmax, on the cost of a step, then all others."""
     runs = trained(folder)
-    settings = list(dict.fromkeys(each.setting for each in runs))
+    settings = list(dict.fromkeys(run.setting for run in runs))
     verdicts = [verdict for setting in settings for verdict in against_softmax(runs, setting, CLAIMED)]
     verdicts += cheaper(part_rows(folder / "costs", "costs") or [])
     for setting in settings:
@@ -90,7 +91,7 @@ def judge(folder: Path) -> list[Verdict]:
 
 
 def against_truth(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
-    """Whether the likelihood comes close to that of the true process, where that is known."""
+    """Whether the likelihood is close to that of the true process, if it is known."""
     short = over_seeds(pick(runs, setting, attention), "nll_above_truth")
     if short is not None:
         claim = f"{setting}: {attention} comes within {NEAR_TRUTH} nats per event of the true process"
@@ -98,7 +99,7 @@ def against_truth(runs: Sequence[Trained], setting: Setting, attention: str) -> 
 
 
 def against_published(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
-    """Whether the likelihood is as good as published figures for the same splits, where there are some."""
+    """Whether the likelihood is at least as good as published values for the same splits, if there are some."""
     for model, theirs in PUBLISHED.get(setting.source, {}).items():
         likelihood = over_seeds(pick(runs, setting, attention), "nll")
         if likelihood is not None:
@@ -109,7 +110,7 @@ def against_published(runs: Sequence[Trained], setting: Setting, attention: str)
 
 
 def against_frequent(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
-    """Whether types are predicted better than by the most frequent one."""
+    """Whether types are predicted better than by always choosing the most frequent one."""
     seeds = pick(runs, setting, attention)
     accuracy, always = over_seeds(seeds, "accuracy"), over_seeds(seeds, "accuracy_of_most_frequent")
     if accuracy is not None and always is not None:
@@ -127,7 +128,7 @@ def against_softmax(runs: Sequence[Trained], setting: Setting, attention: str) -
 
 
 def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """On a long sequence, whether a training step takes half of softmax's time, in no more memory."""
+    """Whether a training step on long sequences takes half of softmax's time, and no more memory."""
     intervals = {(row["mechanism"], row["metric"]): Interval.of_row(row) for row in rows}
     for name in (name for name in ("favor", "linear") if (name, "times_as_fast") in intervals):
         step = f"with {name} a training step on {BATCH} sequences of {LONG} events"

@@ -12,11 +12,11 @@ from subquad.results import Row
 from subquad.statistics import median_interval, ratio_interval
 
 CONTEXTS = (2048, 8192, 32768)
-"""Tokens before the segment that is timed."""
+"""Numbers of tokens before the segment that is timed."""
 
 
 def measure(folder: Path) -> None:
-    """Measures all contexts in turns, unless they were measured to the end before."""
+    """Measures all contexts in turns, unless all were measured before."""
     run = open_part(folder / "context", "context", "subquad reproduce infinity")
     if not any(row["metric"] == "state_bytes" and row["context"] == CONTEXTS[-1] for row in run.rows()):  # the last row
         run.keep_first_rows(0)
@@ -26,7 +26,7 @@ def measure(folder: Path) -> None:
 def context_rows(
     options: Infinity, contexts: Sequence[int], *, heads: int, head_dim: int, seconds: float = 20.0
 ) -> list[Row]:
-    """For each context the seconds of the next segment, how many times that of the first context, and the state's bytes."""
+    """Rows for each context: seconds of the next segment, their ratio to the first context's, and bytes of the state."""
     attend = options.build(heads=heads, head_dim=head_dim, generator=torch.Generator().manual_seed(0)).eval()
     q, k, v = torch.randn(3, 1, heads, options.segment, head_dim, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -44,7 +44,7 @@ def context_rows(
 
 
 def _streamed(attend: InfinityAttention, context: int) -> InfinityState:
-    """The state after a context, segment by segment."""
+    """The state after a context that is read segment by segment."""
     state, drawing = None, torch.Generator().manual_seed(2)
     for _ in range(context // attend.options.segment):
         q, k, v = torch.randn(3, 1, attend.heads, attend.options.segment, attend.head_dim, generator=drawing)

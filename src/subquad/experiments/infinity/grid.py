@@ -1,4 +1,4 @@
-"""What is trained for the infinity-former's experiment: the sorting task with and without the memory."""
+"""The trainings for the infinity-former: the sorting task with and without the memory."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,10 +33,10 @@ class Grid(Scale):
     model: ModelOptions
     training: TrainOptions
     sizes: Mapping[int, Size] = field(default_factory=dict)
-    """Segment, batch and steps by length, in the place of those of `attention` and `training`."""
+    """Segment, batch and steps by length, which replace those of `attention` and `training`."""
 
     def trials(self) -> Iterator[Trial]:
-        """In an order in which every variant gets its first results early."""
+        """Yields trials in an order in which every variant gets its first results early."""
         for length, seed, variant in product(self.lengths, self.seeds, (EVEN, STICKY, WINDOW)):
             attention, training = self.attention, self.training
             if size := self.sizes.get(length):

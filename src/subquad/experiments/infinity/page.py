@@ -1,4 +1,4 @@
-"""The page of the infinity-former's experiment: accuracy by step, length and memory, and the cost by context."""
+"""The page of the experiment on the infinity-former: accuracy by step, length and memory, and cost by context."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ WINDOW_NOTE = "The window sees the last segment only; its probabilities are thos
 
 
 def infinity_page(folder: Path, scale: str) -> Page:
-    """Accuracy at each length by step, then the loss."""
+    """Returns the page: accuracy and loss by step at each length, then tables of accuracy and cost."""
     trials = [trial for trial in SCALES[scale].trials() if is_finished(folder / trial.name)]
     rows = finished_rows(folder, trials)
     verdicts = judge(folder, scale)
@@ -56,20 +56,20 @@ def _picture(
 
 
 def accuracies(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> Table:
-    """Mean and 95% interval over seeds of the accuracy, and of how far off symbols are."""
+    """Mean and 95% interval over seeds of the accuracy, and the mean distance of symbols from their right position."""
     variants = list(dict.fromkeys(trial.variant for trial in trials))
     rows = []
     for length in sorted({trial.length for trial in trials}):
         for variant in variants:
-            own = [trained[trial.name] for trial in trials if (trial.length, trial.variant) == (length, variant)]
-            if own:
-                accuracy = mean_over_seeds([last_value(rows, "token_accuracy") for rows in own])
-                off = mean_over_seeds([last_value(rows, "places_off") for rows in own])
+            seeds = [trained[trial.name] for trial in trials if (trial.length, trial.variant) == (length, variant)]
+            if seeds:
+                accuracy = mean_over_seeds([last_value(rows, "token_accuracy") for rows in seeds])
+                off = mean_over_seeds([last_value(rows, "places_off") for rows in seeds])
                 rows.append(
                     [
                         Cell(str(length), length),
                         Cell(variant),
-                        Cell(str(len(own)), len(own)),
+                        Cell(str(len(seeds)), len(seeds)),
                         Cell(between(accuracy, ".1%"), accuracy.value),
                         Cell(f"{off.value:.2f}", off.value),
                     ]
@@ -79,7 +79,7 @@ def accuracies(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) ->
 
 
 def costs(measured: Sequence[Row]) -> Table:
-    """Time and state by context."""
+    """Time of the next segment and size of the state, by context."""
     by_context: dict[int, dict[str, Row]] = {}
     for row in measured:
         by_context.setdefault(row["context"], {})[row["metric"]] = row

@@ -1,7 +1,7 @@
 """Verdicts on the infinity-former (Martins et al. 2022): does a memory of fixed size help, at a constant cost?
 
-1. On the sorting task a model with the memory answers better than the same model without it, which sees a segment only.
-2. Sticky memories, whose points are drawn where attention has gone, answer better than evenly spaced ones.
+1. On the sorting task, a model with the memory answers better than the same model without it, which sees one segment.
+2. Sticky memories, whose points are drawn where attention was high, answer better than evenly spaced ones.
 3. The cost of the next segment does not depend on how much came before it.
 """
 
@@ -15,11 +15,11 @@ from subquad.statistics import Interval, Verdict, is_above, mean_over_seeds
 from subquad.words import between
 
 SAME = 1.1
-"""Largest multiple of the time at the shortest context that counts as the same time."""
+"""Largest ratio to the time at the shortest context that counts as the same time."""
 
 
 def judge(folder: Path, scale: str) -> list[Verdict]:
-    """A verdict on each claim."""
+    """Returns a verdict on each claim."""
     trials = list(SCALES[scale].trials())
     trained = finished_rows(folder, trials)
     verdicts = [*helps(trained, trials, EVEN, WINDOW), *helps(trained, trials, STICKY, EVEN)]
@@ -27,20 +27,21 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 
 
 def helps(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], better: str, worse: str) -> Iterator[Verdict]:
-    """Whether the intervals of the accuracy over seeds lie apart, at each length; not decided where they overlap."""
+    """Whether the intervals of the accuracy over seeds lie apart, at each length. Overlapping intervals leave it open."""
     for length in dict.fromkeys(trial.length for trial in trials):
-        of = {
+        planned = {
             variant: [trial for trial in trials if (trial.variant, trial.length) == (variant, length)]
             for variant in (better, worse)
         }
         claim = f"{better} answers better than {worse} at {length} tokens"
-        done = {variant: [trial for trial in own if trial.name in trained] for variant, own in of.items()}
-        if any(len(done[variant]) < len(own) for variant, own in of.items()):
-            counts = ", ".join(f"{len(done[variant])} of {len(own)} with {variant}" for variant, own in of.items())
+        done = {variant: [trial for trial in group if trial.name in trained] for variant, group in planned.items()}
+        if any(len(done[variant]) < len(group) for variant, group in planned.items()):
+            counts = ", ".join(f"{len(done[variant])} of {len(group)} with {variant}" for variant, group in planned.items())
             yield Verdict(claim, None, f"runs done: {counts}")
             continue
         high, low = (
-            mean_over_seeds([last_value(trained[trial.name], "token_accuracy") for trial in own]) for own in done.values()
+            mean_over_seeds([last_value(trained[trial.name], "token_accuracy") for trial in group])
+            for group in done.values()
         )
         figures = (
             f"accuracy {_share(high)} against {_share(low)}, a difference of {100 * (high.value - low.value):.1f} points; "

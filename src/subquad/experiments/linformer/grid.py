@@ -1,7 +1,7 @@
-"""What is trained and timed for Linformer (Wang et al. 2020): masked language models by slots, sharing and length.
+"""The trainings and measurements for Linformer (Wang et al. 2020): masked language models by slots, sharing and length.
 
-Every model is trained beside one with softmax, as long and on sequences of the same length: the baseline that the paper's
-figure of growing lengths does not have.
+Every model is compared with a softmax model that is trained equally long on sequences of the same length. The paper's figure
+of growing lengths lacks this baseline.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ CLAIM = "k slots do for masked language models, in any way of sharing and at any
 SHARINGS: tuple[Sharing, ...] = ("none", "heads", "keys-values", "layerwise")
 USUAL: Sharing = "keys-values"
 SOFTMAX, LINFORMER, NOTHING = "softmax", "linformer", "nothing"
-"""Names of what classifiers start from: a language model with either attention, or nothing."""
+"""Names of what classifiers start from: a language model with either attention, or random weights."""
 
 
 class Variant(NamedTuple):
-    """A language model: the length of its sequences, its slots (0 for softmax), and how projections are shared."""
+    """A language model: length of its sequences, number of slots (0 for softmax), and how projections are shared."""
 
     length: int
     k: int = 0
@@ -53,12 +53,12 @@ class Variant(NamedTuple):
         return Variant(self.length)
 
     def name(self, seed: int) -> str:
-        """Name of the trial that trains it."""
+        """Name of the trial that trains the model."""
         slots = (self.k, self.sharing) if self.k else ()
         return "-".join(map(str, ("mlm", self.attention, self.length, *slots, seed)))
 
     def projections(self, layers: int, heads: int) -> int:
-        """How many different projections it learns."""
+        """Number of different projections that the model learns."""
         return {"none": 2 * heads * layers, "heads": 2 * layers, "keys-values": layers, "layerwise": 1}[self.sharing]
 
 
@@ -68,37 +68,37 @@ class Grid(Scale):
 
     seeds: tuple[int, ...]
     slots: Mapping[int, tuple[int, ...]]
-    """Numbers of slots that are tried, by length."""
+    """Numbers of slots, by length."""
     shared: Variant
-    """Model whose projections are shared in every way, and from which classifiers start."""
+    """Model that is trained with every way of sharing projections, and from which classifiers start."""
     lengths: tuple[int, ...]
-    """Lengths at which `fixed_slots` slots are tried."""
+    """Lengths of the models with `fixed_slots` slots."""
     fixed_slots: int
     """Number of slots k used when the length varies."""
     spectrum_length: int
     """Length of the softmax models whose attention matrices are examined."""
     step_tokens: int
-    """Tokens in a training step of language models, at every length."""
+    """Number of tokens in a training step of language models, at every length."""
     model: ModelOptions
     vocabulary: Mlm
-    """Task of the language models, whose text and length are replaced."""
+    """Task of the language models. Its text and length are replaced."""
     training: TrainOptions
-    """Training of language models, whose batch is replaced."""
+    """Training of the language models. Its batch is replaced."""
     downstream: TrainOptions
-    """Training of classifiers."""
+    """Training of the classifiers."""
     timing: Timing
-    """Comparison that gives the paper's table of speed-ups."""
+    """Comparison that measures the paper's table of speed-ups."""
 
     @property
     def variants(self) -> list[Variant]:
-        """Each language model once."""
+        """All language models, each once."""
         models = [Variant(length, k) for length, slots in self.slots.items() for k in (0, *slots)]
         models += [self.shared._replace(sharing=sharing) for sharing in SHARINGS]
         models += [Variant(length, k) for length in self.lengths for k in (0, self.fixed_slots)]
         return list(dict.fromkeys([*models, Variant(self.spectrum_length), self.shared.baseline]))
 
     def trials(self) -> Iterator[Trial]:
-        """In an order in which every model gets its first results early."""
+        """Yields trials in an order in which every model gets its first results early."""
         for seed in self.seeds:
             yield from (self._pretraining(variant, seed) for variant in self.variants)
             yield from self._classifiers(seed)
@@ -110,7 +110,7 @@ class Grid(Scale):
         return Trial(variant.name(seed), variant.attention, variant.length, seed, work)
 
     def _classifiers(self, seed: int) -> Iterator[Trial]:
-        """Classifiers from the language models, and a softmax one from nothing. Each seed has other texts for its test."""
+        """Yields classifiers that start from language models or from nothing. Each seed has another split of the texts."""
         text = self.data if self.data and has_labels(Path(self.data)) else ""
         task = Classify(length=self.shared.length, split_seed=seed, text=text)
         for variant in (self.shared.baseline, self.shared):
@@ -123,7 +123,7 @@ class Grid(Scale):
 
 
 def table_timing(longest: int, *, memory_bytes: int, budget_seconds: float) -> Timing:
-    """Times whole layers at lengths that double from 512, with every number of slots in the paper's table."""
+    """The comparison of whole layers at lengths that double from 512, with every number of slots in the paper's table."""
     lengths = tuple(2**power for power in range(9, longest.bit_length()))
     plan = linformer_plan(lengths, settings=(Setting(threads=torch.get_num_threads()),))
     return Timing(plan, Limits(memory_bytes=memory_bytes), budget_seconds)
@@ -138,7 +138,7 @@ SCALES: dict[str, Grid] = {
         fixed_slots=32,
         spectrum_length=512,
         step_tokens=2048,
-        # rotary positions, with which both attentions learn in fewer steps than with those that the paper's models learn
+        # with rotary positions both attentions learn in fewer steps than with the learned positions of the paper
         model=ModelOptions(layers=2, heads=4, head_dim=16, positions="rotary"),
         vocabulary=Mlm(vocabulary_size=2048),
         training=TrainOptions(

@@ -1,4 +1,4 @@
-"""The page of Linformer's experiment: perplexity by slots, sharing and length, classifiers, the spectrum, speed."""
+"""The page of the experiment on Linformer: perplexity, classifiers, spectrum and speed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ SPECTRUM_CAPTIONS = {
 
 
 def linformer_page(folder: Path, scale: str) -> Page:
-    """Perplexity by slots first, then by sharing and length, then the attention matrices."""
+    """Returns the page: perplexity by slots, sharing and length, then the attention matrices, then tables."""
     runs, grid, verdicts = pretrained(folder), SCALES[scale], judge(folder, scale)
     pictures = [Picture(name, _caption(name), chart) for name, chart in perplexity_charts(runs, grid).items()]
     by_seed = spectra(folder)
@@ -79,7 +79,7 @@ def _caption(chart: str) -> str:
 
 
 def _perplexity_fold(runs: Sequence[Pretrained], grid: Grid) -> Fold:
-    """Quality by slots, by sharing and by length, and some answers."""
+    """Tables of perplexity by slots, by sharing and by length, and some answers."""
     note = (
         "Perplexity of tokens that were taken out of test texts: geometric means over seeds with their 95% intervals. Every "
         f"model was given up to {grid.step_tokens:,} tokens in each of as many steps. The best weights on development texts "
@@ -101,7 +101,7 @@ def _ways(grid: Grid) -> list[Variant]:
 
 
 def perplexity_charts(runs: Sequence[Pretrained], grid: Grid) -> dict[str, alt.LayerChart]:
-    """Perplexity against steps: for each number of slots, way of sharing, and length."""
+    """Charts of perplexity by step: for each number of slots, way of sharing, and length."""
     shown = {f"slots_{length}": [Variant(length, k) for k in (0, *slots)] for length, slots in grid.slots.items()}
     shown["sharing"] = _ways(grid)
     shown["length"] = [Variant(length, k) for k in (0, grid.fixed_slots) for length in grid.lengths]
@@ -113,7 +113,7 @@ def perplexity_charts(runs: Sequence[Pretrained], grid: Grid) -> dict[str, alt.L
 
 
 def _labelled(runs: Sequence[Pretrained], variants: Sequence[Variant], *, first: bool = False) -> list[training.Trained]:
-    """Runs of some models with their labels, all seeds or the first only."""
+    """The runs of the given models with their labels, of all seeds or of the first only."""
     labelled = []
     for variant in variants:
         models = [model for model in runs if model.variant == variant]
@@ -123,7 +123,7 @@ def _labelled(runs: Sequence[Pretrained], variants: Sequence[Variant], *, first:
 
 
 def name_of(variant: Variant, among: Sequence[Variant]) -> str:
-    """Label of a model: the attention and what tells it from the others."""
+    """Label of a model: its attention and what distinguishes it among others."""
     slots = f"{LINFORMER} k={variant.k}" if variant.k else SOFTMAX
     length = f", n={variant.length}" if len({other.length for other in among}) > 1 else ""
     ways = {other.sharing for other in among if other.k}
@@ -131,7 +131,7 @@ def name_of(variant: Variant, among: Sequence[Variant]) -> str:
 
 
 def quality_table(caption: str, runs: Sequence[Pretrained], variants: Sequence[Variant]) -> Table:
-    """Each model's perplexity, by itself, beside softmax's at its length and beside the unigram's; and its accuracy."""
+    """Perplexity of each model, absolute and relative to softmax and to a unigram model, and accuracy."""
     rows = []
     for variant in variants:
         model_runs = [model_run for model_run in runs if model_run.variant == variant]
@@ -161,7 +161,7 @@ def _cell(interval: Interval | None, form: str = ".3f") -> Cell:
 
 
 def downstream_table(accuracies: Mapping[str, Mapping[int, float]]) -> Table:
-    """Accuracy of classifiers on their tests, by what they start from."""
+    """Accuracy of classifiers on their test texts, by what they start from."""
     names = {SOFTMAX: "softmax, pretrained", LINFORMER: "linformer, pretrained", NOTHING: "softmax, from nothing"}
     rows = []
     for start, name in names.items():
@@ -171,11 +171,11 @@ def downstream_table(accuracies: Mapping[str, Mapping[int, float]]) -> Table:
 
 
 def spectrum_table(spectra: Mapping[int, Sequence[Row]]) -> Table:
-    """Layer by layer, what the first singular values hold: mean over heads, and over seeds with its interval."""
+    """Share of the first singular values by layer: mean over heads, and over seeds with its interval."""
     rows = []
     shares = {model: [layer_shares(layers, model) for layers in spectra.values()] for model in ("trained", "random")}
     for layer in shares["trained"][0]:
-        cells = [_cell(mean_over_seeds([layers[layer] for layers in each])) for each in shares.values()]
+        cells = [_cell(mean_over_seeds([layers[layer] for layers in by_seed])) for by_seed in shares.values()]
         rows.append([Cell(str(layer), layer), *cells])
     place = next(row for layers in spectra.values() for row in layers if row["metric"] == "share_at_index")
     caption = f"The share of the first {place['index']:.0f} of {place['length']:.0f} singular values"

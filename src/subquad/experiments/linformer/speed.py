@@ -9,7 +9,7 @@ from subquad.words import between, digits
 
 
 def judge_table(comparison: Comparison) -> Iterator[Verdict]:
-    """Length by length: the time of a layer against both forms of softmax, and its memory against that of the matrix."""
+    """Yields verdicts by length: time of a layer against both forms of softmax, and memory against the matrix."""
     view = layer_view(comparison)
     if view is None:
         return
@@ -29,18 +29,19 @@ def judge_table(comparison: Comparison) -> Iterator[Verdict]:
 def _speedups(
     claim: str, speedups: Mapping[int, Interval | None], wanted: Mapping[int, float], beside: str
 ) -> Iterator[Verdict]:
-    """A verdict on the speed-ups of one length, which holds if it holds for every number of slots."""
+    """Yields a verdict on the speed-ups at one length, which holds if it holds for every number of slots."""
     measured = {k: interval for k, interval in speedups.items() if interval is not None}
     if not measured:
         return
-    each = [at_least(interval, wanted[k]) for k, interval in measured.items()]
-    said = [f"k={k}: {between(interval)}{f', {beside}{wanted[k]:g}' if beside else ''}" for k, interval in measured.items()]
-    yield Verdict(claim, all_held(each), "; ".join(said))
+    held = [at_least(interval, wanted[k]) for k, interval in measured.items()]
+    targets = {k: f", {beside}{wanted[k]:g}" if beside else "" for k in measured}
+    figures = [f"k={k}: {between(interval)}{targets[k]}" for k, interval in measured.items()]
+    yield Verdict(claim, all_held(held), "; ".join(figures))
 
 
 def _savings(length: int, savings: Mapping[int, float | None], wanted: Mapping[int, float]) -> Iterator[Verdict]:
     measured = {k: times for k, times in savings.items() if times is not None}
     if measured:
         claim = f"n={length}: a layer takes as many times less memory than the materialised matrix as was published"
-        said = [f"k={k}: {digits(times)}, published {wanted[k]:g}" for k, times in measured.items()]
-        yield Verdict(claim, all(times >= wanted[k] for k, times in measured.items()), "; ".join(said))
+        figures = [f"k={k}: {digits(times)}, published {wanted[k]:g}" for k, times in measured.items()]
+        yield Verdict(claim, all(times >= wanted[k] for k, times in measured.items()), "; ".join(figures))

@@ -24,11 +24,11 @@ from subquad.statistics import (
 from subquad.words import between
 
 NEAR = 1.05
-"""Largest multiple of another's perplexity that counts as its level."""
+"""Largest ratio of two perplexities that counts as the same level."""
 LOW = 0.9
-"""Share of the singular values' sum that the first quarter of them holds in a matrix of low rank."""
+"""Share of the sum of singular values that the first quarter of them has in a matrix of low rank."""
 POINT = 0.01
-"""Loss of accuracy that still counts as none."""
+"""Largest loss of accuracy that counts as none."""
 
 
 class Pretrained(NamedTuple):
@@ -59,31 +59,31 @@ def accuracies(folder: Path) -> dict[str, dict[int, float]]:
         if is_finished(path):
             _, start, seed = path.name.split("-")
             accuracy = value_on_test(Run.open(path, "train").rows(), "accuracy")
-            assert accuracy is not None  # every classifier ends with it
+            assert accuracy is not None  # every classifier ends with an accuracy
             by_start.setdefault(start, {})[int(seed)] = accuracy
     return by_start
 
 
 def spectra(folder: Path) -> dict[int, list[Row]]:
-    """Rows of `subquad spectrum`, by seed."""
+    """Rows of the runs of `subquad spectrum`, by seed."""
     by_seed = {int(path.name.split("-")[1]): Run.open(path, "spectrum").rows() for path in sorted(folder.glob("spectrum-*"))}
     return {seed: rows for seed, rows in by_seed.items() if rows}
 
 
 def nats(runs: Sequence[Pretrained], variant: Variant, metric: str = "perplexity") -> dict[int, float]:
-    """The logarithm of a model's perplexity on the test, by seed."""
+    """Logarithm of a model's test perplexity, by seed."""
     perplexities = {model.seed: value_on_test(model.rows, metric) for model in runs if model.variant == variant}
     return {seed: math.log(value) for seed, value in perplexities.items() if value is not None}
 
 
 def above_unigram(runs: Sequence[Pretrained], variant: Variant) -> dict[int, float]:
-    """The logarithm of a model's perplexity divided by the unigram's on the same tokens, by seed."""
+    """Logarithm of the ratio of a model's perplexity to the unigram's on the same tokens, by seed."""
     known = nats(runs, variant, "perplexity_of_unigram")
     return {seed: value - known[seed] for seed, value in nats(runs, variant).items()}
 
 
 def judge(folder: Path, scale: str) -> list[Verdict]:
-    """A verdict on each claim."""
+    """Returns a verdict on each claim."""
     runs, grid = pretrained(folder), SCALES[scale]
     verdicts = [*close(runs, grid), *grows_better(runs, grid), *shared(runs, grid), *grown(runs, grid)]
     verdicts += [*low_rank(spectra(folder)), *kept(accuracies(folder))]
@@ -92,7 +92,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
 
 def close(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
     """Whether the perplexity with k slots is close to softmax's."""
-    for variant in sorted({each for each in grid.variants if each.k and each.sharing == USUAL}):
+    for variant in sorted({model for model in grid.variants if model.k and model.sharing == USUAL}):
         ratio = geometric_ratio(nats(runs, variant), nats(runs, variant.baseline))
         ours, theirs = geometric_mean(nats(runs, variant)), geometric_mean(nats(runs, variant.baseline))
         if ratio is not None and ours is not None and theirs is not None:
@@ -132,7 +132,7 @@ WORDS = {
 
 
 def grown(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
-    """Whether perplexity depends on the slots and not on the length, absolutely and beside softmax."""
+    """Whether perplexity depends on the slots and not on the length, relative to the unigram and to softmax."""
     short, long = (Variant(length, grid.fixed_slots) for length in (min(grid.lengths), max(grid.lengths)))
     about = f"k={grid.fixed_slots}: from n={short.length} to n={long.length}"
     ratio = geometric_ratio(above_unigram(runs, long), above_unigram(runs, short))
@@ -152,7 +152,7 @@ def grown(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:
 
 
 def layer_shares(rows: Sequence[Row], model: str) -> dict[int, float]:
-    """Share of the first singular values in each layer: the mean over heads."""
+    """Share of the first singular values in each layer, as the mean over heads."""
     by_layer: dict[int, list[float]] = {}
     for row in rows:
         if row["metric"] == "share_at_index" and row["model"] == model:
@@ -161,15 +161,13 @@ def layer_shares(rows: Sequence[Row], model: str) -> dict[int, float]:
 
 
 def low_rank(spectra: Mapping[int, Sequence[Row]]) -> Iterator[Verdict]:
-    """Whether few singular values hold most of softmax's matrices, more so than by chance, and more so in higher layers."""
+    """Whether few singular values dominate softmax's matrices, more than before training, and more in higher layers."""
     if not spectra:
         return
     trained, fresh = ([layer_shares(rows, model) for rows in spectra.values()] for model in ("trained", "random"))
     place = next(row for rows in spectra.values() for row in rows if row["metric"] == "share_at_index")
     about = f"the first {place['index']:.0f} of {place['length']:.0f} singular values of softmax's attention"
-    shares, before = (
-        [sum(shares_by_layer.values()) / len(shares_by_layer) for shares_by_layer in each] for each in (trained, fresh)
-    )
+    shares, before = ([sum(by_layer.values()) / len(by_layer) for by_layer in by_seed] for by_seed in (trained, fresh))
     share = mean_over_seeds(shares)
     figures = f"{between(share, '.3f')} of their sum, mean over layers and heads"
     yield Verdict(f"{about} hold at least {LOW:g} of all", at_least(share, LOW), figures)
@@ -178,19 +176,19 @@ def low_rank(spectra: Mapping[int, Sequence[Row]]) -> Iterator[Verdict]:
     yield Verdict(f"{about} hold more than before training", at_least(learned, 0.0), figures)
     first, last = min(trained[0]), max(trained[0])
     if first < last:
-        more = mean_over_seeds([shares_by_layer[last] - shares_by_layer[first] for shares_by_layer in trained])
-        each = [mean_over_seeds([shares_by_layer[layer] for shares_by_layer in trained]).value for layer in (first, last)]
-        figures = f"{between(more, '+.3f')}: {each[0]:.3f} in layer {first}, {each[1]:.3f} in layer {last}"
+        more = mean_over_seeds([by_layer[last] - by_layer[first] for by_layer in trained])
+        ends = [mean_over_seeds([by_layer[layer] for by_layer in trained]).value for layer in (first, last)]
+        figures = f"{between(more, '+.3f')}: {ends[0]:.3f} in layer {first}, {ends[1]:.3f} in layer {last}"
         yield Verdict(f"{about} hold more in the last layer than in the first", at_least(more, 0.0), figures)
 
 
 def kept(accuracies: Mapping[str, Mapping[int, float]]) -> Iterator[Verdict]:
-    """Whether a classifier that starts from Linformer's language model is as good as one from softmax's."""
+    """Whether a classifier that starts from Linformer's language model is as good as one that starts from softmax's."""
     ours, theirs = accuracies.get(LINFORMER, {}), accuracies.get(SOFTMAX, {})
     gap = paired_difference(ours, theirs)
     if gap is not None:
         means = {name: mean_over_seeds(list(by_seed.values())).value for name, by_seed in accuracies.items()}
-        said = ", ".join(f"{name} {means[name]:.3f}" for name in (LINFORMER, SOFTMAX))
+        pair = ", ".join(f"{name} {means[name]:.3f}" for name in (LINFORMER, SOFTMAX))
         without = f"; softmax without pretraining {means[NOTHING]:.3f}" if NOTHING in means else ""
         claim = f"fine-tuned, its accuracy is at most {POINT:g} below softmax's"
-        yield Verdict(claim, at_least(gap, -POINT), f"{between(gap, '+.3f')}: {said}{without}")
+        yield Verdict(claim, at_least(gap, -POINT), f"{between(gap, '+.3f')}: {pair}{without}")

@@ -1,4 +1,4 @@
-"""Scores of test clients by trained models, and time and memory of steps."""
+"""Scores of test clients by trained models, and time and memory of their steps."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,16 +21,16 @@ from subquad.tasks.transactions.boosting import boosted_scores
 from subquad.training.loop import load_model
 
 SECONDS = 8.0
-"""Duration of the measurement of one group of candidates."""
+"""Duration in seconds of the measurement of one group of attentions."""
 TYPICAL = 256
-"""Events of a client in the short measurement."""
+"""Number of events per client in the measurement of short histories."""
 
 
 def measure(folder: Path, scale: str) -> None:
-    """Scores of every model's test clients, boosting on the same folds, and what steps cost."""
+    """Measures scores of the test clients by every model and by boosting, and the cost of steps."""
     run = open_part(folder / "scores", "scores", f"subquad reproduce transactions --scale {scale}")
     trained = [Run.open(path, "train") for path in sorted(folder.glob("transactions-*")) if is_finished(path)]
-    options = {each.about["options"]["mechanism"]["kind"]: each.about["options"] for each in trained}
+    options = {training.about["options"]["mechanism"]["kind"]: training.about["options"] for training in trained}
     is_costed = options.keys() <= {row["mechanism"] for row in run.rows() if _is_last_cost(row)}
     _forget_unfinished(run, is_costed=is_costed)
     run.append(score(trained, {_scored(row) for row in run.rows() if row["metric"] in (SCORE, BEST_POSSIBLE)}))
@@ -39,7 +39,7 @@ def measure(folder: Path, scale: str) -> None:
 
 
 def _scored(row: Row) -> tuple[str, str, int]:
-    """Label, mechanism (or that it is the best possible score) and fold of a score."""
+    """Identifies a score: the label, the mechanism (or `BEST_POSSIBLE`) and the fold."""
     return row["label"], BEST_POSSIBLE if row["metric"] == BEST_POSSIBLE else row["mechanism"], row["fold"]
 
 
@@ -48,7 +48,7 @@ def _is_last_cost(row: Row) -> bool:
 
 
 def _forget_unfinished(run: Run, *, is_costed: bool) -> None:
-    """Takes out costs that were not measured to the end, and the scores that were written last, if nothing came after."""
+    """Deletes costs that are incomplete, and the scores that were written last if nothing follows them."""
     if not is_costed:
         run.keep_rows(lambda row: "work" not in row)
     rows = run.rows()
@@ -57,7 +57,7 @@ def _forget_unfinished(run: Run, *, is_costed: bool) -> None:
 
 
 def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Iterator[Row]:
-    """The test clients' scores of trained models, and of boosting once for each fold; nothing that is `known`."""
+    """Yields scores of the test clients by trained models, and by boosting once for each fold, unless they are `known`."""
     by_fold = groupby(sorted(runs, key=_fold), key=_fold)
     for (label, fold), group in by_fold:
         models = {run.about["options"]["mechanism"]["kind"]: run for run in group}
@@ -73,11 +73,13 @@ def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Itera
         for name in wanted:
             values = boosted_scores(task) if name == BOOSTING else _scores(task, models[name])
             about = {"label": label, "fold": fold, "mechanism": name, "metric": SCORE}
-            yield from ({**about, "value": value, "class": own} for value, own in zip(values.tolist(), labels, strict=True))
+            yield from (
+                {**about, "value": value, "class": kind} for value, kind in zip(values.tolist(), labels, strict=True)
+            )
 
 
 def _about_run(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a row that say which run it is from."""
+    """Fields of a row that name the run that it comes from."""
     return {"label": options["task"]["label"], "mechanism": options["mechanism"]["kind"], "fold": options["task"]["fold"]}
 
 
@@ -87,21 +89,21 @@ def _fold(run: Run) -> tuple[str, int]:
 
 
 def _task(run: Run) -> Any:
-    """The prepared task of a run, with its clients and fold."""
+    """The prepared task of a run."""
     return read_options(run.about["options"]).task.prepare(run.about["learned"])
 
 
 def _scores(task: Any, run: Run) -> ndarray:
     """Scores of the test clients by a trained model."""
-    kept = read_options(run.about["options"])
-    model = task.build(kept.attention, kept.model)
+    options = read_options(run.about["options"])
+    model = task.build(options.attention, options.model)
     load_model(run.folder, model, lambda words: None)
     scores: ndarray = task.scores(model, "test")
     return scores
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """Seconds of a training step and of scoring, candidates in turns, and the peak of a training step's memory."""
+    """Yields rows with the seconds of training and scoring, attentions in turns, and the peak memory of a training step."""
     for length, batch in ((TYPICAL, 32), (LONG, 1)):
         for work in ("training", "scoring"):
             candidates = {name: _work(trained_options, length, batch, work) for name, trained_options in options.items()}
@@ -118,12 +120,12 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
 
 
 def _work(options: Mapping[str, Any], length: int, batch: int, work: str) -> Callable[[], object]:
-    """A training step or the scoring of some clients with as many events each."""
-    kept = read_options(options)
-    own: Any = kept.task
+    """A training step, or the scoring of a batch of clients with `length` events each."""
+    trained_options = read_options(options)
+    task_options: Any = trained_options.task
     simulated = {"data": "", "label": "", "clients": max(64, 2 * batch)}
-    task = replace(own, **simulated, shortest_history=length, longest_history=length).prepare()
-    model = task.build(kept.attention, kept.model, torch.Generator().manual_seed(0))
+    task = replace(task_options, **simulated, shortest_history=length, longest_history=length).prepare()
+    model = task.build(trained_options.attention, trained_options.model, torch.Generator().manual_seed(0))
     drawn = task.batch(batch, torch.Generator().manual_seed(0))
     return (lambda: _step(task, model, drawn)) if work == "training" else (lambda: _score(model, drawn))
 
@@ -141,6 +143,6 @@ def _score(model: torch.nn.Module, drawn: EventBatch) -> None:
 
 
 def _peak(options: Mapping[str, Any], length: int, batch: int) -> int:
-    """Peak memory of a training step, after the same step on tiny inputs. Runs in a fresh process."""
+    """Peak memory of a training step, after a step on short histories. Runs in a fresh process."""
     _work(options, 16, batch, "training")()
     return peak_extra_bytes(_work(options, length, batch, "training"))

@@ -1,4 +1,4 @@
-"""What is trained on card transactions: every attention on every fold of the clients."""
+"""The trainings on card transactions: every attention on every fold of the clients."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,27 +16,27 @@ CLAIM = "efficient attentions tell clients apart by their transactions as well a
 BASELINE, BOOSTING = "softmax", "boosting"
 SCORE, BEST_POSSIBLE = "score", "best_possible_auroc"
 LONG = 8192
-"""Events of a client in the long measurement of costs."""
+"""Number of events of the client in the measurement of long histories."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid(Scale):
-    """Every attention on every fold, for every label that the data have."""
+    """Every attention on every fold, for every label in the data."""
 
     folds: int
     attentions: Mapping[str, AttentionOptions]
     model: ModelOptions
     training: TrainOptions
     task: Transactions = field(default_factory=Transactions)
-    """The task, whose data, label and fold are replaced."""
+    """The task. Its data, label and fold are replaced."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the labels, of which Berka's clients have two; the usual label of other data has an empty name."""
+        """Names of the labels: two for Berka's data, and for other data an empty name for the default label."""
         return ("age", "gender") if self.data and (Path(self.data) / "trans.asc").exists() else ("",)
 
     def trials(self) -> Iterator[Trial]:
-        """In an order in which every attention gets its first results early."""
+        """Yields trials in an order in which every attention gets its first results early."""
         for label, fold, (attention, options) in product(self.labels, range(self.folds), self.attentions.items()):
             task = replace(self.task, data=self.data, label=label, fold=fold, folds=self.folds)
             name = "-".join(filter(None, ("transactions", label, attention, str(fold))))

@@ -1,4 +1,4 @@
-"""The page of the experiment on transactions: curves, quality beside boosting and the best possible, and cost."""
+"""The page of the experiment on transactions: loss by step, quality beside boosting and the optimum, and cost."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ SIMULATED_NOTE = (
 
 
 def transactions_page(folder: Path, scale: str) -> Page:
-    """The loss by step for each label."""
+    """Returns the page: the loss by step for each label, then tables of quality and cost."""
     runs = [Run.open(path, "train") for path in sorted(folder.glob("transactions-*")) if is_finished(path)]
     rows, verdicts = part_rows(folder / "scores", "scores") or [], judge(folder)
     labels = dict.fromkeys(run.about["options"]["task"]["label"] for run in runs)
@@ -60,7 +60,7 @@ def _picture(runs: Sequence[Run], label: str) -> Picture:
 
 
 def qualities(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: float | None) -> Table:
-    """Each attention and boosting: AUROC, and the differences to softmax and to boosting."""
+    """AUROC of each attention and of boosting, and its differences to softmax and to boosting."""
     rows = []
     for name, folds in by_name.items():
         gaps = [
@@ -81,7 +81,7 @@ def _signed(interval: Interval) -> Cell:
 
 
 def cost_table(rows: Sequence[Row]) -> Table:
-    """Time of a training step and of scoring, relative to softmax, and the peak of a step's memory."""
+    """Time of a training step and of scoring, absolute and relative to softmax, and the peak memory of a step."""
     known = {(row["metric"], row["mechanism"], row["length"], row["work"]): row for row in rows if "work" in row}
     lines = []
     for name, length in dict.fromkeys((row["mechanism"], row["length"]) for row in rows if row["metric"] == "seconds"):

@@ -1,6 +1,6 @@
-"""Verdicts on card transactions (Baikalov et al.): which attention tells two classes of clients apart, at what cost?
+"""Verdicts on card transactions (Baikalov et al.): which attention separates two classes of clients best, at what cost?
 
-Gradient boosting on aggregates stands beside the attentions, on the same clients, fold by fold.
+The attentions are also compared with gradient boosting on aggregates, on the same clients, fold by fold.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ from subquad.tasks.transactions.metrics import auroc, resampled_aurocs
 from subquad.words import between
 
 NEAR = 0.02
-"""Distance from the best possible AUROC that counts as having learned the task."""
+"""Largest distance from the best possible AUROC that counts as having learned the task."""
 QUARTER = 0.25
-"""Share of softmax's time that a training step may take at the long length."""
+"""Largest share of softmax's time for a training step on long histories that counts as cheap."""
 
 
 class Scores(NamedTuple):
-    """Labels of the test clients of one fold, and a model's scores of them."""
+    """Labels of the test clients of one fold, and their scores by a model."""
 
     labels: ndarray
     values: ndarray
@@ -49,22 +49,22 @@ def gather(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, Scores]]]:
 
 
 def quality(folds: Mapping[int, Scores]) -> Interval:
-    """The mean AUROC over folds, and its interval by drawing the clients of each fold again."""
+    """Mean AUROC over folds, with its bootstrap interval over the clients of each fold."""
     return _interval(_draws(folds))
 
 
 def difference(first: Mapping[int, Scores], second: Mapping[int, Scores]) -> Interval:
-    """How much higher the first's mean AUROC is, on the same clients, drawn again together."""
+    """Difference of two mean AUROCs, with its bootstrap interval over the same clients."""
     return _interval(_draws(first) - _draws(second))
 
 
 def _draws(folds: Mapping[int, Scores]) -> ndarray:
-    """The mean AUROC over folds, followed by its bootstrap draws."""
-    each = [
+    """Mean AUROC over folds, followed by its bootstrap draws."""
+    by_fold = [
         np.concatenate([[auroc(scores.labels, scores.values)], resampled_aurocs(scores.labels, scores.values, seed=fold)])
         for fold, scores in sorted(folds.items())
     ]
-    drawn: ndarray = np.mean(each, axis=0)
+    drawn: ndarray = np.mean(by_fold, axis=0)
     return drawn
 
 
@@ -73,13 +73,13 @@ def _interval(draws: ndarray) -> Interval:
 
 
 def best_possible(rows: Sequence[Row]) -> float | None:
-    """The mean over folds of the AUROC of the best possible classifier, where it is known."""
+    """Mean over folds of the AUROC of the optimal classifier; None if it is not known."""
     by_fold = {row["fold"]: row["value"] for row in rows if row["metric"] == BEST_POSSIBLE}
     return float(np.mean(list(by_fold.values()))) if by_fold else None
 
 
 def judge(folder: Path) -> list[Verdict]:
-    """Verdicts on quality and on cost."""
+    """Returns verdicts on quality and on cost."""
     rows = part_rows(folder / "scores", "scores") or []
     verdicts: list[Verdict] = []
     for label, by_name in gather(rows).items():
@@ -88,13 +88,13 @@ def judge(folder: Path) -> list[Verdict]:
 
 
 def compared(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: float | None) -> Iterator[Verdict]:
-    """Each attention against the best possible, softmax and boosting."""
+    """Yields verdicts on each attention against the optimum, softmax and boosting."""
     about = f" ({label})" if label else ""
     for name in [name for name in by_name if name != BOOSTING]:
-        own = quality(by_name[name])
+        ours = quality(by_name[name])
         if best is not None:
             claim = f"{name} comes within {NEAR} of the best possible AUROC"
-            yield Verdict(claim, best - own.value <= NEAR, f"{between(own, '.3f')}, best possible {best:.3f}")
+            yield Verdict(claim, best - ours.value <= NEAR, f"{between(ours, '.3f')}, best possible {best:.3f}")
         for other in (BASELINE, BOOSTING):
             if other in by_name and other != name:
                 gap = difference(by_name[name], by_name[other])
@@ -102,12 +102,12 @@ def compared(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: floa
                 yield Verdict(
                     f"{name} has a higher AUROC than {other}{about}",
                     is_positive(gap),
-                    f"{between(own, '.3f')} against {theirs}; difference {between(gap, '+.3f')}",
+                    f"{between(ours, '.3f')} against {theirs}; difference {between(gap, '+.3f')}",
                 )
 
 
 def cheaper(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """Whether a training step on many events takes at most a quarter of softmax's time."""
+    """Whether a training step on long histories takes at most a quarter of softmax's time."""
     for row in rows:
         long = row["metric"] == "times_softmax" and row["work"] == "training" and row["length"] == LONG
         if long and row["mechanism"] in ("linear", "favor"):

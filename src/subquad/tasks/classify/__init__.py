@@ -1,4 +1,4 @@
-"""The class of a text, by a fresh encoder or by that of a masked language model."""
+"""Text classification with a new encoder, or with the encoder of a trained masked language model."""
 
 from subquad.tasks.classify.model import TextClassifier
 from subquad.tasks.classify.task import Classify, ClassifyTask, TextBatch

@@ -1,4 +1,4 @@
-"""An encoder of texts with a head for their classes."""
+"""A text encoder with a classification head."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,7 +11,7 @@ from subquad.types import AttentionOptions
 
 
 class TextClassifier(nn.Module):
-    """An encoder, the mean over a text's positions, and the logit of each class."""
+    """An encoder, the mean over the positions of a text, and a linear layer to the logits of the classes."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class TextClassifier(nn.Module):
         options: ModelOptions,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`size` is that of the vocabulary."""
+        """`size` is the number of tokens in the vocabulary."""
         super().__init__()
         self.encoder = text_encoder(size, attention, options, generator)
         self.dropout = nn.Dropout(options.dropout)

@@ -1,4 +1,4 @@
-"""The class of a text, by a fresh encoder or by that of a masked language model (Devlin et al. 2019, section 3.2)."""
+"""Text classification with a new encoder or the encoder of a masked language model (Devlin et al. 2019, section 3.2)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,27 +38,27 @@ from subquad.tasks.mlm.vocabulary import (
 from subquad.types import AttentionOptions
 
 BATCH = 32
-"""Texts in a step, unless another number is given."""
-SHOWN = 200  # characters of a sample
-LEAST = 10  # labelled texts that can be split
+"""Default number of texts in a training step."""
+SHOWN = 200  # number of characters shown of a text in a sample
+LEAST = 10  # smallest number of labelled texts that can be split
 
 
 @dataclass(frozen=True)
 class Classify(TaskOptions):
-    """A text's class, from nothing or from a run of the task mlm: which package a docstring is of, or your labels."""
+    """Classify texts: your own, or Python's docstrings by package. Starts from scratch or from a run of the task mlm."""
 
-    text: FileName = ""  # *.jsonl(.gz) with "text" and "label" in a line, or a folder; default: Python's docstrings
-    test_text: FileName = ""  # more such texts for the test; default: a tenth of the others
-    start: FileName = ""  # run of the task mlm whose attention, shape, weights and vocabulary are taken
-    frozen: bool = False  # with --start, train the head only and leave the encoder as it is
-    examples: Whole = 0  # largest number of texts to learn from; 0 for all
-    vocabulary: VocabularyKind = "wordpiece"  # kind of tokens, without --start
-    vocabulary_size: Count = 4096  # largest number of different tokens, without --start
-    lowercase: bool = True  # read capital letters as small ones, for wordpiece without --start
-    length: Count = 256  # number of a text's first tokens that are read
-    split_seed: Seed = 0  # seed of the splits
+    text: FileName = ""  # *.jsonl(.gz) with "text" and "label" in each line, or a folder; default: Python's docstrings
+    test_text: FileName = ""  # labelled texts for the test, in the same format; default: a tenth of the texts
+    start: FileName = ""  # run of the task mlm to start from; its attention, model options, weights and vocabulary are used
+    frozen: bool = False  # train only the head and keep the encoder of --start fixed
+    examples: Whole = 0  # largest number of training texts; 0 for all
+    vocabulary: VocabularyKind = "wordpiece"  # kind of tokens, if --start is not given
+    vocabulary_size: Count = 4096  # largest number of different tokens, if --start is not given
+    lowercase: bool = True  # convert text to lower case, for wordpiece, if --start is not given
+    length: Count = 256  # number of tokens of each text that are read, from its beginning
+    split_seed: Seed = 0  # seed for dividing texts into training, development and test
     held_out: Count = 1000  # largest number of texts in an evaluation
-    evaluation_tokens: Count = 16_384  # tokens that are evaluated at a time
+    evaluation_tokens: Count = 16_384  # number of tokens per batch in evaluations
     kind: str = field(default="classify", init=False)
 
     default_notes: ClassVar[str] = (
@@ -71,11 +71,11 @@ class Classify(TaskOptions):
 
     @property
     def source(self) -> str:
-        """Where the texts are, in words."""
+        """Name of the source of the texts, for messages."""
         return self.text or "this Python"
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Those of the classifiers of `subquad reproduce linformer`, with more steps for more texts."""
+        """Returns the options of the classifiers in `subquad reproduce linformer`, with more steps for more texts."""
         two_rounds = 0 if data is None else 2 * data.sequences // BATCH
         training = {
             "batch": BATCH,
@@ -90,7 +90,7 @@ class Classify(TaskOptions):
         return Defaults({"layers": 2, "heads": 4, "head_dim": 16, "positions": "rotary"}, training, slots)
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0, classes: int = 2) -> Size:
-        """What its model needs, at least. The number of symbols and of classes is known once the texts are read."""
+        """Lower bound on the size of the model, given the numbers of tokens and classes, which the texts determine."""
         head = linear_numbers(model.model_dim, classes)
         size = with_stack(symbols * model.model_dim + head, attention, model)
         return size._replace(trained=head if self.frozen else size.trained, data_bytes=length_bytes(self.length))
@@ -99,12 +99,12 @@ class Classify(TaskOptions):
         check_length(self.length, attention, model)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "ClassifyTask":
-        """The task itself. With what was learned before, the texts are read only when they are needed."""
+        """Returns the task. If `learned` is given, the texts are read only on first use."""
         return ClassifyTask(self, learned)
 
 
 class LearnedFields(TypedDict):
-    """What a run keeps of its texts."""
+    """Types of the fields that a run stores about its texts."""
 
     __pydantic_config__ = STRICT  # type: ignore[misc]
 
@@ -114,7 +114,7 @@ class LearnedFields(TypedDict):
 
 
 class TextBatch(NamedTuple):
-    """The beginnings of texts, where they are no padding, and their classes."""
+    """Token ids of texts, a mask that is false at padding, and class indices."""
 
     tokens: Int[Tensor, "b n"]
     keep: Bool[Tensor, "b n"]
@@ -122,7 +122,7 @@ class TextBatch(NamedTuple):
 
 
 class _Split(NamedTuple):
-    """Texts as tokens, with their classes."""
+    """Texts with their token ids and class indices."""
 
     texts: list[str]
     tokens: list[Int[ndarray, "n"]]
@@ -130,7 +130,7 @@ class _Split(NamedTuple):
 
 
 class ClassifyTask(Task[TextBatch]):
-    """Batches, model, loss and metrics over labelled texts."""
+    """Batches, model, loss and metrics for labelled texts."""
 
     kind = "classify"
     best: ClassVar[Best | None] = Best("accuracy", "high")
@@ -142,33 +142,34 @@ class ClassifyTask(Task[TextBatch]):
 
     @cached_property
     def documents(self) -> Documents:
-        """The texts that are learned from and watched, and those of the test if it has none of its own."""
+        """All labelled texts but those of --test-text."""
         text = self.options.text
-        found = load_texts(Path(text), labelled=True) if text else python_docstrings()
-        if self.kept is not None and (had := self.kept["texts"]) != len(found.texts):
+        documents = load_texts(Path(text), labelled=True) if text else python_docstrings()
+        if self.kept is not None and (had := self.kept["texts"]) != len(documents.texts):
             raise SubquadError(
                 f"the texts in {self.options.source} are not those that the run was made with: it had {had:,}, they are "
-                f"{len(found.texts):,}; start a new run"
+                f"{len(documents.texts):,}; start a new run"
             )
-        return found
+        return documents
 
     @cached_property
     def tested(self) -> Documents | None:
-        """Texts for the test alone: without those that are also among the others."""
+        """The texts of --test-text, without duplicates of the other texts; None if the option is not given."""
         if not self.options.test_text:
             return None
-        found, others = load_texts(Path(self.options.test_text), labelled=True), set(self.documents.texts)
-        new = [at for at, text in enumerate(found.texts) if text not in others]
+        documents, known = load_texts(Path(self.options.test_text), labelled=True), set(self.documents.texts)
+        new = [at for at, text in enumerate(documents.texts) if text not in known]
         if not new:
             raise SubquadError(f"all texts in {self.options.test_text} are in {self.options.source} too: give others")
-        lost = len(found.texts) - len(new)
-        said = (f"{lost:,} texts for the test are left out, which are in {self.options.source} too",) if lost else ()
-        names, texts, labels = ([column[at] for at in new] for column in (found.names, found.texts, found.labels))
-        return Documents(names, texts, labels, (*found.complaints, *said))
+        lost = len(documents.texts) - len(new)
+        complaint = (f"{lost:,} texts for the test are left out, which are in {self.options.source} too",) if lost else ()
+        columns = (documents.names, documents.texts, documents.labels)
+        names, texts, labels = ([column[at] for at in new] for column in columns)
+        return Documents(names, texts, labels, (*documents.complaints, *complaint))
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """That of the model it starts from, or of the texts to learn from."""
+        """The vocabulary of the run to start from, or a vocabulary learned from the training texts."""
         if self.kept is not None:
             return vocabulary_from(self.kept["vocabulary"])
         options = self.options
@@ -179,52 +180,52 @@ class ClassifyTask(Task[TextBatch]):
 
     @cached_property
     def labels(self) -> list[str]:
-        """The names of the classes."""
+        """Names of the classes."""
         if self.kept is not None:
             return list(self.kept["labels"])
-        found = sorted({self.documents.labels[at] for at in self._places["train"]})
-        if len(found) < 2:
+        labels = sorted({self.documents.labels[at] for at in self._places["train"]})
+        if len(labels) < 2:
             raise SubquadError(
-                f"all texts in {self.options.source} have the label {excerpt(found[0])}: there is nothing to learn"
+                f"all texts in {self.options.source} have the label {excerpt(labels[0])}: there is nothing to learn"
             )
-        return found
+        return labels
 
     @cached_property
     def train(self) -> _Split:
-        """What is learned from."""
+        """The training texts."""
         return self._split(self.documents, self._places["train"])
 
     @cached_property
     def development(self) -> _Split:
-        """What is watched while training."""
+        """The texts that are evaluated during training."""
         return self._split(self.documents, self._places["development"][: self.options.held_out])
 
     @cached_property
     def test(self) -> _Split:
-        """What is kept for the end."""
+        """The texts that are evaluated at the end."""
         if self.tested is not None:
             return self._split(self.tested, np.arange(len(self.tested.texts)))
         return self._split(self.documents, self._places["test"])
 
     @cached_property
     def buckets(self) -> Buckets:
-        """Texts to learn from, by length."""
+        """Indices of the training texts, grouped by length."""
         lengths = np.array([len(tokens) for tokens in self.train.tokens])
         return Buckets(np.arange(len(lengths)), lengths)
 
     @property
     def learned(self) -> dict[str, Any]:
-        """What a run must keep for its model to read new texts."""
+        """The vocabulary, the labels and the number of texts, which a run stores."""
         return {"vocabulary": self.vocabulary.as_json(), "labels": self.labels, "texts": len(self.documents.texts)}
 
     @property
     def data_size(self) -> DataSize:
-        """The training texts and their tokens."""
+        """Numbers of training texts and of their tokens."""
         return DataSize(len(self.train.tokens), sum(map(len, self.train.tokens)))
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What was left out."""
+        """Sentences about texts that were left out."""
         return (*self.documents.complaints, *(() if self.tested is None else self.tested.complaints))
 
     def build(
@@ -236,17 +237,17 @@ class ClassifyTask(Task[TextBatch]):
         return built
 
     def begin(self, model: nn.Module, trained: nn.Module) -> None:
-        """Takes the encoder of a masked language model."""
+        """Copies the encoder of a masked language model into the classifier."""
         assert isinstance(model, TextClassifier)
         assert isinstance(trained, MaskedModel)
         model.encoder.load_state_dict(trained.encoder.state_dict())
 
     def batch(self, size: int, generator: torch.Generator) -> TextBatch:
-        """Texts of about the same length."""
+        """Training texts of similar length."""
         return _pad(self.train, self.buckets.draw(size, generator))
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Counted:
-        """Cross-entropy of each text's class."""
+        """Cross-entropy of the class of each text."""
         logits = model(batch.tokens, keep=batch.keep).float()
         return Counted(F.cross_entropy(logits, batch.label, reduction="sum"), self.count(batch))
 
@@ -254,11 +255,11 @@ class ClassifyTask(Task[TextBatch]):
         return len(batch.label)
 
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """On the development split."""
+        """Accuracy on the development split."""
         return {"accuracy": float(self._right(model, self.development).mean())}
 
     def final(self, model: nn.Module) -> list[Row]:
-        """On the test, with an interval, beside the class that is most frequent among the texts to learn from."""
+        """Accuracy on the test split with its interval, and that of always guessing the most frequent training class."""
         right = self._right(model, self.test)
         usual = float((self.test.labels == np.bincount(self.train.labels).argmax()).mean())
         return [
@@ -267,10 +268,10 @@ class ClassifyTask(Task[TextBatch]):
         ]
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
-        """Texts of the development split."""
+        """Texts of the development split with predicted and true classes."""
         split = self.development
-        some = torch.randperm(len(split.texts), generator=generator)[:count].numpy()
-        chosen = _Split([split.texts[at] for at in some], [split.tokens[at] for at in some], split.labels[some])
+        rows = torch.randperm(len(split.texts), generator=generator)[:count].numpy()
+        chosen = _Split([split.texts[at] for at in rows], [split.tokens[at] for at in rows], split.labels[rows])
         answers = self.scores(model, chosen).argmax(1)
         return [
             {"given": text[:SHOWN], "answered": self.labels[answer], "right": self.labels[label]}
@@ -278,7 +279,7 @@ class ClassifyTask(Task[TextBatch]):
         ]
 
     def reply(self, model: nn.Module, words: Sequence[str]) -> str:
-        """The likeliest class of a user's text, and how likely each is."""
+        """The most probable class of a user's text, followed by the probability of each class."""
         (tokens,) = self._encode([" ".join(words)])
         scores = self.scores(model, _Split([""], [tokens], np.zeros(1, np.int64)))[0]
         order = scores.argsort()[::-1]
@@ -286,18 +287,19 @@ class ClassifyTask(Task[TextBatch]):
 
     @torch.no_grad()
     def scores(self, model: nn.Module, split: _Split) -> Float[ndarray, "texts classes"]:
-        """How likely each class is."""
+        """Probability of each class for each text."""
         model.eval()
         device = next(model.parameters()).device
-        found = np.zeros((len(split.tokens), len(self.labels)))
-        for some in bounded(np.array([len(tokens) for tokens in split.tokens]), self.options.evaluation_tokens):
-            batch = _pad(split, some)
-            found[some] = model(batch.tokens.to(device), keep=batch.keep.to(device)).double().softmax(1).cpu().numpy()
-        return found
+        probabilities = np.zeros((len(split.tokens), len(self.labels)))
+        for rows in bounded(np.array([len(tokens) for tokens in split.tokens]), self.options.evaluation_tokens):
+            batch = _pad(split, rows)
+            logits = model(batch.tokens.to(device), keep=batch.keep.to(device))
+            probabilities[rows] = logits.double().softmax(1).cpu().numpy()
+        return probabilities
 
     @cached_property
     def _places(self) -> dict[str, Int[ndarray, "texts"]]:
-        """Which texts are in which split, in an order that depends on their names and the seed."""
+        """Indices of the texts of each split, in an order that depends on their names and the seed."""
         documents, options = self.documents, self.options
         number = len(documents.texts)
         if number < LEAST:
@@ -331,7 +333,7 @@ class ClassifyTask(Task[TextBatch]):
 
 
 def started(folder: str) -> Mapping[str, Any]:
-    """What the run.json of a masked language model says."""
+    """Returns the contents of the run.json of a masked language model."""
     about = Run.open(Path(folder), "train").about
     kind = about["options"]["task"]["kind"]
     if kind != "mlm":

@@ -1,4 +1,4 @@
-"""Events in time: when the next one comes and of which type, on simulated sequences or on the user's own."""
+"""Event sequences: predict the time and the type of the next event, on simulated sequences or on the user's own."""
 
 from subquad.tasks.events.files import Columns
 from subquad.tasks.events.loading import EventSplits, load_sequences, load_splits

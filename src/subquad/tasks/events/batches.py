@@ -1,4 +1,4 @@
-"""Sequences of events side by side, and cut along time."""
+"""Batches of event sequences, and pieces of them along time."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,45 +13,45 @@ from subquad.data import ragged
 
 
 class EventBatch(NamedTuple):
-    """Events with padding behind them, in the model's unit of time. Nothing looks at padding: what is behind is not seen."""
+    """Padded events in the model's unit of time. Padding comes after the events, so causal models never see it."""
 
-    times: Float[Tensor, "b n"]  # since the start, float64
-    gaps: Float[Tensor, "b n"]  # since the event before, float32; below 0 for a first event
+    times: Float[Tensor, "b n"]  # since the start of the sequence, float64
+    gaps: Float[Tensor, "b n"]  # since the previous event, float32; below 0 for a first event
     types: Int[Tensor, "b n"]
     keep: Bool[Tensor, "b n"]
 
 
 class Encoded(NamedTuple):
-    """Events of all sequences, one sequence after the other, in the model's unit of time."""
+    """Events of all sequences, concatenated, in the model's unit of time."""
 
     offsets: Int[ndarray, "sequences+1"]
     times: Float[ndarray, "events"]
     gaps: Float[ndarray, "events"]
     types: Int[ndarray, "events"]
 
-    def pad(self, which: Int[ndarray, "b"]) -> EventBatch:
-        """Some sequences as a batch."""
+    def pad(self, chosen: Int[ndarray, "b"]) -> EventBatch:
+        """The chosen sequences as a padded batch."""
         times, gaps, types = (
-            ragged.pad(ragged.slices(torch.from_numpy(values), self.offsets, which))
+            ragged.pad(ragged.slices(torch.from_numpy(values), self.offsets, chosen))
             for values in (self.times, self.gaps, self.types)
         )
-        return EventBatch(times, gaps.float(), types, ragged.keep_of(np.diff(self.offsets)[which]))
+        return EventBatch(times, gaps.float(), types, ragged.keep_of(np.diff(self.offsets)[chosen]))
 
 
 class Piece(NamedTuple):
-    """Some events of each sequence, and the events that follow each of them."""
+    """Some events of each sequence, and the event that follows each of them."""
 
     given: EventBatch
     following: EventBatch
 
     @property
     def counted(self) -> Bool[Tensor, "b n"]:
-        """Which of the following are real: those that a likelihood is of."""
+        """Mask of the following events that are real, whose likelihood counts."""
         return self.following.keep
 
 
 def pieces(batch: EventBatch, chunk: int) -> Iterator[Piece]:
-    """All events but the last of each sequence, each with the next, in chunks; 0 for one."""
+    """Yields all events but the last of each sequence, with the events that follow, in chunks; `chunk` 0 means one chunk."""
     n = batch.keep.shape[1] - 1
     for start in range(0, n, chunk or max(n, 1)):
         end = min(n, start + chunk) if chunk else n
@@ -60,6 +60,6 @@ def pieces(batch: EventBatch, chunk: int) -> Iterator[Piece]:
 
 
 def count_pieces(batch: EventBatch, chunk: int) -> int:
-    """How many there are."""
+    """Number of pieces that `pieces` yields."""
     n = batch.keep.shape[1] - 1
     return -(-n // chunk) if chunk else min(n, 1)

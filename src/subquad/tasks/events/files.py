@@ -1,4 +1,4 @@
-"""Reading files of events: tables, EasyTPP's JSON, and texts with one sequence a line. Nothing is checked but the form."""
+"""Reading files of events: tables, EasyTPP's JSON, and text files with one sequence per line. Only the form is checked."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,19 +18,19 @@ from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.tasks.events.repairs import Rows
 
-KNOWN = {"sequence": ("sequence", "id"), "time": ("time",), "type": ("type",)}  # names of columns unless told
+KNOWN = {"sequence": ("sequence", "id"), "time": ("time",), "type": ("type",)}  # names by which columns are recognized
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What a table's columns are called; "" for a known name."""
+    """Names of a table's columns; an empty name stands for the usual names."""
 
-    sequence: str = ""  # "sequence" or "id"
-    time: str = ""  # "time": numbers or ISO dates
-    type: str = ""  # "type"
+    sequence: str = ""  # default: "sequence" or "id"
+    time: str = ""  # default: "time"; numbers or ISO dates
+    type: str = ""  # default: "type"
 
     def choose(self, path: Path, names: list[str]) -> dict[str, str]:
-        """Each column's name by what it is for."""
+        """Maps each role to the name of its column in a table."""
         return {
             role: find_column(path, names, getattr(self, role), known, f"--{role}-column", role)
             for role, known in KNOWN.items()
@@ -38,22 +38,22 @@ class Columns:
 
 
 def read_rows(path: Path, columns: Columns) -> Rows:
-    """A table in CSV or Parquet. A sequence's rows need not stand together."""
+    """Reads a table in CSV or Parquet. The rows of a sequence need not be contiguous."""
     tally = Tally(path, "row" if path.suffix.lower() in PARQUET else "line")
     names, types = Names(), Names()
     parts: list[tuple[Any, ...]] = []
     read = None
-    for chunk in read_table(path, lambda given: columns.choose(path, given), tally):
-        given = chunk.columns
-        read = read or detect(given["time"])
-        times = numbers(given["time"], read) if read else np.full(len(chunk.lines), np.nan)
-        numbered, kinds = names.number(given["sequence"]), types.number(given["type"])
+    for chunk in read_table(path, lambda column_names: columns.choose(path, column_names), tally):
+        cells = chunk.columns
+        read = read or detect(cells["time"])
+        times = numbers(cells["time"], read) if read else np.full(len(chunk.lines), np.nan)
+        numbered, kinds = names.number(cells["sequence"]), types.number(cells["type"])
         named = numbered != names.numbers.get("", -1)
         tally.add("without a sequence", chunk.lines[~named])
         parts.append(tuple(column[named] for column in (numbered, times, kinds, chunk.lines)))
     if not sum(len(part[0]) for part in parts):
-        said = tally.sentences()
-        raise SubquadError(f"{path} has no event that can be used: {said[0] if said else 'there are none'}")
+        reasons = tally.sentences()
+        raise SubquadError(f"{path} has no event that can be used: {reasons[0] if reasons else 'there are none'}")
     numbered, times, kinds, lines = (np.concatenate(column) for column in zip(*parts, strict=True))
     present, numbered = np.unique(numbered, return_inverse=True)
     ordered = names.ordered()
@@ -72,19 +72,19 @@ def read_rows(path: Path, columns: Columns) -> Rows:
 
 
 def read_records(path: Path) -> tuple[Rows, int]:
-    """EasyTPP's JSON, a list or a record a line; and how many types it says there are, 0 where it does not."""
-    found, place = _parse(path, read_text(path))
-    if isinstance(found, dict) and "type_event" in found:
-        found = [found]
-    if not isinstance(found, list):
+    """Reads EasyTPP's JSON, a list or one record per line. Returns the rows and the stated number of types, or 0."""
+    records, place = _parse(path, read_text(path))
+    if isinstance(records, dict) and "type_event" in records:
+        records = [records]
+    if not isinstance(records, list):
         raise SubquadError(
             f"{path} is not in EasyTPP's form: it should be a list of records with time_since_start and type_event"
         )
-    return rows_of_records(path.name, found, place)
+    return rows_of_records(path.name, records, place)
 
 
 def rows_of_records(file: str, records: Iterable[Any], place: str = "record") -> tuple[Rows, int]:
-    """Rows of records in EasyTPP's form that are read already; and how many types they say there are."""
+    """Returns the rows of records in EasyTPP's form, and the number of types that they state, or 0."""
     names: list[str] = []
     times: list[Any] = []
     types: list[str] = []
@@ -101,27 +101,27 @@ def rows_of_records(file: str, records: Iterable[Any], place: str = "record") ->
         lengths.append(len(events.types))
         kinds = max(kinds, whole_number(_word(record.get("dim_process"))) or 0)
     joined, offsets = numbers(times), offsets_of(np.array(lengths, np.int64))
-    with np.errstate(over="ignore"):  # times that become infinite are refused like those that were given so
+    with np.errstate(over="ignore"):  # infinite times are refused later
         for at in since_last:
             joined[offsets[at] : offsets[at + 1]] = joined[offsets[at] : offsets[at + 1]].cumsum()
     return _one_a_line(file, names, joined, types, lengths, place), kinds
 
 
 def read_lines(times_path: Path, types_path: Path) -> Rows:
-    """Two texts with one sequence a line: times in the one, types in the other."""
-    when, what = (read_text(path).splitlines() for path in (times_path, types_path))
-    for lines in (when, what):
+    """Reads two text files with one sequence per line: times in the one, types in the other."""
+    time_lines, kind_lines = (read_text(path).splitlines() for path in (times_path, types_path))
+    for lines in (time_lines, kind_lines):
         while lines and not lines[-1].strip():
             lines.pop()
-    if len(when) != len(what):
+    if len(time_lines) != len(kind_lines):
         raise SubquadError(
-            f"{times_path} has {len(when):,} sequences but {types_path.name} {len(what):,}: "
+            f"{times_path} has {len(time_lines):,} sequences but {types_path.name} {len(kind_lines):,}: "
             "both must have the same, one a line"
         )
     times: list[str] = []
     types: list[str] = []
     lengths: list[int] = []
-    for number, (left, right) in enumerate(zip(when, what, strict=True), 1):
+    for number, (left, right) in enumerate(zip(time_lines, kind_lines, strict=True), 1):
         texts, kinds = left.replace(",", " ").split(), right.replace(",", " ").split()
         if len(texts) != len(kinds):
             raise SubquadError(
@@ -136,7 +136,7 @@ def read_lines(times_path: Path, types_path: Path) -> Rows:
 
 
 def whole_number(text: str) -> int | None:
-    """A type's number, also where it is written as 3.0; none if it is not a whole number."""
+    """The number in a text such as "3" or "3.0", or None if it is not a whole number."""
     value = attempt(float, text)
     return int(value) if np.isfinite(value) and value == int(value) else None
 
@@ -147,17 +147,17 @@ def _one_a_line(
     numbered = np.repeat(np.arange(len(names)), lengths)
     kinds = Names()
     number = kinds.number(types)
-    # 3.0 and 3 are the same type
+    # "3.0" and "3" are the same type
     written = [text if (value := whole_number(text)) is None else str(value) for text in kinds.ordered()]
     return Rows(file, names, numbered, times, number, written, 1 + numbered, place, shared=True)
 
 
 class _Events(NamedTuple):
-    """Times and types of a record, as it has them."""
+    """Times and types of a record, as written."""
 
     times: list[Any]
     types: list[Any]
-    are_gaps: bool  # whether the times are counted from the event before
+    are_gaps: bool  # whether times are counted from the previous event
 
 
 def _events(file: str, record: Any, where: str) -> _Events:
@@ -165,32 +165,32 @@ def _events(file: str, record: Any, where: str) -> _Events:
         raise SubquadError(
             f"{file}: {where} is no record but {excerpt(record)}: EasyTPP's have time_since_start and type_event"
         )
-    when, gaps, what = (record.get(name) for name in ("time_since_start", "time_since_last_event", "type_event"))
-    are_gaps = when is None and gaps is not None
-    when = gaps if are_gaps else when
-    if not isinstance(when, list) or not isinstance(what, list):
-        missing = "type_event" if isinstance(when, list) else "time_since_start"
+    times, gaps, kinds = (record.get(name) for name in ("time_since_start", "time_since_last_event", "type_event"))
+    are_gaps = times is None and gaps is not None
+    times = gaps if are_gaps else times
+    if not isinstance(times, list) or not isinstance(kinds, list):
+        missing = "type_event" if isinstance(times, list) else "time_since_start"
         raise SubquadError(
             f"{file}: {where} has no list {missing!r}: EasyTPP's records have time_since_start and type_event"
         )
-    length = record.get("seq_len", len(what))
-    if not len(when) == len(what) == length:
+    length = record.get("seq_len", len(kinds))
+    if not len(times) == len(kinds) == length:
         raise SubquadError(
-            f"{file}: {where} has {len(when):,} times, {len(what):,} types and a seq_len of {excerpt(length)}, "
+            f"{file}: {where} has {len(times):,} times, {len(kinds):,} types and a seq_len of {excerpt(length)}, "
             "which must be the same"
         )
-    return _Events(when, what, are_gaps)
+    return _Events(times, kinds, are_gaps)
 
 
 def _word(value: Any) -> str:
-    """A name or a number as it is written; "" for none, and an excerpt of what is neither."""
+    """A name or a number as text, "" for None, and an excerpt of any other value."""
     if value is None:
         return ""
     return str(value) if isinstance(value, str | int | float) else excerpt(value)
 
 
 def _parse(path: Path, text: str) -> tuple[Any, str]:
-    """What JSON holds, and what its parts are called. What is not JSON as a whole is read line by line."""
+    """The contents of a JSON file and what to call its parts. Text that is not JSON as a whole is read line by line."""
     try:
         return json.loads(text), "record"
     except json.JSONDecodeError as error:
@@ -200,24 +200,24 @@ def _parse(path: Path, text: str) -> tuple[Any, str]:
 
 
 def _json_lines(path: Path, text: str, error: json.JSONDecodeError) -> list[Any]:
-    """A record a line. What cannot be read as that either is said to be cut, which is what mostly happened to it."""
-    found = []
+    """Reads one record per line. If that fails, the error says that the file may have been cut, the usual reason."""
+    records = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            found += [json.loads(line)] if line.strip() else []
+            records += [json.loads(line)] if line.strip() else []
         except json.JSONDecodeError as wrong:
-            at = wrong if found else error
-            line_number = number if found else error.lineno
+            at = wrong if records else error
+            line_number = number if records else error.lineno
             raise SubquadError(
                 f"{path} is not whole: {at.msg} at line {line_number}, column {at.colno}; it may have been cut, get it again"
             ) from None
         except (RecursionError, ValueError) as wrong:
             raise SubquadError(f"{path} cannot be read: line {number}: {_json_problem(wrong)}") from None
-    if not found:
+    if not records:
         raise SubquadError(f"{path} is empty")
-    return found
+    return records
 
 
 def _json_problem(error: Exception) -> str:
-    """Why JSON that is well-formed so far is not read."""
+    """Why JSON that is well-formed cannot be read."""
     return "it is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"

@@ -1,4 +1,4 @@
-"""What comes next in sequences that go on: of a file's sequences, or of a stream, event by event."""
+"""Forecasts of the next event: for the sequences of a file, or for streams, event by event."""
 
 import math
 from collections import OrderedDict
@@ -22,31 +22,31 @@ from subquad.tasks.events.scoring import encode, foresee, states
 from subquad.tasks.events.sequences import EventSequences
 
 TOGETHER = 256
-"""Events that wait at most to be read together."""
+"""Largest number of events that wait to be read together."""
 
 ONLY = "stream"
-"""The name of a sequence that has none."""
+"""Name of a sequence in a stream whose events name none."""
 
 
 @dataclass
 class Known:
-    """All that is kept of a sequence: of constant size, if the state of its mechanism is."""
+    """What is remembered of a sequence. Its size is constant if the state of the attention is."""
 
-    first: float  # time
-    last: float
+    first: float  # time of the first event
+    last: float  # time of the last event
     events: int = 0
-    waiting: list[tuple[float, float, int]] = field(default_factory=list)  # events that the model has not read yet
+    waiting: list[tuple[float, float, int]] = field(default_factory=list)  # events not yet read: time, gap, type
     state: DecoderState | None = None
-    hidden: Tensor | None = None  # 1 w, after the last event read
+    hidden: Tensor | None = None  # 1 w, the model's output after the last event that it has read
 
 
 def columns(scales: Scales) -> list[str]:
-    """Columns of a forecast: times in the data's unit, the ends of a 90% interval, and each type's probability."""
+    """Names of the columns of a forecast: times in the data's unit, a 90% interval, and each type's probability."""
     return ["sequence", "events", "last_time", "expected_time", "low", "high", *(f"p_{name}" for name in scales.type_names)]
 
 
 def line(name: str, events: int, last: float, forecast: Forecast, at: int, scales: Scales) -> list[str]:
-    """One sequence's forecast, as it is printed."""
+    """The forecast for one sequence, as printed."""
     gaps = torch.stack([forecast.gap[at], forecast.quantiles[at, 0], forecast.quantiles[at, -1]]).double()
     times = (last + gaps * scales.mean_gap).tolist()
     numbers = [f"{time:.15g}" for time in (last, *times)]
@@ -55,28 +55,28 @@ def line(name: str, events: int, last: float, forecast: Forecast, at: int, scale
 
 @torch.no_grad()
 def read_on(model: EventModel, sequences: EventSequences, tokens: int) -> Predictions:
-    """The next event of each sequence that has one, in their order."""
-    scales, found = model.scales, {}
+    """Forecasts the next event of each sequence that has events, in the order of the sequences."""
+    scales, forecast_of = model.scales, {}
     for at, last, hidden in states(model, encode(scales, sequences), tokens):
         if last.any():
             forecast = foresee(model, hidden[torch.from_numpy(last)])
             for number, event in enumerate(at[last]):
-                found[int(event)] = (forecast, number)
+                forecast_of[int(event)] = (forecast, number)
     lines = []
     for name, end, length in zip(sequences.names, sequences.offsets[1:], sequences.lengths, strict=True):
         if length:
-            forecast, number = found[int(end) - 1]
+            forecast, number = forecast_of[int(end) - 1]
             lines.append(line(name, int(length), float(sequences.times[end - 1]), forecast, number, scales))
     return Predictions(columns(scales), lines, sequences.complaints)
 
 
 class Follower:
-    """Takes events one at a time: constant time and memory for each, with a mechanism whose state does not grow.
+    """Reads events one at a time. With an attention whose state does not grow, each takes constant time and memory.
 
-    The model reads them when a forecast is asked for, or when a few hundred wait: together is faster than one by one.
+    The model reads events when a forecast is asked for or when `TOGETHER` of them wait, as reading them together is faster.
 
-    Of sequences that go on side by side so many are remembered; beyond that the one that has been silent for longest is
-    forgotten, and begins anew if it goes on.
+    At most `sequences` sequences are remembered. Beyond that, the least recently active one is forgotten, and starts anew if
+    more events of it come.
     """
 
     def __init__(self, model: EventModel, sequences: int) -> None:
@@ -93,7 +93,7 @@ class Follower:
         return columns(self.scales)
 
     def take(self, words: Sequence[str]) -> str | None:
-        """An event as `time type` or `sequence time type`; gives the sequence's name. A name alone ends it."""
+        """Reads `time type` or `sequence time type` and returns the name of the sequence. A name alone ends a sequence."""
         if len(words) == 1:
             if self.known.pop(words[0], None) is None:
                 raise SubquadError(
@@ -109,7 +109,7 @@ class Follower:
         return name
 
     def forecast(self, name: str) -> list[str]:
-        """What follows the sequence's last event."""
+        """The forecast of the event after the sequence's last."""
         known = self.known[name]
         with torch.inference_mode():
             self._read(known)
@@ -139,7 +139,7 @@ class Follower:
             self.forgotten += 1
 
     def _read(self, known: Known) -> None:
-        """Lets the model read what waits: one event by a step, several together."""
+        """Lets the model read the waiting events: a single one by a step, several together."""
         if not known.waiting:
             return
         times, gaps, types = zip(*known.waiting, strict=True)
@@ -156,7 +156,7 @@ class Follower:
 
 
 def _time(written: str) -> float:
-    """A number, or an ISO date in seconds since 1970."""
+    """The time in a word: a number, or an ISO date in seconds since 1970."""
     for read in (float, iso):
         if math.isfinite(time := attempt(read, written)):
             return time

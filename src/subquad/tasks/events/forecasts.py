@@ -1,7 +1,7 @@
-"""What comes next, as far as a distribution says: the expected time, quantiles, and the types' probabilities.
+"""Forecasts from an intensity: expected gap, quantiles of the gap, and type probabilities.
 
-A gap is expected no further than a horizon: a model's tail beyond all gaps it has seen can be so heavy that its mean says
-nothing. What is given is E min(gap, horizon), and a quantile beyond the horizon is given as the horizon.
+Gaps are bounded by a horizon, because the tail of a model beyond all gaps in the training data can be so heavy that its
+mean is useless. Forecasts give E min(gap, horizon), and the horizon in place of quantiles beyond it.
 """
 
 from typing import NamedTuple
@@ -13,41 +13,41 @@ from torch import Tensor
 from subquad.tasks.events.likelihood import LEAST, Intensity
 
 POINTS = 96
-"""Places between an event and the horizon at which an intensity is looked at."""
+"""Number of points between an event and the horizon at which the intensity is evaluated."""
 
 
 class Forecast(NamedTuple):
     """Forecast of the event that follows each of e events."""
 
-    gap: Float[Tensor, "e"]  # expected
-    quantiles: Float[Tensor, "e q"]  # of the gap
-    types: Float[Tensor, "e k"]  # probabilities, whenever it comes
+    gap: Float[Tensor, "e"]  # expected gap
+    quantiles: Float[Tensor, "e q"]  # quantiles of the gap
+    types: Float[Tensor, "e k"]  # probability of each type, regardless of the time
 
 
 def forecast(intensity: Intensity, horizon: float, levels: Float[Tensor, "q"], events: Float[Tensor, "e w"]) -> Forecast:
-    """By numerical integration of the survival function S(t) = exp(-integral of lambda up to t).
+    """Forecasts by numerical integration of the survival function S(t) = exp(-integral of lambda up to t).
 
-    In between places, which lie closer the nearer to the event, the intensity is taken as constant, at the mean of both
-    ends: then S and its integral are exact, and probabilities sum to 1.
+    Points are denser near the event. Between two points the intensity is taken as constant, at the mean of both ends, so
+    that S and its integral are exact and probabilities sum to 1.
     """
     u = torch.linspace(0.0, 1.0, POINTS, dtype=events.dtype, device=events.device)
     at = horizon * u**4
-    each = intensity(at.expand(len(events), -1)).clamp(min=LEAST)
-    total, widths = each.sum(-1), at.diff()
+    by_type = intensity(at.expand(len(events), -1)).clamp(min=LEAST)
+    total, widths = by_type.sum(-1), at.diff()
     passed = widths * (total[:, 1:] + total[:, :-1]) / 2.0
     reached = torch.cat([torch.zeros_like(passed[:, :1]), passed.cumsum(-1)], dim=-1)
     survival = torch.exp(-reached)
-    here = survival[:, :-1] * -torch.expm1(-passed)  # the chance that it comes between two places
+    here = survival[:, :-1] * -torch.expm1(-passed)  # probability that the event comes between two points
     safe = passed.clamp(min=1e-6)
     mean = (widths * survival[:, :-1] * torch.where(passed > 1e-6, -torch.expm1(-safe) / safe, 1.0)).sum(-1)
-    shares = each / total[..., None]
+    shares = by_type / total[..., None]
     types = torch.einsum("ep,epk->ek", here, (shares[:, 1:] + shares[:, :-1]) / 2.0)
     types = types + survival[:, -1:] * shares[:, -1]
     return Forecast(mean, _cross(reached, at, -torch.log1p(-levels)), types / types.sum(-1, keepdim=True))
 
 
 def _cross(reached: Float[Tensor, "e p"], at: Float[Tensor, "p"], levels: Float[Tensor, "q"]) -> Float[Tensor, "e q"]:
-    """Where a rising function, straight in between places, comes to each level; the last place if it does not."""
+    """Where a rising, piecewise linear function reaches each level; the last point if it does not."""
     wanted = levels.to(reached.dtype).expand(len(reached), -1).contiguous()
     after = torch.searchsorted(reached.contiguous(), wanted).clamp(1, len(at) - 1)
     low, high = reached.gather(-1, after - 1), reached.gather(-1, after)

@@ -1,4 +1,4 @@
-"""From what the stack knows after an event to the distribution of the next one: by its intensity, or without one.
+"""Heads: from the stack's output after an event to the distribution of the next event.
 
 Times are in the model's unit, in which the mean gap of the training data is 1.
 """
@@ -25,42 +25,42 @@ from subquad.tasks.events.likelihood import (
 HeadName = Literal["hawkes", "mixture"]
 
 LARGEST = 12.0
-"""The logarithm of a rate is no larger, in mean gaps."""
+"""Largest logarithm of a decay rate, in units of mean gaps."""
 
 FINER = 2
-"""Outside of training the integral has so many times more points."""
+"""Factor by which the integral has more points outside of training."""
 
 
 class Head(Protocol):
-    """The next event, given a vector for each of e events."""
+    """A distribution of the next event, given a vector for each of e events."""
 
     def terms(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"], types: Int[Tensor, "e"]) -> Terms:
-        """The log-likelihood of the gap to the next event and of its type."""
+        """Log-likelihood of the gap to the next event and of its type."""
         ...
 
     def compensators(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
-        """The integral of the intensity over the gap, which is -log of the chance of a longer one."""
+        """Integral of the intensity over the gap: the negative log-probability of a longer gap."""
         ...
 
     def types_at(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"]) -> Float[Tensor, "e k"]:
-        """The types' probabilities if the next event comes after this gap."""
+        """Probabilities of the types, given that the next event comes after this gap."""
         ...
 
     def forecast(self, h: Float[Tensor, "e w"], levels: Float[Tensor, "q"]) -> Forecast:
-        """What to expect, and the gap's quantiles."""
+        """Expected gap, quantiles of the gap at `levels`, and type probabilities."""
         ...
 
 
 class HawkesHead(nn.Module):
-    """The intensity of each type, continuous from event to event (Zuo et al. 2020, equation 6, made richer).
+    """The intensity of each type as a continuous function of time (extends Zuo et al. 2020, equation 6).
 
-    A time t after the event whose vector is h::
+    At a time t after the event whose vector is h::
 
         lambda_k(t) = beta_k softplus((alpha_k t + w_k . z(t) + b_k) / beta_k)
         z(t) = rest(h) + jump(h) exp(-exp(rate(h)) t)
 
-    The paper has z = h and divides t by the time of the last event. Here what an event has stirred up can fade at rates of
-    its own (as in Mei and Eisner 2017, equation 7), which neither needs the next event nor changes with the choice of t = 0.
+    The paper has z = h and divides t by the time of the last event. Here the effect of an event can decay at learned rates
+    (as in Mei and Eisner 2017, equation 7), which neither needs the next event nor depends on the choice of t = 0.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class HawkesHead(nn.Module):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
         with torch.no_grad():
-            # what fades within a three-hundredth of a mean gap up to ten of them; all types together come once in one
+            # initial decay times from 1/300 of a mean gap to ten mean gaps; all types together have rate 1
             self.read.bias[2 * inner :] = torch.linspace(math.log(0.1), math.log(300.0), inner)
             self.weigh.bias.fill_(math.log(math.expm1(1.0 / types)))
 
     def intensity(self, h: Float[Tensor, "e w"]) -> Intensity:
-        """After each event."""
+        """Returns the intensity after each event as a function of time."""
         rest, jump, rate = self.read(h)[:, None].chunk(3, dim=-1)
         rate, beta = rate.clamp(-LARGEST, LARGEST).exp(), self.log_beta.exp()
 
@@ -100,7 +100,7 @@ class HawkesHead(nn.Module):
         return at
 
     def terms(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"], types: Int[Tensor, "e"]) -> Terms:
-        """The integral by fresh points where training asks for them, by the trapezoid rule otherwise."""
+        """Integrates at random points in training with "monte-carlo", and by the trapezoid rule otherwise."""
         if self.training and self.integral == "monte-carlo":
             rule = monte_carlo(self.points, gaps)
         else:
@@ -111,8 +111,8 @@ class HawkesHead(nn.Module):
         return compensators(self.intensity(h), gaps, trapezoid(factor * FINER * self.points, gaps))
 
     def types_at(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"]) -> Float[Tensor, "e k"]:
-        each = self.intensity(h)(gaps[:, None])[:, 0]
-        return each / each.sum(-1, keepdim=True).clamp(min=1e-30)
+        by_type = self.intensity(h)(gaps[:, None])[:, 0]
+        return by_type / by_type.sum(-1, keepdim=True).clamp(min=1e-30)
 
     def forecast(self, h: Float[Tensor, "e w"], levels: Float[Tensor, "q"]) -> Forecast:
         return forecast(self.intensity(h), self.horizon, levels, h)

@@ -1,4 +1,4 @@
-"""What is said of a model at the end: rows about the test sequences, with intervals, and what to compare them with."""
+"""Final metrics of an event model: rows about the test sequences, with intervals and baselines."""
 
 from typing import Any
 
@@ -28,16 +28,16 @@ UNITS = {"nll": "nats", "nll_time": "nats", "nll_type": "nats", "rmse": "time", 
 
 
 def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_head: bool) -> list[Row]:
-    """With 95% intervals, by drawing sequences again.
+    """Rows of all metrics with 95% intervals over sequences, and of the baselines.
 
-    `accuracy` and `macro_f1` are of the type that is likeliest at the time at which the event came, as is usual;
-    `accuracy_foreseen` is of the one that is likeliest before that time is known. `rmse` is of the expected gap and `mae`
-    of the median, which is the best there. What the heads give that are trained to predict ends in `by_head`.
+    `accuracy` and `macro_f1` judge the most probable type given the time of the event, as is usual. `accuracy_foreseen`
+    judges the most probable type before that time is known. `rmse` judges the expected gap and `mae` the median, which
+    minimize them. Metrics of the heads that only predict end in `by_head`.
     """
     types, gaps, lengths = scored.types, scored.gaps, scored.lengths
     median = scored.quantiles[:, LEVELS.index(0.5)]
     within = (scored.quantiles[:, 0] <= gaps) & (gaps <= scored.quantiles[:, -1])
-    found: dict[str, Interval] = {
+    intervals: dict[str, Interval] = {
         "nll": grouped_mean(-scored.time - scored.type, lengths),
         "nll_time": grouped_mean(-scored.time, lengths),
         "nll_type": grouped_mean(-scored.type, lengths),
@@ -49,11 +49,11 @@ def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_h
         "within_interval": grouped_mean(within.astype(float), lengths),
     }
     if type_head:
-        found["accuracy_by_head"] = accuracy_interval(types, scored.headed, lengths)
-        found["macro_f1_by_head"] = macro_f1_interval(types, scored.headed, lengths)
+        intervals["accuracy_by_head"] = accuracy_interval(types, scored.headed, lengths)
+        intervals["macro_f1_by_head"] = macro_f1_interval(types, scored.headed, lengths)
     if time_head:
-        found["rmse_by_head"] = rmse_interval(gaps, scored.headed_gaps, lengths)
-    rows = [_row(name, **interval._asdict()) for name, interval in found.items()]
+        intervals["rmse_by_head"] = rmse_interval(gaps, scored.headed_gaps, lengths)
+    rows = [_row(name, **interval._asdict()) for name, interval in intervals.items()]
     always = np.full(len(types), baselines.type)
     rows.append(_row("accuracy_of_most_frequent", accuracy(types, always)))
     rows.append(_row("macro_f1_of_most_frequent", macro_f1(types, always)))
@@ -63,7 +63,7 @@ def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_h
 
 
 def truth_rows(scored: Scored, process: Process, sequences: EventSequences) -> list[Row]:
-    """What the true process reaches on the same events, and how much the model falls short of it."""
+    """Rows of the likelihood of the true process on the same events, and of the model's distance from it."""
     known, later = truth.log_likelihood(process, sequences), ~sequences.first
     best = (known.time + known.type)[later]
     short = grouped_mean(best - scored.time - scored.type, scored.lengths)
@@ -74,17 +74,17 @@ def truth_rows(scored: Scored, process: Process, sequences: EventSequences) -> l
 
 
 def residual_rows(scored: Scored) -> list[Row]:
-    """The integral's error, the test of Kolmogorov and Smirnov, and points of a QQ plot.
+    """Rows of the error of the integral, of the Kolmogorov-Smirnov test of the residuals, and of points of a QQ plot.
 
-    `integral_error` is the mean over events of the difference that twice as many points make.
+    `integral_error` is the mean absolute difference when the number of points is doubled.
     """
-    found = residuals(join_ends(scored.rescaled, scored.lengths, scored.ends))
+    tested = residuals(join_ends(scored.rescaled, scored.lengths, scored.ends))
     rows = [
         _row("integral_error", float(np.abs(scored.doubled - scored.rescaled).mean()), unit="nats"),
-        _row("residual_distance", found.statistic),
-        _row("residual_p_value", found.p_value),
+        _row("residual_distance", tested.statistic),
+        _row("residual_p_value", tested.p_value),
     ]
-    points = zip(found.wanted, found.found, strict=True)
+    points = zip(tested.expected, tested.observed, strict=True)
     return rows + [
         {"metric": "residual_quantile", "value": float(here), "unit": "1", "exponential": float(there)}
         for there, here in points

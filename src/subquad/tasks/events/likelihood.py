@@ -1,11 +1,11 @@
-"""The likelihood of events under an intensity: of any, so that a model's and the true one go through the same code.
+"""The likelihood of events under any intensity, that of a model or of the true process.
 
 With lambda_k the intensity of type k after an event, lambda its sum over all types, and g the gap to the next event, of
 type l::
 
     log f(g, l) = [log lambda(g) - integral from 0 to g of lambda] + [log lambda_l(g) - log lambda(g)]
 
-the first bracket for the time, the second for the type. Both are kept.
+The first bracket is the term of the time, the second that of the type.
 """
 
 from collections.abc import Callable
@@ -17,39 +17,39 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Intensity = Callable[[Float[Tensor, "e p"]], Float[Tensor, "e p k"]]
-"""From times since each of e events to the intensities of all k types then, if nothing has happened in between."""
+"""Maps times since each of e events to the intensities of all k types, given that no event came in between."""
 
 Integral = Literal["monte-carlo", "trapezoid"]
 
 LEAST = 1e-30
-"""An intensity below counts as this much: its logarithm stays finite."""
+"""Smallest intensity: lower ones are raised to it, so that logarithms stay finite."""
 
 
 class Terms(NamedTuple):
-    """The log-likelihood of each event given those before it, in nats."""
+    """Log-likelihood of each event given those before it, in nats: the terms of the time and of the type."""
 
     time: Float[Tensor, "e"]
     type: Float[Tensor, "e"]
 
 
 class Rule(NamedTuple):
-    """The integral from 0 to g of a function is about g times the sum over points of weight function(g at)."""
+    """A quadrature rule: the integral of f from 0 to g is approximately g times the sum of weight * f(g * at)."""
 
-    at: Float[Tensor, "*e p"]  # between 0 and 1: the same for all events, or drawn for each
+    at: Float[Tensor, "*e p"]  # points between 0 and 1, the same for all events or drawn for each
     weights: Float[Tensor, "*e p"]
 
 
 def trapezoid(points: int, like: Tensor) -> Rule:
-    """The trapezoid rule at the cubes of even places: closer where intensities move most, right after an event."""
+    """The trapezoid rule at cubes of evenly spaced points, which are denser right after an event."""
     at = torch.linspace(0.0, 1.0, points, dtype=like.dtype, device=like.device) ** 3
     halves = at.diff() / 2.0
     return Rule(at, F.pad(halves, (1, 0)) + F.pad(halves, (0, 1)))
 
 
 def monte_carlo(points: int, like: Float[Tensor, "e"]) -> Rule:
-    """With t = g u^3, the integral of 3 g u^2 lambda(t) over u from 0 to 1, by a point drawn from each of equal parts.
+    """Integrates over u with t = g u^3, at one random point in each of `points` equal parts of [0, 1].
 
-    Unbiased, and fresh each time: the points come from PyTorch's generator, which the training loop seeds in each step.
+    The estimate is unbiased. The points come from PyTorch's global generator, which the training loop seeds in each step.
     """
     drawn = torch.rand(*like.shape, points, dtype=like.dtype, device=like.device)
     u = (torch.arange(points, dtype=like.dtype, device=like.device) + drawn) / points
@@ -57,20 +57,20 @@ def monte_carlo(points: int, like: Float[Tensor, "e"]) -> Rule:
 
 
 def compensators(intensity: Intensity, gaps: Float[Tensor, "e"], rule: Rule) -> Float[Tensor, "e"]:
-    """The integral over each gap of the intensity of all types together."""
+    """Integral over each gap of the intensity of all types together."""
     total = intensity(gaps[:, None] * rule.at).sum(-1)
     return gaps * (rule.weights * total).sum(-1)
 
 
 def log_likelihood(intensity: Intensity, gaps: Float[Tensor, "e"], types: Int[Tensor, "e"], rule: Rule) -> Terms:
     """Log-likelihood of the event that ends each gap."""
-    at_end, own = log_intensities(intensity, gaps, types)
-    return Terms(at_end - compensators(intensity, gaps, rule), own - at_end)
+    at_end, of_its_type = log_intensities(intensity, gaps, types)
+    return Terms(at_end - compensators(intensity, gaps, rule), of_its_type - at_end)
 
 
 def log_intensities(
     intensity: Intensity, gaps: Float[Tensor, "e"], types: Int[Tensor, "e"]
 ) -> tuple[Float[Tensor, "e"], Float[Tensor, "e"]]:
-    """At the end of each gap: of all types together, and of the event's own."""
-    each = intensity(gaps[:, None])[:, 0].clamp(min=LEAST)
-    return each.sum(-1).log(), each.gather(-1, types[:, None])[:, 0].log()
+    """Log-intensities at the end of each gap: of all types together, and of the type of the event."""
+    by_type = intensity(gaps[:, None])[:, 0].clamp(min=LEAST)
+    return by_type.sum(-1).log(), by_type.gather(-1, types[:, None])[:, 0].log()

@@ -1,4 +1,4 @@
-"""Events from data: EasyTPP's JSON, texts with one sequence a line, one table, or a dataset of the Hugging Face hub."""
+"""Loading events: EasyTPP's JSON, text files with one sequence per line, a table, or a dataset of the Hugging Face hub."""
 
 import re
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from subquad.tasks.events.sequences import EventSequences
 
 JSON = (".json", ".jsonl")
 FILES = (*JSON, ".csv", ".tsv", *PARQUET)
-MOST = 100_000  # types
-SPLITS = {  # what files, and splits of a dataset, are called
+MOST = 100_000  # largest number of types
+SPLITS = {  # names of files, and of splits of a dataset
     "train": ("train",),
     "development": ("development", "dev", "valid", "validation", "val"),
     "test": ("test",),
@@ -33,7 +33,7 @@ SPLITS = {  # what files, and splits of a dataset, are called
 
 
 class EventSplits(NamedTuple):
-    """Split by sequence, never by event. All have the same types."""
+    """Sequences for training, development and test, with the same types. Sequences are never cut."""
 
     train: EventSequences
     development: EventSequences
@@ -41,25 +41,25 @@ class EventSplits(NamedTuple):
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """About all three."""
+        """Sentences about what was left out of all three splits."""
         return tuple(dict.fromkeys(sentence for part in self for sentence in part.complaints))
 
 
 class _Read(NamedTuple):
-    """A file's rows, and what is known of its types."""
+    """The rows of a file, and what the file says about its types."""
 
     rows: Rows
-    types: int = 0  # how many it says that there are, 0 where it does not
-    first: int | None = 0  # the number that they begin with; none where they are names
+    types: int = 0  # stated number of types, or 0
+    first: int | None = 0  # number of the first type; None if types are names
 
 
 def load_splits(
     source: str, columns: Columns | None = None, repairs: Repairs | None = None, *, fold: int = 1, seed: int = 0
 ) -> EventSplits:
-    """Sequences to train on, to watch while training and to test on, from a folder, a file or a name of the hub's.
+    """Loads training, development and test sequences from a folder, a file or a dataset of the Hugging Face hub.
 
-    Where there is no development split, a tenth of the training sequences is taken for it. Of one file, 60 of a hundred
-    sequences are for training, 20 for development and 20 for the test. Both go by the seed.
+    Without a development split, a tenth of the training sequences is used for it. A single file is divided into 60% for
+    training, 20% for development and 20% for the test. Both divisions depend on the seed.
     """
     path, columns, repairs = Path(source), columns or Columns(), repairs or Repairs()
     kind = kind_of(path)
@@ -72,8 +72,8 @@ def load_splits(
     else:
         raise SubquadError(f"there is no file or folder {source}: check the path given by --data")
     names = _type_names(source, list(read.values()))
-    found = {split: assemble(one.rows, names, repairs) for split, one in read.items()}
-    splits = _cut(source, found, seed)
+    loaded = {split: assemble(part.rows, names, repairs) for split, part in read.items()}
+    splits = _cut(source, loaded, seed)
     for split, part in splits._asdict().items():
         if part.lengths.max(initial=0) < 2:
             raise SubquadError(
@@ -85,7 +85,7 @@ def load_splits(
 def load_sequences(
     path: Path, type_names: Sequence[str], columns: Columns | None = None, repairs: Repairs | None = None, *, fold: int = 1
 ) -> EventSequences:
-    """New sequences from a file, whose types must be among those known. A folder gives its test split."""
+    """Loads new sequences from a file, whose types must be among `type_names`. A folder gives its test split."""
     columns, repairs = columns or Columns(), repairs or Repairs()
     kind = kind_of(path)
     if kind == "nothing":
@@ -104,8 +104,8 @@ def _file(path: Path, columns: Columns) -> _Read:
 
 
 def _folder(path: Path, columns: Columns, fold: int) -> dict[str, _Read]:
-    """By split."""
-    folds = sorted(found.name.split("-")[1] for found in path.glob("time-*-train.txt"))
+    """Reads the files of a folder, by split."""
+    folds = sorted(file.name.split("-")[1] for file in path.glob("time-*-train.txt"))
     if folds:
         if str(fold) not in folds:
             raise SubquadError(f"{path} has no time-{fold}-train.txt: choose --fold {' or '.join(folds)}")
@@ -127,7 +127,7 @@ def _folder(path: Path, columns: Columns, fold: int) -> dict[str, _Read]:
 
 
 def _hub(name: str) -> dict[str, _Read]:
-    """A dataset of the hub's with EasyTPP's fields."""
+    """Reads a dataset of the Hugging Face hub with EasyTPP's fields, by split."""
     try:
         import datasets
     except ImportError:
@@ -142,53 +142,53 @@ def _hub(name: str) -> dict[str, _Read]:
             f"there is no file or folder {name}, nor could a dataset of that name be had from the Hugging Face hub ({why}): "
             "get its files elsewhere and give the path of their folder"
         ) from None
-    found = {}
+    read = {}
     for split, names in SPLITS.items():
-        given = next((one for one in names if one in loaded), None)
-        if given is not None:
-            found[split] = _Read(*rows_of_records(f"{name}, {given}", loaded[given]))
+        present = next((split_name for split_name in names if split_name in loaded), None)
+        if present is not None:
+            read[split] = _Read(*rows_of_records(f"{name}, {present}", loaded[present]))
         elif split != "development":
             raise SubquadError(f"the dataset {name} has no split {split!r} but {listed(loaded)}")
-    return found
+    return read
 
 
 def _type_names(source: str, read: list[_Read]) -> list[str]:
-    """Names that occur, numbers in their order; or all numbers from the first to the last, whether they occur or not.
+    """Names of the types: those that occur, or if types are numbers, all numbers from the first to the last.
 
-    EasyTPP's begin with 0 and are as many as it says. If they go up to that number, they begin with 1.
+    EasyTPP's numbers begin with 0, and files state how many there are. If that number itself occurs, they begin with 1.
     """
-    values = {name: whole_number(name) for one in read for name in one.rows.written if name}
-    if any(one.first is None for one in read):
+    values = {name: whole_number(name) for part in read for name in part.rows.written if name}
+    if any(part.first is None for part in read):
         if len(values) > MOST:
             raise SubquadError(f"{source} has {len(values):,} types, and more than {MOST:,} cannot be told apart")
         return sorted(values, key=lambda name: (values[name] is None, values[name] or 0, name))
     present = {value for value in values.values() if value is not None}
-    said, start = max(one.types for one in read), read[0].first or 0
-    if said and said in present and min(present) >= 1:
+    stated, start = max(part.types for part in read), read[0].first or 0
+    if stated and stated in present and min(present) >= 1:
         start = 1
-    stop = start + said if said else max(present, default=-1) + 1
+    stop = start + stated if stated else max(present, default=-1) + 1
     if stop > MOST:
         raise SubquadError(f"{source} has types up to number {stop - 1:,}, and more than {MOST:,} cannot be told apart")
     return [str(number) for number in range(start, stop)]
 
 
-def _cut(source: str, found: dict[str, EventSequences], seed: int) -> EventSplits:
-    """What splits the data do not have."""
-    if "all" in found:
-        count = len(found["all"].names)
+def _cut(source: str, loaded: dict[str, EventSequences], seed: int) -> EventSplits:
+    """Divides the data into the splits that they do not have."""
+    if "all" in loaded:
+        count = len(loaded["all"].names)
         if count < 3:
             raise SubquadError(
                 f"{source} has {count} sequences, but at least 3 are needed: to train on, to watch, and to test on"
             )
         fifth = max(1, round(0.2 * count))
-        parts = np.split(shuffled(found["all"].names, seed), [fifth, 2 * fifth])
-        test, development, train = (found["all"].select(np.sort(part)) for part in parts)
+        parts = np.split(shuffled(loaded["all"].names, seed), [fifth, 2 * fifth])
+        test, development, train = (loaded["all"].select(np.sort(part)) for part in parts)
         return EventSplits(train, development, test)
-    if "development" in found:
-        return EventSplits(**found)
-    count = len(found["train"].names)
+    if "development" in loaded:
+        return EventSplits(**loaded)
+    count = len(loaded["train"].names)
     if count < 2:
         raise SubquadError(f"{source} has one training sequence and no development split: at least 2 sequences are needed")
-    order, tenth = shuffled(found["train"].names, seed), max(1, count // 10)
-    development, train = (found["train"].select(np.sort(part)) for part in (order[:tenth], order[tenth:]))
-    return EventSplits(train, development, found["test"])
+    order, tenth = shuffled(loaded["train"].names, seed), max(1, count // 10)
+    development, train = (loaded["train"].select(np.sort(part)) for part in (order[:tenth], order[tenth:]))
+    return EventSplits(train, development, loaded["test"])

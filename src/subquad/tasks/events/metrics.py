@@ -1,7 +1,7 @@
-"""How well next events are predicted, beside what knows nothing of the history, and how sure that is.
+"""Metrics of next-event predictions, with intervals, and baselines that do not use the history.
 
-Everything is given event by event, those that are predicted only and without padding, sequence by sequence; `lengths` says
-how many are each sequence's. Intervals come from drawing sequences again, not events: those of one sequence are alike.
+Arrays hold the predicted events, without padding, sequence by sequence; `lengths` has the number of events of each sequence.
+Intervals come from resampling sequences, not events, because events of one sequence are correlated.
 """
 
 from collections.abc import Callable
@@ -18,48 +18,48 @@ from subquad.tasks.events.sequences import EventSequences
 QUANTILES = 100
 
 Sums = Float[ndarray, "sequences parts"]
-"""What a metric needs to know of each sequence: parts that are added up over sequences."""
+"""Terms of a metric for each sequence, which are added over sequences."""
 
 Finish = Callable[[Float[ndarray, "drawings parts"]], Float[ndarray, "drawings"]]
-"""From added parts to the metric."""
+"""Computes a metric from added terms, for each drawing."""
 
 
 class Baselines(NamedTuple):
-    """What is known without looking at the history: from the training sequences, first events left out."""
+    """Predictions without the history, learned from the training sequences."""
 
-    type: int  # the most frequent
-    mean_gap: float  # the best constant for the RMSE
-    median_gap: float  # the best constant for the MAE
+    type: int  # most frequent type
+    mean_gap: float  # mean gap, which minimizes the RMSE
+    median_gap: float  # median gap, which minimizes the MAE
 
     @classmethod
     def learn(cls, train: EventSequences) -> "Baselines":
-        """A first event is not predicted, so it does not count; unless there are no others."""
+        """Learns the baselines from all events but first ones, which are not predicted, unless there are no others."""
         later = ~train.first if (~train.first).any() else np.ones(len(train.times), bool)
         types = np.bincount(train.types[later], minlength=len(train.type_names))
         return cls(int(types.argmax()), float(train.gaps[later].mean()), float(np.median(train.gaps[later])))
 
 
 class Residuals(NamedTuple):
-    """How far rescaled gaps are from exponential ones."""
+    """Comparison of rescaled gaps with the exponential distribution."""
 
-    statistic: float  # of Kolmogorov and Smirnov: the largest distance of the distribution functions
-    p_value: float  # small where gaps are not exponential
-    wanted: Float[ndarray, "quantiles"]  # of the exponential distribution
-    found: Float[ndarray, "quantiles"]  # of the gaps: beside each other they lie on the diagonal
+    statistic: float  # Kolmogorov-Smirnov statistic: the largest distance of the distribution functions
+    p_value: float  # p-value of the test; small if gaps are not exponential
+    expected: Float[ndarray, "quantiles"]  # quantiles of the exponential distribution
+    observed: Float[ndarray, "quantiles"]  # quantiles of the gaps, equal to `expected` up to chance for the true process
 
 
 def accuracy(types: Int[ndarray, "events"], predicted: Int[ndarray, "events"]) -> float:
-    """The share of events whose type was predicted."""
+    """Share of events whose type was predicted."""
     return float((types == predicted).mean()) if len(types) else float("nan")
 
 
 def macro_f1(types: Int[ndarray, "events"], predicted: Int[ndarray, "events"]) -> float:
-    """The mean of F1 = 2 right / (there + predicted) over the types that occur."""
+    """Mean over the types that occur of F1 = 2 right / (occurring + predicted)."""
     return _value(*_f1_parts(types, predicted, np.array([len(types)])))
 
 
 def rmse(gaps: Float[ndarray, "events"], predicted: Float[ndarray, "events"]) -> float:
-    """Root of the mean squared error, in the data's unit of time."""
+    """Root mean squared error, in the data's unit of time."""
     return float(np.sqrt(np.square(gaps - predicted).mean())) if len(gaps) else float("nan")
 
 
@@ -100,13 +100,13 @@ def mae_interval(
 def join_ends(
     rescaled: Float[ndarray, "events"], lengths: Int[ndarray, "sequences"], ends: Float[ndarray, "sequences"]
 ) -> Float[ndarray, "events"]:
-    """Rescaled gaps with the sequences laid end to end, so that each stretch after a last event counts.
+    """Rescaled gaps with the sequences laid end to end, so that the stretch after each last event counts.
 
-    A sequence that is watched until a set time breaks off more long gaps than short ones. Left out, they would make the
-    others look too short; but the rescaled sequences are all parts of one Poisson process, where the next one goes on.
-    `ends` are the integrals from each last event to the sequence's end, 0 where the sequence ends with its last event.
+    A sequence that is observed until a fixed time cuts off more long gaps than short ones. Without them, the other gaps
+    would look too short. The rescaled sequences are parts of one Poisson process, which the next sequence continues. `ends`
+    has the integral from the last event to the end of each sequence, 0 if the sequence ends with its last event.
     """
-    after = np.cumsum(lengths) + np.arange(len(lengths))  # where a sequence's end stands among all stretches
+    after = np.cumsum(lengths) + np.arange(len(lengths))  # index of each sequence's end among all stretches
     is_event = np.ones(len(rescaled) + len(ends), bool)
     is_event[after] = False
     stretches = np.empty(len(is_event))
@@ -114,50 +114,34 @@ def join_ends(
     return np.diff(np.cumsum(stretches)[is_event], prepend=0.0)
 
 
-def join_types(
-    integrals: Float[ndarray, "events types"],
-    types: Int[ndarray, "events"],
-    lengths: Int[ndarray, "sequences"],
-    ends: Float[ndarray, "sequences types"],
-) -> Float[ndarray, "events"]:
-    """Rescaled gaps between the events of each type, by the integral of that type's intensity; type after type.
-
-    Where only types are mistaken for one another, the gaps between events of any type show nothing, but these do.
-    """
-    found = []
-    for kind in range(integrals.shape[1]):
-        reached = np.cumsum(join_ends(integrals[:, kind], lengths, ends[:, kind]))
-        found.append(np.diff(reached[types == kind], prepend=0.0))
-    return np.concatenate(found)
-
-
 def residuals(rescaled: Float[ndarray, "events"]) -> Residuals:
-    """Tests whether rescaled gaps are exponential with mean 1, as those of the true process, with points of a QQ plot."""
+    """Tests whether rescaled gaps are exponential with mean 1, as under the true process, and computes a QQ plot."""
     levels = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    wanted = -np.log1p(-levels)
+    expected = -np.log1p(-levels)
     if not len(rescaled):
-        return Residuals(float("nan"), float("nan"), wanted, np.full(QUANTILES, np.nan))
+        return Residuals(float("nan"), float("nan"), expected, np.full(QUANTILES, np.nan))
     test = stats.kstest(rescaled, "expon")
-    return Residuals(float(test.statistic), float(test.pvalue), wanted, np.quantile(rescaled, levels))
+    return Residuals(float(test.statistic), float(test.pvalue), expected, np.quantile(rescaled, levels))
 
 
 def _f1_parts(
     types: Int[ndarray, "events"], predicted: Int[ndarray, "events"], lengths: Int[ndarray, "sequences"]
 ) -> tuple[Sums, Finish]:
-    """For each type: how many are right, how many are there, how many are predicted."""
+    """Counts of right predictions, of occurrences and of predictions of each type by sequence, and the F1 of their sums."""
     kinds = 1 + int(max(types.max(initial=0), predicted.max(initial=0)))
     where = np.repeat(np.arange(len(lengths)), lengths) * kinds
 
-    def counts(of: Int[ndarray, "some"]) -> Float[ndarray, "sequences types"]:
-        return np.bincount(of, minlength=len(lengths) * kinds).reshape(len(lengths), kinds).astype(float)
+    def counts(keys: Int[ndarray, "some"]) -> Float[ndarray, "sequences types"]:
+        return np.bincount(keys, minlength=len(lengths) * kinds).reshape(len(lengths), kinds).astype(float)
 
     right = types == predicted
     parts = [counts((where + types)[right]), counts(where + types), counts(where + predicted)]
 
     def finish(added: Float[ndarray, "drawings parts"]) -> Float[ndarray, "drawings"]:
-        right, there, said = np.split(added, 3, axis=1)
+        right, there, chosen = np.split(added, 3, axis=1)
         occurs = there > 0
-        return divide(np.where(occurs, 2.0 * right / np.maximum(there + said, 1.0), 0.0).sum(1), occurs.sum(1).astype(float))
+        f1 = np.where(occurs, 2.0 * right / np.maximum(there + chosen, 1.0), 0.0)
+        return divide(f1.sum(1), occurs.sum(1).astype(float))
 
     return np.concatenate(parts, axis=1), finish
 

@@ -1,4 +1,4 @@
-"""A distribution of the next event without an intensity (Shchur et al. 2020): gaps as a mixture of log-normal ones."""
+"""A head without an intensity (Shchur et al. 2020): gaps are distributed as a mixture of log-normal distributions."""
 
 import math
 from typing import NamedTuple
@@ -14,20 +14,20 @@ from subquad.tasks.events.likelihood import Terms
 from subquad.tasks.events.scales import Scales
 
 NARROWEST = 0.05
-"""The least standard deviation of a component, in those of all logarithms of gaps: no spikes at rounded times."""
+"""Smallest standard deviation of a component, relative to that of all log-gaps, to avoid spikes at rounded times."""
 
 PARTS, ROUNDS = 16, 4
-"""A quantile is looked for in so many parts of an interval, and so many times; then by a straight line."""
+"""A quantile is searched in `PARTS` parts of an interval, `ROUNDS` times, and then by linear interpolation."""
 
 FARTHEST = 4.0
-"""Types depend on the standardised logarithm of the gap up to this far from its mean."""
+"""Types depend on the standardized log-gap up to this distance from its mean."""
 
 CELLS = 32
-"""Parts of that range over which the types' probabilities are averaged where the gap is not known."""
+"""Number of parts of the range of log-gaps over which type probabilities are averaged if the gap is not known."""
 
 
 class Mixture(NamedTuple):
-    """A mixture of normal distributions of the logarithm of a gap."""
+    """A mixture of normal distributions of the logarithm of a gap, for each of e events."""
 
     log_weights: Float[Tensor, "e m"]
     means: Float[Tensor, "e m"]
@@ -36,21 +36,21 @@ class Mixture(NamedTuple):
     def log_density(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """Log-density of the logarithm of a gap."""
         z = (log_gaps[:, None] - self.means) / self.deviations
-        each = self.log_weights - self.deviations.log() - z.square() / 2.0
-        return torch.logsumexp(each, dim=-1) - math.log(2.0 * math.pi) / 2.0
+        by_component = self.log_weights - self.deviations.log() - z.square() / 2.0
+        return torch.logsumexp(by_component, dim=-1) - math.log(2.0 * math.pi) / 2.0
 
     def log_below(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
-        """The logarithm of the chance of a shorter gap."""
+        """Log-probability of a shorter gap."""
         z = (log_gaps[:, None] - self.means) / self.deviations
         return torch.logsumexp(self.log_weights + log_ndtr(z), dim=-1)
 
     def log_above(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
-        """That of a longer one."""
+        """Log-probability of a longer gap."""
         z = (log_gaps[:, None] - self.means) / self.deviations
         return torch.logsumexp(self.log_weights + log_ndtr(-z), dim=-1)
 
     def mean(self, horizon: float) -> Float[Tensor, "e"]:
-        """E min(gap, horizon), in closed form: each component's exp(m + s^2 / 2) as far as it lies below the horizon."""
+        """E min(gap, horizon): the sum of exp(m + s^2 / 2) over components, as far as they are below the horizon."""
         weights, means, deviations = self
         far = math.log(horizon)
         below = means + deviations.square() / 2.0 + log_ndtr((far - means) / deviations - deviations)
@@ -58,7 +58,7 @@ class Mixture(NamedTuple):
         return (weights + torch.logaddexp(below, above)).exp().sum(-1)
 
     def quantiles(self, levels: Float[Tensor, "q"], horizon: float) -> Float[Tensor, "e q"]:
-        """By cutting an interval of logarithms into parts, and the right part again, up to the horizon."""
+        """Quantiles of the gap up to the horizon, by repeatedly dividing an interval of log-gaps into parts."""
         weights, means, deviations = (part[:, :, None, None] for part in self)
         far = math.log(horizon)
         low = (self.means - 12.0 * self.deviations).amin(-1, keepdim=True).expand(-1, len(levels)).clamp(max=far)
@@ -75,11 +75,10 @@ class Mixture(NamedTuple):
 
 
 class MixtureHead(nn.Module):
-    """log f(gap, type) = log mixture(gap) + log p(type), in closed form.
+    """A log-normal mixture for the gap and a categorical distribution for the type: log f = log mixture(gap) + log p(type).
 
-    Gaps that are no longer than the data's resolution, those of 0 among them, cannot be told from each other: each has
-    the probability of all of them, spread evenly, P(gap <= resolution) / resolution. So a gap of 0 has a density, and a
-    bounded one.
+    Gaps up to the resolution of the data, including gaps of 0, cannot be told apart. Each has the same share of their common
+    probability, P(gap <= resolution) / resolution, so that a gap of 0 has a finite density.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class MixtureHead(nn.Module):
             self.gaps.bias[components : 2 * components] = torch.linspace(-1.5, 1.5, components)
 
     def mixture(self, h: Float[Tensor, "e w"]) -> Mixture:
-        """Distribution of the gap after each event. Before training it is about as wide as the gaps of the training data."""
+        """Distribution of the gap after each event. Initially it is about as wide as the distribution of training gaps."""
         weights, means, deviations = self.gaps(h).chunk(3, dim=-1)
         middle, spread = self.scales.log_gap_mean, self.scales.log_gap_deviation
         deviations = spread * (F.softplus(deviations) + NARROWEST)
@@ -133,7 +132,7 @@ class MixtureHead(nn.Module):
         return Forecast(mixture.mean(horizon), mixture.quantiles(levels, horizon), self._mean_types(h, mixture))
 
     def _mean_types(self, h: Tensor, mixture: Mixture) -> Tensor:
-        """Over all gaps: the probability of each cell times that of the types in its middle. The outer ones have no end."""
+        """Type probabilities averaged over gaps: those at the centre of each cell, weighted by the cell's probability."""
         edges = torch.linspace(-FARTHEST, FARTHEST, CELLS + 1, dtype=h.dtype, device=h.device)
         middle, spread = self.scales.log_gap_mean, self.scales.log_gap_deviation
         weights, means, deviations = (part[..., None] for part in mixture)
@@ -141,8 +140,8 @@ class MixtureHead(nn.Module):
         ends = torch.zeros_like(below[:, :1])
         chances = torch.cat([ends, below, ends + 1.0], dim=-1).diff()
         centres = middle + spread * (edges[1:] + edges[:-1]) / 2.0
-        each = self._log_types(h[:, None], centres.expand(len(h), -1)).exp()
-        return (chances[..., None] * each).sum(1)
+        by_cell = self._log_types(h[:, None], centres.expand(len(h), -1)).exp()
+        return (chances[..., None] * by_cell).sum(1)
 
     def _log_types(self, h: Float[Tensor, "*e w"], log_gaps: Float[Tensor, "*e"]) -> Float[Tensor, "*e k"]:
         rest, slope = self.read(h).chunk(2, dim=-1)

@@ -1,4 +1,4 @@
-"""Events to vectors, a causal stack over them, and a head that says what comes next."""
+"""A model of event sequences: an embedding of events, a causal stack, and a head for the next event."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,12 +19,12 @@ from subquad.tasks.events.scales import Scales
 from subquad.types import AttentionOptions
 
 FASTER = 4.0
-"""Times in the encoding, in mean gaps, are taken so many times: its shortest wave is then about as long as a mean gap."""
+"""Factor of times, in mean gaps, in their encoding, so that its shortest wave is about as long as a mean gap."""
 
 
 @dataclass(frozen=True)
 class HeadOptions(Checked):
-    """What is read from the stack."""
+    """Options of the heads on top of the stack."""
 
     head: HeadName = "mixture"
     inner: Count = 64
@@ -37,7 +37,7 @@ class HeadOptions(Checked):
 
 
 class EventEmbedding(nn.Module):
-    """A vector for the type, and one for how long it is since the event before, on a logarithmic scale."""
+    """The sum of a vector for the type and a vector for the logarithm of the time since the previous event."""
 
     def __init__(self, scales: Scales, model_dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -62,15 +62,15 @@ class EventEmbedding(nn.Module):
 
 
 class Outcome(NamedTuple):
-    """What a model says of some events, in its own unit of time."""
+    """Log-likelihoods of events in the model's unit of time, weighted losses of other heads, and the final state."""
 
     terms: Terms
-    extra: Float[Tensor, "e"]  # losses of the heads that are trained to predict, weighted
+    extra: Float[Tensor, "e"]  # weighted losses of the heads that only predict
     state: DecoderState
 
 
 def event_numbers(types: int, model_dim: int, heads: HeadOptions) -> int:
-    """Parameters of `EventModel` beside its stack."""
+    """Number of parameters of `EventModel` outside of its stack."""
     inner = heads.inner
     embedding = types * model_dim + model_dim + linear_numbers(2, model_dim) + linear_numbers(model_dim, model_dim)
     weigh = linear_numbers(inner, types)
@@ -83,10 +83,10 @@ def event_numbers(types: int, model_dim: int, heads: HeadOptions) -> int:
 
 
 class EventModel(nn.Module):
-    """The log-likelihood of every event but the first, given those before it.
+    """A model of the log-likelihood of every event but the first, given those before it.
 
-    Beside the head that gives a distribution there can be two that only predict, as in Zuo et al. 2020, section 3.3: the
-    next type by cross-entropy, the next gap by squared error.
+    Beside the head for the distribution, there can be two that only predict, as in Zuo et al. 2020, section 3.3: the next
+    type, trained by cross-entropy, and the next gap, trained by squared error.
     """
 
     def __init__(
@@ -110,20 +110,20 @@ class EventModel(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, piece: Piece, state: DecoderState | None = None) -> Outcome:
-        """Likelihoods of all counted events of a piece, one after the other, given the state before it."""
+        """Log-likelihoods of all counted events of a piece, given the state before the piece."""
         hidden, state = self.encode(piece.given, state)
         counted = piece.counted
         gaps, types = piece.following.gaps[counted], piece.following.types[counted]
-        with without_autocast(hidden):  # likelihoods are small differences of large sums
+        with without_autocast(hidden):  # likelihoods are small differences of large sums, which need float32
             h = hidden[counted].float()
             return Outcome(self.head.terms(h, gaps, types), self._extra(h, gaps, types), state)
 
     def encode(self, events: EventBatch, state: DecoderState | None = None) -> tuple[Float[Tensor, "b n w"], DecoderState]:
-        """What is known right after each event."""
+        """The stack's output right after each event, and the state after the last."""
         return self.stack.causal(events, FASTER * events.times, state)
 
     def step(self, event: EventBatch, state: DecoderState | None = None) -> tuple[Float[Tensor, "b 1 w"], DecoderState]:
-        """What is known right after one event. The old state is given up unless gradients are recorded."""
+        """The stack's output right after one event. The memory of the old state is reused unless gradients are recorded."""
         return self.stack.step(event, FASTER * event.times, state, reuse=not torch.is_grad_enabled())
 
     def _extra(self, h: Tensor, gaps: Tensor, types: Tensor) -> Tensor:

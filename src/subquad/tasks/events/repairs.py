@@ -1,4 +1,4 @@
-"""From rows as a file has them to sequences: what is wrong is refused with its place, or mended as asked and counted."""
+"""From the rows of a file to sequences: invalid events are refused with their place, or repaired as asked and counted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,77 +21,77 @@ Broken = Literal["refuse", "drop"]
 
 @dataclass(frozen=True)
 class Repairs:
-    """What to do about events that are not as they should be."""
+    """What to do with events that are not valid."""
 
     ties: Ties = "keep"
-    """About events at the time of the one before: many data have some, their clock being coarse.
+    """What to do with events at the time of the previous event, which are frequent in data with a coarse clock.
 
-    "spread" lays those of one time evenly over half of the smallest gap that the file has (half a unit where it has none),
-    from that time on, so that they stay in order and before the next. "drop" keeps the first of them.
+    "spread" distributes the events of one time evenly over half of the smallest gap in the file (half a unit if there is no
+    gap), beginning with that time, so that they keep their order. "drop" keeps only the first of them.
     """
 
-    backwards: Backwards = "refuse"  # about events before the one before
-    broken: Broken = "refuse"  # about events without a time or with an impossible one, or of a type that is none
+    backwards: Backwards = "refuse"  # what to do with events that are earlier than the previous one
+    broken: Broken = "refuse"  # what to do with events without a valid time or type
 
 
 class Rows(NamedTuple):
-    """The events of one file in its order, not yet checked."""
+    """The events of one file in the order of the file, not yet checked."""
 
     file: str
-    names: list[str]  # of sequences, those without events too
+    names: list[str]  # names of all sequences, including those without events
     sequences: Int[ndarray, "rows"]
-    times: Float[ndarray, "rows"]  # NaN where there is none
+    times: Float[ndarray, "rows"]  # NaN for a missing time
     types: Int[ndarray, "rows"]
-    written: list[str]  # types as they are written
-    places: Int[ndarray, "rows"]  # the number of the line that an event is on
-    place: str = "line"  # or "row" or "record"
-    shared: bool = False  # whether a sequence is on one line, so that the event has to be named too
-    dated: bool = False  # whether times are dates: then they may be before 1970
-    complaints: tuple[str, ...] = ()  # about what was left out in reading
+    written: list[str]  # types as text
+    places: Int[ndarray, "rows"]  # number of the line of each event
+    place: str = "line"  # "line", "row" or "record"
+    shared: bool = False  # whether a sequence is on one line, so that messages name the event too
+    dated: bool = False  # whether times are dates, which may be before 1970
+    complaints: tuple[str, ...] = ()  # sentences about rows that were left out in reading
 
     def where(self, row: int) -> str:
-        """The sequence, and the place in the file."""
+        """The sequence and the place in the file of an event, for messages."""
         name = f"sequence {excerpt(self.names[self.sequences[row]])}, {self.place} {self.places[row]}"
         if not self.shared:
             return name
         return f"{name}, event {1 + int((self.sequences[:row] == self.sequences[row]).sum())}"
 
-    def take(self, which: Int[ndarray, "some"]) -> "Rows":
-        """These rows, in this order."""
+    def take(self, chosen: Int[ndarray, "chosen"]) -> "Rows":
+        """The chosen rows, in the given order."""
         return self._replace(
-            sequences=self.sequences[which], times=self.times[which], types=self.types[which], places=self.places[which]
+            sequences=self.sequences[chosen], times=self.times[chosen], types=self.types[chosen], places=self.places[chosen]
         )
 
 
 def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs) -> EventSequences:
-    """Sequence by sequence, in the order of time."""
-    said = list(rows.complaints)
+    """Checks and repairs rows, and returns sequences with events in the order of time."""
+    complaints = list(rows.complaints)
     numbers = {name: number for number, name in enumerate(type_names)}
     renumbered = np.array([numbers.get(name, -1) for name in rows.written] or [-1], np.int64)
-    kept = np.flatnonzero(~_broken(rows, renumbered, type_names, repairs, said))
+    kept = np.flatnonzero(~_broken(rows, renumbered, type_names, repairs, complaints))
     kept = kept[np.argsort(rows.sequences[kept], kind="stable")]
-    kept = _in_order(rows, kept, repairs, said)
-    kept, times = _untied(rows, kept, repairs, said)
+    kept = _in_order(rows, kept, repairs, complaints)
+    kept, times = _untied(rows, kept, repairs, complaints)
     lengths = np.bincount(rows.sequences[kept], minlength=len(rows.names))
-    _empty(rows, lengths, repairs, said)
+    _empty(rows, lengths, repairs, complaints)
     present = lengths > 0
     names = [rows.names[at] for at in np.flatnonzero(present)]
     if not names:
-        raise SubquadError(f"{rows.file} has no event that can be used: {said[0] if said else 'there are none'}")
+        raise SubquadError(f"{rows.file} has no event that can be used: {complaints[0] if complaints else 'there are none'}")
     offsets = offsets_of(lengths[present])
     single = np.flatnonzero(lengths[present] == 1)
     if len(single):
         count = "1 sequence has" if len(single) == 1 else f"{len(single):,} sequences have"
-        said.append(f"{rows.file}: {count} a single event, which leaves nothing to predict: {_first(names, single)}")
+        complaints.append(f"{rows.file}: {count} a single event, which leaves nothing to predict: {_first(names, single)}")
     types = renumbered[rows.types[kept]]
     starts, ends = times[offsets[:-1]], times[offsets[1:] - 1]
-    return EventSequences(names, offsets, times, types, list(type_names), starts, ends, tuple(said))
+    return EventSequences(names, offsets, times, types, list(type_names), starts, ends, tuple(complaints))
 
 
 def _broken(
-    rows: Rows, renumbered: Int[ndarray, "written"], type_names: Sequence[str], repairs: Repairs, said: list[str]
+    rows: Rows, renumbered: Int[ndarray, "written"], type_names: Sequence[str], repairs: Repairs, complaints: list[str]
 ) -> Bool[ndarray, "rows"]:
-    """Which events cannot be used. `renumbered` has -1 for types that are none."""
+    """Mask of the events that cannot be used. `renumbered` is -1 for unknown types."""
     blank = np.array([name == "" for name in rows.written] or [True])[rows.types]
     of_none = (renumbered[rows.types] < 0) & ~blank
     first = rows.written[rows.types[of_none.argmax()]] if of_none.any() else ""
@@ -102,21 +102,21 @@ def _broken(
         "no type": blank,
         f"the type {excerpt(first)}, which is none of the {len(type_names)} known ({listed(type_names)})": of_none,
     }
-    found = np.zeros(len(rows.times), bool)
-    for what, where in bad.items():
-        if (new := np.flatnonzero(where & ~found)).size:
+    broken = np.zeros(len(rows.times), bool)
+    for problem, where in bad.items():
+        if (new := np.flatnonzero(where & ~broken)).size:
             if repairs.broken == "refuse":
                 raise SubquadError(
-                    f"{rows.file}: an event has {what}: {rows.where(new[0])}; mend it, or leave such events out "
+                    f"{rows.file}: an event has {problem}: {rows.where(new[0])}; mend it, or leave such events out "
                     "by --broken drop"
                 )
-            said.append(_counted(rows, new, f"left out, with {what}"))
-            found |= where
-    return found
+            complaints.append(_counted(rows, new, f"left out, with {problem}"))
+            broken |= where
+    return broken
 
 
-def _in_order(rows: Rows, kept: Int[ndarray, "kept"], repairs: Repairs, said: list[str]) -> Int[ndarray, "kept"]:
-    """Events by time within their sequence; those of one time stay as they are."""
+def _in_order(rows: Rows, kept: Int[ndarray, "kept"], repairs: Repairs, complaints: list[str]) -> Int[ndarray, "kept"]:
+    """Sorts events by time within their sequence. Events at the same time keep their order."""
     back = 1 + np.flatnonzero((np.diff(rows.times[kept]) < 0) & (np.diff(rows.sequences[kept]) == 0))
     if not len(back):
         return kept
@@ -126,14 +126,14 @@ def _in_order(rows: Rows, kept: Int[ndarray, "kept"], repairs: Repairs, said: li
             f"{rows.file}: time goes backwards, from {rows.times[kept[back[0] - 1]]:.15g} to {rows.times[at]:.15g}: "
             f"{rows.where(at)}; mend it, or sort the events by --backwards sort"
         )
-    said.append(_counted(rows, kept[back], "before the one before, which is mended by sorting"))
+    complaints.append(_counted(rows, kept[back], "before the one before, which is mended by sorting"))
     return kept[np.lexsort((rows.times[kept], rows.sequences[kept]))]
 
 
 def _untied(
-    rows: Rows, kept: Int[ndarray, "kept"], repairs: Repairs, said: list[str]
+    rows: Rows, kept: Int[ndarray, "kept"], repairs: Repairs, complaints: list[str]
 ) -> tuple[Int[ndarray, "left"], Float[ndarray, "left"]]:
-    """Which events are left, and their times."""
+    """Returns the indices of the remaining events, and their times."""
     times = rows.times[kept]
     inner = np.diff(rows.sequences[kept], prepend=-1) == 0
     tied = inner & (np.diff(times, prepend=np.nan) == 0)
@@ -146,7 +146,7 @@ def _untied(
             "mend it, or choose --ties keep, spread or drop"
         )
     done = {"keep": "kept there (--ties spread or drop does otherwise)", "spread": "moved apart", "drop": "left out"}
-    said.append(_counted(rows, at, f"at the time of the one before and {done[repairs.ties]}"))
+    complaints.append(_counted(rows, at, f"at the time of the one before and {done[repairs.ties]}"))
     if repairs.ties == "drop":
         return kept[~tied], times[~tied]
     return kept, _spread(rows, kept, times, tied, inner) if repairs.ties == "spread" else times
@@ -159,23 +159,23 @@ def _spread(
     tied: Bool[ndarray, "kept"],
     inner: Bool[ndarray, "kept"],
 ) -> Float[ndarray, "kept"]:
-    """The j-th of m events at one time goes j / m of half the smallest gap later."""
+    """Moves the j-th of m events at one time later by j / m of half the smallest gap."""
     gaps = np.diff(times, prepend=np.nan)[inner & ~tied]
-    room = 0.5 * float(gaps.min(initial=np.inf)) if len(gaps) else 0.5
+    half_gap = 0.5 * float(gaps.min(initial=np.inf)) if len(gaps) else 0.5
     group = np.cumsum(~tied) - 1
     first, size = np.flatnonzero(~tied), np.bincount(group)
-    found = times + room * (np.arange(len(times)) - first[group]) / size[group]
-    still = np.flatnonzero(inner & (np.diff(found, prepend=np.nan) <= 0))
+    moved = times + half_gap * (np.arange(len(times)) - first[group]) / size[group]
+    still = np.flatnonzero(inner & (np.diff(moved, prepend=np.nan) <= 0))
     if len(still):
         raise SubquadError(
             f"{rows.file}: times as large as {times[still[0]]:.15g} cannot be moved apart by less than half the smallest "
             f"gap: {rows.where(kept[still[0]])}; count them from a later start, or choose --ties keep or drop"
         )
-    return found
+    return moved
 
 
-def _empty(rows: Rows, lengths: Int[ndarray, "sequences"], repairs: Repairs, said: list[str]) -> None:
-    """Sequences without events, or without any that is left."""
+def _empty(rows: Rows, lengths: Int[ndarray, "sequences"], repairs: Repairs, complaints: list[str]) -> None:
+    """Refuses sequences without events, or adds a complaint about them."""
     empty = np.flatnonzero(lengths == 0)
     if not len(empty) or len(empty) == len(lengths):
         return
@@ -185,14 +185,14 @@ def _empty(rows: Rows, lengths: Int[ndarray, "sequences"], repairs: Repairs, sai
             "sequences out by --broken drop"
         )
     count = "1 sequence is" if len(empty) == 1 else f"{len(empty):,} sequences are"
-    said.append(f"{rows.file}: {count} left out, without events: {_first(rows.names, empty)}")
+    complaints.append(f"{rows.file}: {count} left out, without events: {_first(rows.names, empty)}")
 
 
-def _counted(rows: Rows, which: Int[ndarray, "some"], what: str) -> str:
-    count, at = ("1 event is", "in") if len(which) == 1 else (f"{len(which):,} events are", "the first in")
-    return f"{rows.file}: {count} {what}: {at} {rows.where(which[0])}"
+def _counted(rows: Rows, events: Int[ndarray, "some"], what: str) -> str:
+    count, at = ("1 event is", "in") if len(events) == 1 else (f"{len(events):,} events are", "the first in")
+    return f"{rows.file}: {count} {what}: {at} {rows.where(events[0])}"
 
 
-def _first(names: list[str], which: Int[ndarray, "some"]) -> str:
-    first = excerpt(names[which[0]])
-    return first if len(which) == 1 else f"the first is {first}"
+def _first(names: list[str], indices: Int[ndarray, "some"]) -> str:
+    first = excerpt(names[indices[0]])
+    return first if len(indices) == 1 else f"the first is {first}"

@@ -1,4 +1,4 @@
-"""What is learned of the training sequences before a model is: names and scales. It goes into the run as JSON."""
+"""Type names and time scales, learned from the training sequences and stored in the run as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,60 +15,60 @@ from subquad.results import place_of
 from subquad.tasks.events.sequences import EventSequences
 
 FARTHEST = 2.0
-"""The horizon of forecasts, in longest gaps of the training sequences."""
+"""Ratio of the forecasts' horizon to the longest gap of the training sequences."""
 
 FINEST = 1e-6
-"""The least resolution, in mean gaps."""
+"""Smallest resolution, in mean gaps."""
 
 
 @dataclass(frozen=True)
 class Scales(Checked):
-    """The unit of the model is the mean gap of the training sequences; all but that gap itself is in it."""
+    """Scales of the training sequences. The model's unit of time is their mean gap; other values are in this unit."""
 
     type_names: tuple[str, ...]
-    mean_gap: Positive  # in the data's unit
+    mean_gap: Positive  # in the data's unit of time
     log_gap_mean: float
     log_gap_deviation: Positive
-    resolution: Positive  # the shortest gap above 0
-    horizon: Positive  # no gap is expected to be longer
-    sequences: Whole = 0  # how many all data had, to tell whether they are still the same
+    resolution: Positive  # shortest gap above 0
+    horizon: Positive  # largest gap of a forecast
+    sequences: Whole = 0  # number of sequences in all data, to notice changes
     events: Whole = 0
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Scales":
-        """What `as_json` made."""
+        """Reads the values that `as_json` returned."""
         return read(cls, kept, f"{place_of(kept)}: learned")
 
     def as_json(self) -> dict[str, Any]:
-        """Lists, numbers and strings."""
+        """Returns the values as JSON types."""
         return {**asdict(self), "type_names": list(self.type_names)}
 
     def times(self, sequences: EventSequences) -> Float[ndarray, "events"]:
-        """Since the start of each sequence, in the model's unit. Shifted before they are scaled, all in float64."""
+        """Times since the start of each sequence in the model's unit, subtracted in float64 before scaling for precision."""
         return (sequences.times - np.repeat(sequences.starts, sequences.lengths)) / self.mean_gap
 
     def gaps(self, sequences: EventSequences) -> Float[ndarray, "events"]:
-        """Since the event before, in the model's unit; below 0 for a first one, which has none."""
+        """Times since the previous event in the model's unit; below 0 for a first event."""
         return np.where(sequences.first, -1.0, sequences.gaps / self.mean_gap)
 
     def types(self, sequences: EventSequences) -> Int[ndarray, "events"]:
-        """In the model's numbers, whatever the order of the names in the data."""
+        """Types as the model's numbers, independent of the order of names in the data."""
         known = {name: number for number, name in enumerate(self.type_names)}
         numbers = np.array([known.get(name, -1) for name in sequences.type_names], np.int64)
-        found = numbers[sequences.types]
-        if (found < 0).any():
-            at = int(np.flatnonzero(found < 0)[0])
+        types = numbers[sequences.types]
+        if (types < 0).any():
+            at = int(np.flatnonzero(types < 0)[0])
             where = int(np.searchsorted(sequences.offsets, at, side="right")) - 1
             raise SubquadError(
                 f"sequence {excerpt(sequences.names[where])} has an event of type "
                 f"{excerpt(sequences.type_names[sequences.types[at]])}, which the model does not know: it was trained on "
                 f"{listed(self.type_names)}"
             )
-        return found
+        return types
 
 
 def learn(training: EventSequences, everything: tuple[int, int] = (0, 0)) -> Scales:
-    """Scales of the training sequences. Of all data, only the numbers of sequences and events are noted."""
+    """Learns scales from the training sequences. `everything` has the numbers of sequences and events of all data."""
     gaps = training.gaps[~training.first]
     if not len(gaps):
         raise SubquadError("no training sequence has two events, so there is no gap to learn from: give longer ones")

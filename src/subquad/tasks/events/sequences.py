@@ -1,4 +1,4 @@
-"""Sequences of events: times and types one after the other, sequence by sequence, each in the order of time."""
+"""Sequences of events: times and types, concatenated sequence by sequence, each in the order of time."""
 
 from typing import NamedTuple
 
@@ -10,45 +10,45 @@ from subquad.data.ragged import first_places, offsets_of, places_of
 
 
 class EventSequences(NamedTuple):
-    """Events of sequence s are those from offsets[s] up to offsets[s + 1]. Types are numbers of names."""
+    """Events of sequence s are those from offsets[s] up to offsets[s + 1]. Types are indices into `type_names`."""
 
     names: list[str]
     offsets: Int[ndarray, "sequences+1"]
-    times: Float[ndarray, "events"]  # float64, in the data's unit, as the data have them
+    times: Float[ndarray, "events"]  # float64, in the data's unit and with the data's origin
     types: Int[ndarray, "events"]
     type_names: list[str]
-    starts: Float[ndarray, "sequences"]  # from when on a sequence was watched: its first event's time where unknown
-    ends: Float[ndarray, "sequences"]  # until when: its last event's time where unknown
+    starts: Float[ndarray, "sequences"]  # start of the observation of each sequence; the time of its first event if unknown
+    ends: Float[ndarray, "sequences"]  # end of the observation of each sequence; the time of its last event if unknown
     complaints: tuple[str, ...] = ()  # a sentence about each kind of row that was left out or mended
 
     @property
     def lengths(self) -> Int[ndarray, "sequences"]:
-        """How many events each sequence has."""
+        """Number of events of each sequence."""
         return np.diff(self.offsets)
 
     @property
     def first(self) -> Bool[ndarray, "events"]:
-        """Which events are the first of their sequence."""
+        """Mask of the events that are the first of their sequence."""
         return first_places(self.offsets)
 
     @property
     def gaps(self) -> Float[ndarray, "events"]:
-        """From the event before to each; of a first one, from the start of its sequence."""
-        found = np.diff(self.times, prepend=0.0)
+        """Time from the previous event to each event; for a first event, from the start of its sequence."""
+        gaps = np.diff(self.times, prepend=0.0)
         present = self.lengths > 0
         at = self.offsets[:-1][present]
-        found[at] = self.times[at] - self.starts[present]
-        return found
+        gaps[at] = self.times[at] - self.starts[present]
+        return gaps
 
-    def select(self, which: Int[ndarray, "some"]) -> "EventSequences":
-        """These sequences, in this order."""
-        lengths = self.lengths[which]
-        events = places_of(self.offsets[:-1][which], lengths)
+    def select(self, chosen: Int[ndarray, "some"]) -> "EventSequences":
+        """The chosen sequences, in the given order."""
+        lengths = self.lengths[chosen]
+        events = places_of(self.offsets[:-1][chosen], lengths)
         return self._replace(
-            names=[self.names[at] for at in which],
+            names=[self.names[at] for at in chosen],
             offsets=offsets_of(lengths),
             times=self.times[events],
             types=self.types[events],
-            starts=self.starts[which],
-            ends=self.ends[which],
+            starts=self.starts[chosen],
+            ends=self.ends[chosen],
         )

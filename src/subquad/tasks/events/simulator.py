@@ -1,8 +1,8 @@
-"""Processes whose intensities are known: each draws sequences over [0, horizon] and says what the truth about them is.
+"""Processes with known intensities: each draws sequences over [0, horizon] and gives their exact intensities.
 
-What comes after an event depends on the events before through a few numbers, the *state*. A process gives the state right
-after each event, and from a state the intensity of every type a gap later and its exact integral, as long as nothing else
-happens in between. `truth` makes likelihoods, rescaled gaps and best predictions of these.
+The future after an event depends on the past through a few numbers, the *state*. A process gives the state right after each
+event. From a state it gives the intensity of every type at a later time, and the exact integral of the intensity, provided
+that no event comes in between. `truth` computes likelihoods from these.
 """
 
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from subquad.tasks.events.sequences import EventSequences
 
 
 class Process(Protocol):
-    """What a model is held to."""
+    """A simulated process whose intensity is known."""
 
     @property
     def horizon(self) -> float:
-        """Until when a sequence is watched, from 0 on."""
+        """End of the observation of a sequence, which starts at 0."""
 
     def draw(self, sequences: int, seed: int) -> EventSequences:
-        """So many independent sequences; `starts` are 0 and `ends` the horizon."""
+        """Draws independent sequences, whose `starts` are 0 and whose `ends` are the horizon."""
 
     def initial_state(self) -> Float[ndarray, "state"]:
-        """At the start of a sequence, before any event."""
+        """The state at the start of a sequence, before any event."""
 
     def states(self, sequences: EventSequences) -> Float[ndarray, "events state"]:
-        """Right after each event: made of this event and those before it in its sequence."""
+        """The state right after each event."""
 
     def intensities(
         self, states: Float[ndarray, "rows state"], gaps: Float[ndarray, "rows points"]
@@ -46,24 +46,24 @@ class Process(Protocol):
 
 @dataclass(frozen=True)
 class Hawkes:
-    """Every event makes others more likely for a while, those of its own type and of others.
+    """Each event makes others more likely for a while, of its own type and of other types.
 
     With t_j and l_j the times and types of the events before t::
 
         lambda_k(t) = rates[k] + sum over t_j < t of branching[k][l_j] decay exp(-decay (t - t_j))
 
-    so branching[k][l] is how many events of type k one of type l brings about by itself, on average. The state is the sum,
-    which decays in between events and grows by decay branching[k][l] at each: one step an event, however long the history.
+    Thus branching[k][l] is the mean number of events of type k that one event of type l triggers directly. The state is the
+    sum, which decays between events and grows by decay branching[k][l] at each event, so that an update takes constant time.
     """
 
     name: ClassVar[str] = "hawkes"
-    rates: tuple[float, ...] = (0.2, 0.3)  # of events that no other brought about, by type
-    branching: tuple[tuple[float, ...], ...] = ((0.6, 0.1), (0.2, 0.5))  # a row for each type that is brought about
-    decay: float = 2.0  # of the excitement, for each unit of time
+    rates: tuple[float, ...] = (0.2, 0.3)  # rate of spontaneous events, by type
+    branching: tuple[tuple[float, ...], ...] = ((0.6, 0.1), (0.2, 0.5))  # a row for each triggered type
+    decay: float = 2.0  # decay rate of the excitation per unit of time
     horizon: float = 60.0
 
     def check(self) -> None:
-        """Refuses what cannot be drawn, or would explode."""
+        """Raises `SubquadError` for parameters that are invalid or that let the process explode."""
         base, matrix = np.array(self.rates, float), self._matrix()
         if not base.size or matrix.shape != (base.size, base.size):
             raise SubquadError(
@@ -86,13 +86,8 @@ class Hawkes:
             )
         _check_positive(self, "decay", "horizon")
 
-    def mean_rates(self) -> Float[ndarray, "types"]:
-        """In the long run: (I - branching)^-1 rates."""
-        self.check()
-        return np.linalg.solve(np.eye(len(self.rates)) - self._matrix(), np.array(self.rates, float))
-
     def draw(self, sequences: int, seed: int) -> EventSequences:
-        """Ogata's thinning: in between events the intensity falls, so that right after a candidate it is a bound."""
+        """Ogata's thinning: between events the intensity falls, so its value right after a candidate is an upper bound."""
         self.check()
         rng, base, jumps = np.random.default_rng(seed), np.array(self.rates, float), self.decay * self._matrix()
         now, excited = np.zeros(sequences), np.zeros((sequences, len(base)))
@@ -102,7 +97,7 @@ class Hawkes:
             gaps = rng.exponential(size=sequences) / bound
             now = now + gaps
             excited = excited * np.exp(-self.decay * gaps)[:, None]
-            # One number decides on both: under the cumulated intensities it is an event of that type, above them none.
+            # One random number decides both: below a cumulated intensity it is an event of that type, above all it is none.
             cumulated = np.cumsum(base + excited, axis=1)
             types = (rng.random(sequences) * bound > cumulated.T).sum(0)
             taken = on & (now < self.horizon) & (types < len(base))
@@ -117,11 +112,11 @@ class Hawkes:
         """The recursion S_i = S_i-1 exp(-decay gap_i) + decay branching[:, l_i], for all sequences at once."""
         jumps = self.decay * self._matrix().T[sequences.types]
         kept = np.exp(-self.decay * sequences.gaps)
-        found = jumps.copy()
+        states = jumps.copy()
         for place in range(1, int(sequences.lengths.max(initial=0))):
             at = sequences.offsets[:-1][sequences.lengths > place] + place
-            found[at] += kept[at, None] * found[at - 1]
-        return found
+            states[at] += kept[at, None] * states[at - 1]
+        return states
 
     def intensities(
         self, states: Float[ndarray, "rows state"], gaps: Float[ndarray, "rows points"]
@@ -136,31 +131,31 @@ class Hawkes:
 
     def _matrix(self) -> Float[ndarray, "types types"]:
         if len({len(row) for row in self.branching}) != 1:
-            return np.zeros((len(self.branching), 0))  # which `check` refuses
+            return np.zeros((len(self.branching), 0))  # refused by `check`
         return np.array(self.branching, float)
 
 
 @dataclass(frozen=True)
 class SelfCorrecting:
-    """Events become more likely with time, and each makes the next less so: they keep a distance.
+    """Events become more likely with time, and each event makes the next less likely, so that they keep a distance.
 
-    With N(t) events before t, lambda(t) = exp(growth t - correction N(t)), of which each type has its share. The state is
-    the time since the start and N.
+    With N(t) events before t, lambda(t) = exp(growth t - correction N(t)), divided among the types by their shares. The
+    state is the time since the start and N.
     """
 
     name: ClassVar[str] = "self-correcting"
-    growth: float = 1.0  # of the logarithm of the intensity, for each unit of time
-    correction: float = 1.0  # by which an event lowers it
-    shares: tuple[float, ...] = (1.0,)  # of the types
+    growth: float = 1.0  # growth of the log-intensity per unit of time
+    correction: float = 1.0  # amount by which an event lowers the log-intensity
+    shares: tuple[float, ...] = (1.0,)  # share of each type
     horizon: float = 60.0
 
     def check(self) -> None:
-        """Refuses what cannot be drawn."""
+        """Raises `SubquadError` for invalid parameters."""
         _check_positive(self, "growth", "correction", "horizon")
         _check_shares("shares", self.shares)
 
     def draw(self, sequences: int, seed: int) -> EventSequences:
-        """By inversion: the integral over a gap is exponential, and its inverse is known."""
+        """Draws by inversion: the integral over a gap is exponentially distributed, and its inverse is known."""
         self.check()
         rng, drawn = np.random.default_rng(seed), _Drawn(sequences)
         now, count = np.zeros(sequences), np.zeros(sequences)
@@ -196,21 +191,21 @@ class SelfCorrecting:
 
 @dataclass(frozen=True)
 class Renewal:
-    """Every gap is drawn anew, log-normal or gamma; every type depends on the one before only.
+    """Gaps are independent, log-normal or gamma; the type of an event depends on the previous type only.
 
-    The first gap is counted from the start, as if an event had been there. The state is the last type, -1 before any. The
-    intensity is the gaps' density over their survival function, times the probability of the type.
+    The first gap begins at the start, as if an event had been there. The state is the last type, or -1 before any event. The
+    intensity is the density of the gaps divided by their survival function, times the probability of the type.
     """
 
     name: ClassVar[str] = "renewal"
     gaps: Literal["log-normal", "gamma"] = "log-normal"
-    mean: float = 1.0  # of the gaps
-    variation: float = 1.0  # of the gaps: their standard deviation over their mean
-    transitions: tuple[tuple[float, ...], ...] = ((0.7, 0.3), (0.4, 0.6))  # a row of probabilities for each type before
+    mean: float = 1.0  # mean of the gaps
+    variation: float = 1.0  # standard deviation of the gaps divided by their mean
+    transitions: tuple[tuple[float, ...], ...] = ((0.7, 0.3), (0.4, 0.6))  # a row of probabilities for each previous type
     horizon: float = 60.0
 
     def check(self) -> None:
-        """Refuses what cannot be drawn."""
+        """Raises `SubquadError` for invalid parameters."""
         _check_positive(self, "mean", "variation", "horizon")
         if self.gaps not in ("log-normal", "gamma"):
             raise SubquadError(f"the gaps of a renewal process are log-normal or gamma, but are asked to be {self.gaps!r}")
@@ -220,14 +215,14 @@ class Renewal:
             _check_shares("each row of transitions", row)
 
     def draw(self, sequences: int, seed: int) -> EventSequences:
-        """One gap and one type after the other."""
+        """Draws gaps and types one after the other."""
         self.check()
         rng, drawn, chances = np.random.default_rng(seed), _Drawn(sequences), self._chances()
         now, types = np.zeros(sequences), np.full(sequences, -1)
         while (now < self.horizon).any():
             now = now + self._law().rvs(size=sequences, random_state=rng)
             chosen = (rng.random(sequences) > np.cumsum(chances[types], axis=1).T).sum(0)
-            types = np.minimum(chosen, len(self.transitions) - 1)  # where a sum falls short of 1 by rounding
+            types = np.minimum(chosen, len(self.transitions) - 1)  # a sum may fall short of 1 by rounding
             drawn.add(now, types, now < self.horizon)
         return drawn.sequences(self.horizon, len(self.transitions))
 
@@ -249,22 +244,22 @@ class Renewal:
         return -self._log_survival(gaps)[..., None] * self._chances()[states[:, 0].astype(int)][:, None]
 
     def _log_survival(self, gaps: Float[ndarray, "rows points"]) -> Float[ndarray, "rows points"]:
-        """That a gap is longer. A gamma's is too small for a number far out, where it is the density over 1 / scale."""
+        """Log-probability of a longer gap. Where a gamma's underflows, it is approximated by density times scale."""
         with np.errstate(divide="ignore"):
-            found = self._law().logsf(gaps)
-        if self.gaps == "gamma" and (far := np.isneginf(found)).any():
-            found[far] = self._law().logpdf(gaps[far]) + np.log(self.mean * self.variation**2)
-        return found
+            log_survival = self._law().logsf(gaps)
+        if self.gaps == "gamma" and (far := np.isneginf(log_survival)).any():
+            log_survival[far] = self._law().logpdf(gaps[far]) + np.log(self.mean * self.variation**2)
+        return log_survival
 
     def _law(self) -> Any:
-        """SciPy's, with the mean and the variation asked for."""
+        """SciPy's distribution of the gaps, with the given mean and variation."""
         square = self.variation**2
         if self.gaps == "gamma":
             return stats.gamma(1.0 / square, scale=self.mean * square)
         return stats.lognorm(np.sqrt(np.log1p(square)), scale=self.mean / np.sqrt(1.0 + square))
 
     def _chances(self) -> Float[ndarray, "types+1 types"]:
-        """Probability of each type after each. The last row, which is also row -1, has the frequencies in the long run."""
+        """Probability of each type after each type. The last row, which is also row -1, has the long-run frequencies."""
         matrix = np.array(self.transitions, float)
         equations = np.vstack([matrix.T - np.eye(len(matrix)), np.ones(len(matrix))])
         often = np.linalg.lstsq(equations, np.append(np.zeros(len(matrix)), 1.0), rcond=None)[0].clip(0.0)
@@ -275,7 +270,7 @@ SIMULATORS: dict[str, type[Any]] = {"hawkes": Hawkes, "self-correcting": SelfCor
 
 
 class _Drawn:
-    """Events as they are drawn, one of each sequence at a time."""
+    """Collects drawn events, at most one of each sequence at a time."""
 
     def __init__(self, sequences: int) -> None:
         if sequences < 1:
@@ -286,14 +281,14 @@ class _Drawn:
     def add(
         self, times: Float[ndarray, "sequences"], types: Int[ndarray, "sequences"], taken: Bool[ndarray, "sequences"]
     ) -> None:
-        which = np.flatnonzero(taken)
-        self.parts.append((which, times[which], types[which]))
+        sequence_numbers = np.flatnonzero(taken)
+        self.parts.append((sequence_numbers, times[sequence_numbers], types[sequence_numbers]))
 
     def sequences(self, horizon: float, types: int) -> EventSequences:
-        """Sequence by sequence."""
-        which, times, kinds = (np.concatenate(column) for column in zip(*self.parts, strict=True))
-        order = np.argsort(which, kind="stable")
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=self.count))]).astype(np.int64)
+        """Returns the events sorted by sequence."""
+        sequence_numbers, times, kinds = (np.concatenate(column) for column in zip(*self.parts, strict=True))
+        order = np.argsort(sequence_numbers, kind="stable")
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(sequence_numbers, minlength=self.count))]).astype(np.int64)
         return EventSequences(
             names=[f"sequence-{number:0{len(str(self.count - 1))}}" for number in range(self.count)],
             offsets=offsets,

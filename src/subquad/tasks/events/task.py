@@ -1,4 +1,4 @@
-"""The task of the events: when the next one comes and of which type, from those before it."""
+"""The task events: predict the time and the type of the next event from those before it."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -36,45 +36,45 @@ from subquad.types import AttentionOptions
 
 ATTENTION_DEFAULTS: dict[str, dict[str, Any]] = {"favor": {"features": 64}, "infinity": {"segment": 128, "basis": 64}}
 EVENTS_A_STEP = 16_384
-"""Events of a batch at most, by which batches of long sequences are smaller unless another size is given."""
+"""Largest number of events in a default batch, so that batches of long sequences are smaller."""
 EVENTS_OF_ALL_STEPS = 2_000_000
-"""Events that a training reads, unless a number of steps is given, if that is 100 to 500 steps or three rounds."""
+"""Number of events that a training reads by default, in 100 to 500 steps, or more if three passes over the data need it."""
 LONG = 1024
-"""Mean number of events of a sequence from which on sequences count as long."""
+"""Mean number of events per sequence above which sequences count as long."""
 
 SHARE = 5
-"""Ratio of simulated sequences to train on to those for development, and to those for the test."""
+"""Ratio of simulated training sequences to those for development, and to those for the test."""
 
 SEQUENCE_BYTES = 500
-"""Memory of a simulated sequence, at least: its name, and the times and types of some thirty events or more."""
+"""Lower bound on the bytes of a simulated sequence: its name, and about thirty times and types."""
 
 
 @dataclass(frozen=True)
 class Events(TaskOptions):
-    """When the next event comes and of which type: on simulated sequences, or on your own."""
+    """Predict when the next event comes and of which type: on your own event sequences, or on simulated ones."""
 
-    data: FileName = ""  # a folder, a file, or a dataset such as easytpp/taxi; default: simulated sequences
-    sequence_column: Words = ""  # column of a table with the sequence; default: "sequence" or "id"
-    time_column: Words = ""  # column with the time, as numbers or ISO dates; default: "time"
-    type_column: Words = ""  # column with the type; default: "type"
-    ties: Ties = "keep"  # events at the same time: keep, refuse, drop, or spread over half of the smallest gap
-    backwards: Backwards = "refuse"  # events that stand after a later one: refuse or sort
-    broken: Broken = "refuse"  # events without a time or a type: refuse or drop
-    fold: Count = 1  # which fold to use, for data that come in several
-    split_seed: Seed = 0  # seed of the splits, for data that come without
-    process: Literal["hawkes", "self-correcting", "renewal"] = "hawkes"  # the process that simulated sequences come from
-    sequences: Count = 1500  # simulated sequences to train on; a fifth as many are for development and for the test each
-    data_seed: Seed = 0  # seed of simulated sequences
-    head: HeadName = "mixture"  # mixture: of log-normal gaps, in closed form; hawkes: an intensity for each type
-    inner: Count = 64  # hidden units of the head
-    integral: Integral = "monte-carlo"  # how the hawkes head integrates in training; elsewhere the trapezoid rule is used
-    integral_points: AtLeastTwo = 16  # points of the integral over a gap in training; there are twice as many elsewhere
+    data: FileName = ""  # a folder, a file, or a Hugging Face dataset such as easytpp/taxi; default: simulated sequences
+    sequence_column: Words = ""  # column of a table that names the sequence; default: "sequence" or "id"
+    time_column: Words = ""  # column of a table with the time, as numbers or ISO dates; default: "time"
+    type_column: Words = ""  # column of a table with the type of the event; default: "type"
+    ties: Ties = "keep"  # events at the same time: keep, refuse, drop, or spread them over half of the smallest gap
+    backwards: Backwards = "refuse"  # events earlier than the previous one: refuse or sort them
+    broken: Broken = "refuse"  # events without a valid time or type: refuse or drop them
+    fold: Count = 1  # fold to use, for data that come in several folds
+    split_seed: Seed = 0  # seed for dividing data that come without splits into training, development and test
+    process: Literal["hawkes", "self-correcting", "renewal"] = "hawkes"  # process that simulated sequences are drawn from
+    sequences: Count = 1500  # number of simulated training sequences; a fifth as many are for development, and for the test
+    data_seed: Seed = 0  # seed of the simulated sequences
+    head: HeadName = "mixture"  # mixture: log-normal mixture for the gap; hawkes: intensity of each type
+    inner: Count = 64  # number of hidden units of the head
+    integral: Integral = "monte-carlo"  # how the hawkes head integrates in training; evaluations use the trapezoid rule
+    integral_points: AtLeastTwo = 16  # points of the hawkes head's integral in training; evaluations use twice as many
     components: Count = 16  # number of components of the mixture head
-    types_see_gap: bool = True  # whether the type depends on the gap in the mixture head
-    type_weight: NonNegative = 0.0  # weight in the loss of a head that only predicts the type; 0 for no such head
-    time_weight: NonNegative = 0.0  # weight in the loss of a head that only predicts the gap; 0 for no such head
-    chunk: Whole = 512  # events after which gradients are cut, to save memory with long sequences; 0 for never
-    evaluation_tokens: Count = 16_384  # events, with padding, that are evaluated at a time
+    types_see_gap: bool = True  # let the type depend on the gap in the mixture head
+    type_weight: NonNegative = 0.0  # weight of the loss of an additional head that predicts only the type; 0 for none
+    time_weight: NonNegative = 0.0  # weight of the loss of an additional head that predicts only the gap; 0 for none
+    chunk: Whole = 512  # number of events after which gradients are cut, to save memory on long sequences; 0 for never
+    evaluation_tokens: Count = 16_384  # number of events per batch in evaluations, padding included
     kind: str = field(default="events", init=False)
 
     default_notes: ClassVar[str] = (
@@ -85,27 +85,28 @@ class Events(TaskOptions):
 
     @property
     def columns(self) -> Columns:
-        """What a table's columns are called."""
+        """Names of the columns of a table."""
         return Columns(self.sequence_column, self.time_column, self.type_column)
 
     @property
     def repairs(self) -> Repairs:
-        """What to do about events that are not as they should be."""
+        """What to do with events that are not valid."""
         return Repairs(self.ties, self.backwards, self.broken)
 
     @property
     def heads(self) -> HeadOptions:
-        """What is read from the stack."""
-        given = (self.head, self.inner, self.integral, self.integral_points, self.components, self.types_see_gap)
-        return HeadOptions(*given, self.type_weight, self.time_weight)
+        """Options of the heads on top of the stack."""
+        distribution = (self.head, self.inner, self.integral, self.integral_points, self.components, self.types_see_gap)
+        return HeadOptions(*distribution, self.type_weight, self.time_weight)
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Those of `subquad reproduce events`: for simulated sequences, for real ones, and for long ones."""
+        """Returns the options of `subquad reproduce events` for simulated sequences, for real ones, and for long ones."""
         training: dict[str, Any] = {"batch": 32, "steps": 600, "learning_rate": 3e-3}
         dropout = 0.0
         if self.data:
             mean_length = 1.0 if data is None else data.positions / data.sequences
-            batch = 2 ** int(math.log2(min(64, max(4, EVENTS_A_STEP / mean_length))))  # so that processes can share it
+            # a power of two, so that processes can share it
+            batch = 2 ** int(math.log2(min(64, max(4, EVENTS_A_STEP / mean_length))))
             steps = min(500, max(100, EVENTS_OF_ALL_STEPS // (batch * mean_length)))
             rounds = 0 if data is None else 3 * data.sequences // batch
             is_long = mean_length > LONG
@@ -121,7 +122,7 @@ class Events(TaskOptions):
         return Defaults(model, training, ATTENTION_DEFAULTS.get(attention, {}))
 
     def size(self, attention: AttentionOptions, model: ModelOptions, types: int = 1) -> Size:
-        """What its model and simulated sequences need, at least. The number of types is known once the data are."""
+        """Lower bound on the size of the model and of simulated sequences. The data determine the number of types."""
         size = with_stack(event_numbers(types, model.model_dim, self.heads), attention, model)
         return size._replace(data_bytes=0 if self.data else self.sequences * SEQUENCE_BYTES)
 
@@ -129,12 +130,12 @@ class Events(TaskOptions):
         require_causal(attention)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
-        """The task itself. With what was learned before, the data are read only when they are needed."""
+        """Returns the task. If `learned` is given, the data are read only on first use."""
         return EventsTask(self, None if learned is None else Scales.from_json(learned))
 
 
 class EventsTask(Task[EventBatch]):
-    """Batches, model, loss and metrics over loaded sequences."""
+    """Batches, model, loss and metrics for event sequences."""
 
     kind = "events"
     best: ClassVar[Best | None] = Best("nll", "low")
@@ -146,18 +147,18 @@ class EventsTask(Task[EventBatch]):
 
     @cached_property
     def scales(self) -> Scales:
-        """Names of types, and units of time: of the training sequences only."""
+        """Type names and time scales of the training sequences, or those that a run stored."""
         return learn(self.data.train, _sizes(self.data)) if self.kept is None else self.kept
 
     @cached_property
     def process(self) -> Process | None:
-        """What simulated sequences come from."""
+        """The process that simulated sequences are drawn from; None for real data."""
         process: Process | None = None if self.options.data else SIMULATORS[self.options.process]()
         return process
 
     @cached_property
     def data(self) -> EventSplits:
-        """All sequences."""
+        """The sequences of all splits. Raises `SubquadError` if they differ from those that the run was made with."""
         options = self.options
         if self.process is None:
             seed, fold = options.split_seed, options.fold
@@ -176,30 +177,30 @@ class EventsTask(Task[EventBatch]):
 
     @cached_property
     def encoded(self) -> Encoded:
-        """Training sequences as the model reads them."""
+        """Training sequences in the model's numbers and units."""
         return encode(self.scales, self.data.train)
 
     @cached_property
     def buckets(self) -> Buckets:
-        """Training sequences by length. One without a second event has nothing to predict."""
+        """Training sequences grouped by length, without those of a single event, which have nothing to predict."""
         lengths = self.data.train.lengths
-        which = np.flatnonzero(lengths > 1)
-        return Buckets(which, lengths[which])
+        predictable = np.flatnonzero(lengths > 1)
+        return Buckets(predictable, lengths[predictable])
 
     @property
     def learned(self) -> dict[str, Any]:
-        """What a run must keep for its model to read new sequences."""
+        """The scales, which a run stores."""
         return self.scales.as_json()
 
     @property
     def data_size(self) -> DataSize | None:
-        """The training sequences and their events. Simulated ones have the same size whatever they are."""
+        """Numbers of training sequences and of their events; None for simulated sequences, whose size is fixed."""
         train = self.data.train
         return DataSize(len(train.names), len(train.times)) if self.options.data else None
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What was left out of the data."""
+        """Sentences about what was left out of the data."""
         return self.data.complaints
 
     def build(
@@ -209,22 +210,22 @@ class EventsTask(Task[EventBatch]):
         return EventModel(self.scales, attention, model, self.options.heads, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> EventBatch:
-        """Training sequences of about the same length."""
+        """Training sequences of similar length."""
         return self.encoded.pad(self.buckets.draw(size, generator))
 
     def loss(self, model: nn.Module, batch: EventBatch) -> Counted:
-        """The negative log-likelihood of each event but the first, in nats and in the data's unit of time."""
-        found = list(self.losses(model, batch))
-        return Counted(torch.stack([one.total for one in found]).sum(), sum(one.number for one in found))
+        """Negative log-likelihood of each event but the first, in nats and in the data's unit of time."""
+        parts = list(self.losses(model, batch))
+        return Counted(torch.stack([part.total for part in parts]).sum(), sum(part.number for part in parts))
 
     def losses(self, model: nn.Module, batch: EventBatch) -> Iterator[Counted]:
-        """The loss of one chunk after the other. Values are those of the whole; gradients stop where a chunk begins."""
+        """Yields the loss of each chunk in turn. Values equal those of the whole; gradients stop at the start of a chunk."""
         state, unit = None, math.log(self.scales.mean_gap)
         for piece in pieces(batch, self.options.chunk):
             outcome = model(piece, state)
             state, number = detached(outcome.state), len(outcome.extra)
-            each = outcome.extra - outcome.terms.time - outcome.terms.type
-            yield Counted(each.sum() + number * unit, number)
+            event_losses = outcome.extra - outcome.terms.time - outcome.terms.type
+            yield Counted(event_losses.sum() + number * unit, number)
 
     def pieces(self, batch: EventBatch) -> int:
         return count_pieces(batch, self.options.chunk)
@@ -233,51 +234,52 @@ class EventsTask(Task[EventBatch]):
         return int(batch.keep[:, 1:].sum())
 
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """On the development split."""
-        found = self.score(model, self.data.development)
+        """Metrics on the development split."""
+        scored = self.score(model, self.data.development)
         return {
-            "nll": float(-(found.time + found.type).mean()),
-            "accuracy": accuracy(found.types, found.likeliest),
-            "rmse": rmse(found.gaps, found.expected),
+            "nll": float(-(scored.time + scored.type).mean()),
+            "accuracy": accuracy(scored.types, scored.likeliest),
+            "rmse": rmse(scored.gaps, scored.expected),
         }
 
     def final(self, model: nn.Module) -> list[Row]:
-        """On the test split, with intervals, beside what knows nothing of the history and, where it is known, the truth."""
+        """Metrics on the test split with intervals, baselines without the history, and the true process if it is known."""
         test = self.data.test
-        found = self.score(model, test, residuals=True)
+        scored = self.score(model, test, residuals=True)
         heads, baselines = self.options.heads, Baselines.learn(self.data.train)
-        rows = metric_rows(found, baselines, type_head=heads.type_weight > 0, time_head=heads.time_weight > 0)
+        rows = metric_rows(scored, baselines, type_head=heads.type_weight > 0, time_head=heads.time_weight > 0)
         if self.process is not None:
-            rows += truth_rows(found, self.process, test)
-        return rows + residual_rows(found)
+            rows += truth_rows(scored, self.process, test)
+        return rows + residual_rows(scored)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """The last event of some development sequences, forecast from those before it."""
         development, names = self.data.development, self.scales.type_names
         long = np.flatnonzero(development.lengths > 1)
-        some = development.select(long[torch.randperm(len(long), generator=generator)[:count].numpy()])
-        found = self.score(model, some)
+        chosen = development.select(long[torch.randperm(len(long), generator=generator)[:count].numpy()])
+        scored = self.score(model, chosen)
         lines = []
-        for name, at in zip(some.names, np.cumsum(found.lengths) - 1, strict=True):
-            low, _, high = found.quantiles[at]
-            expected = f"expected after {found.expected[at]:.4g} ({low:.3g} to {high:.3g})"
-            given = f"{name}, {some.lengths[some.names.index(name)] - 1} events: {expected}, came after {found.gaps[at]:.4g}"
-            lines.append({"given": given, "answered": names[found.foreseen[at]], "right": names[found.types[at]]})
+        for name, at in zip(chosen.names, np.cumsum(scored.lengths) - 1, strict=True):
+            low, _, high = scored.quantiles[at]
+            expected = f"expected after {scored.expected[at]:.4g} ({low:.3g} to {high:.3g})"
+            count = chosen.lengths[chosen.names.index(name)] - 1
+            question = f"{name}, {count} events: {expected}, came after {scored.gaps[at]:.4g}"
+            lines.append({"given": question, "answered": names[scored.foreseen[at]], "right": names[scored.types[at]]})
         return lines
 
     def score(self, model: nn.Module, sequences: EventSequences, *, residuals: bool = False) -> Scored:
-        """The model's word on every event."""
+        """Likelihoods and predictions of the model for every event."""
         assert isinstance(model, EventModel)
         return score(model, sequences, tokens=self.options.evaluation_tokens, residuals=residuals)
 
     def predict(self, model: nn.Module, path: Path) -> Predictions:
-        """The next event of each sequence of a file."""
+        """Forecasts the next event of each sequence of a file."""
         assert isinstance(model, EventModel)
         sequences = load_sequences(path, self.scales.type_names, self.options.columns, self.options.repairs)
         return read_on(model, sequences, self.options.evaluation_tokens)
 
     def follow(self, model: nn.Module, sequences: int) -> Follower:
-        """What takes events as they come, of so many sequences at once."""
+        """Returns a reader of event streams that remembers up to `sequences` sequences."""
         assert isinstance(model, EventModel)
         return Follower(model, sequences)
 

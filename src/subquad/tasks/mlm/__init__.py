@@ -1,4 +1,4 @@
-"""Masked language modelling: the tokens that were taken out of a text, from those around them."""
+"""Masked language modelling: predict tokens that were taken out of a text from those around them."""
 
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.tasks.mlm.model import MaskedModel

@@ -1,4 +1,4 @@
-"""Texts in three splits that share nothing, and stretches of their tokens."""
+"""Dividing texts into three disjoint splits, and cutting their tokens into windows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from subquad.errors import SubquadError
 from subquad.tasks.mlm.vocabulary import PAD, Vocabulary
 
 FEW = 10
-"""With fewer documents each of them is cut into splits; with so many or more a document is in one split as a whole."""
-HELD_OUT = 0.1  # of all characters are for development, and as many for the test
+"""With fewer documents than this, each document is cut into the three splits. Otherwise documents stay whole."""
+HELD_OUT = 0.1  # share of all characters for development, and for the test
 
 
 class TextSplits(NamedTuple):
-    """Texts to learn from, to watch while training, and to keep for the end."""
+    """Texts for training, for evaluation during training, and for the test."""
 
     train: list[str]
     development: list[str]
@@ -29,7 +29,7 @@ class TextSplits(NamedTuple):
 
 
 def split_texts(documents: Documents, seed: int) -> TextSplits:
-    """By document in an order that depends on their names and the seed; few documents are cut at two places each."""
+    """Splits by document, in an order that depends on names and seed. Fewer than `FEW` documents are each cut in three."""
     if len(documents.texts) < FEW:
         cut = [_cut(name, text) for name, text in zip(documents.names, documents.texts, strict=True)]
         return TextSplits(*(list(part) for part in zip(*cut, strict=True)))
@@ -41,19 +41,19 @@ def split_texts(documents: Documents, seed: int) -> TextSplits:
 
 
 def _take(order: Int[ndarray, "documents"], sizes: ndarray) -> tuple[Int[ndarray, "taken"], Int[ndarray, "left"]]:
-    """At most a tenth of all documents, with at most a tenth of all characters, but at least one; and the others."""
-    room, most, taken = HELD_OUT * sizes.sum(), int(HELD_OUT * len(sizes)), np.zeros(len(order), bool)
+    """Takes at most a tenth of the documents and of the characters, but at least one document. Returns taken and rest."""
+    characters_left, most, taken = HELD_OUT * sizes.sum(), int(HELD_OUT * len(sizes)), np.zeros(len(order), bool)
     for place, at in enumerate(order):
-        if sizes[at] <= room and taken.sum() < most:
+        if sizes[at] <= characters_left and taken.sum() < most:
             taken[place] = True
-            room -= sizes[at]
+            characters_left -= sizes[at]
     if not taken.any():
         taken[np.argmin(sizes[order])] = True
     return order[taken], order[~taken]
 
 
 def _cut(name: str, text: str) -> tuple[str, str, str]:
-    """The beginning to learn from, then a tenth for development and a tenth for the test. Words stay whole."""
+    """Cuts a text into 80% for training, 10% for development and 10% for the test, between words."""
     first, second = (_between_words(text, int(len(text) * share)) for share in (1 - 2 * HELD_OUT, 1 - HELD_OUT))
     parts = text[:first], text[first:second], text[second:]
     if not all(part.strip() for part in parts):
@@ -68,7 +68,7 @@ def _between_words(text: str, at: int) -> int:
 
 
 class Windows(NamedTuple):
-    """Stretches of tokens beside each other, padded at their ends."""
+    """Windows of tokens, padded at their ends, with masks of word starts and of real tokens."""
 
     tokens: Int[Tensor, "b n"]
     starts: Bool[Tensor, "b n"]
@@ -76,7 +76,7 @@ class Windows(NamedTuple):
 
 
 class Tokens:
-    """The tokens of a split, document after document."""
+    """The tokens of a split, concatenated document by document."""
 
     def __init__(self, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
         encoded = [tokens for tokens in vocabulary.encode(texts) if len(tokens)]
@@ -85,15 +85,16 @@ class Tokens:
         self.offsets = offsets_of([len(tokens) for tokens in encoded])
 
     def draw(self, size: int, length: int, generator: torch.Generator) -> Windows:
-        """Stretches from anywhere: a document as often as it has tokens, and any place in it alike."""
+        """Draws windows at random: documents in proportion to their tokens, and positions in a document uniformly."""
         places = torch.randint(len(self.all), (size,), generator=generator).numpy()
         documents = np.searchsorted(self.offsets, places, side="right") - 1
-        room = (self.offsets[documents + 1] - self.offsets[documents] - length).clip(min=0) + 1
-        begin = self.offsets[documents] + (torch.rand(size, generator=generator).double().numpy() * room).astype(np.int64)
+        start_count = (self.offsets[documents + 1] - self.offsets[documents] - length).clip(min=0) + 1
+        shifts = torch.rand(size, generator=generator).double().numpy() * start_count
+        begin = self.offsets[documents] + shifts.astype(np.int64)
         return self.windows(begin, np.minimum(begin + length, self.offsets[documents + 1]))
 
     def tiles(self, length: int) -> tuple[Int[ndarray, "stretches"], Int[ndarray, "stretches"], Int[ndarray, "stretches"]]:
-        """Stretches that cover every document once: where each begins and ends, and its document."""
+        """Windows that cover every document once: the start and end of each window, and its document."""
         lengths = np.diff(self.offsets)
         counts = -(-lengths // length)
         documents = np.repeat(np.arange(len(lengths)), counts)
@@ -102,7 +103,7 @@ class Tokens:
         return begin, np.minimum(begin + length, self.offsets[documents + 1]), documents
 
     def windows(self, begin: Int[ndarray, "b"], end: Int[ndarray, "b"]) -> Windows:
-        """The tokens from each beginning to its end."""
+        """The tokens from each start to its end, padded."""
         if not len(begin):
             return Windows(*(torch.zeros(0, 1, dtype=kind) for kind in (torch.long, torch.bool, torch.bool)))
         stretches = [self.all[first:last].astype(np.int64) for first, last in zip(begin, end, strict=True)]

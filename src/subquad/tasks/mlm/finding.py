@@ -1,4 +1,4 @@
-"""What a model says of each token that was taken out of a text."""
+"""A model's predictions for tokens that were taken out of texts."""
 
 import math
 from typing import NamedTuple
@@ -17,17 +17,17 @@ from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.tasks.mlm.vocabulary import FIRST
 
 
-class Found(NamedTuple):
-    """A model's answers for the tokens that were taken out of held-out stretches, stretch by stretch."""
+class Answers(NamedTuple):
+    """Predictions for the tokens that were taken out of held-out texts, window by window."""
 
-    nats: Float[ndarray, "tokens"]  # -log of the probability of the right token
+    nats: Float[ndarray, "tokens"]  # negative log-probability of the right token
     likeliest: Int[ndarray, "tokens"]
     right: Int[ndarray, "tokens"]
 
 
 @torch.no_grad()
-def find(model: nn.Module, batch: MaskedBatch, tokens_at_a_time: int) -> Found:
-    """The model's answer for each token that was taken out."""
+def find(model: nn.Module, batch: MaskedBatch, tokens_at_a_time: int) -> Answers:
+    """Returns the model's prediction for each token that was taken out."""
     model.eval()
     device = next(model.parameters()).device
     lengths, number = batch.keep.sum(1).numpy(), batch.chosen.sum(1).numpy()
@@ -39,16 +39,16 @@ def find(model: nn.Module, batch: MaskedBatch, tokens_at_a_time: int) -> Found:
         places = np.concatenate([np.arange(ends[row] - number[row], ends[row]) for row in rows])
         nats[places] = F.cross_entropy(logits, part.right[part.chosen], reduction="none").double().cpu().numpy()
         likeliest[places] = logits[:, FIRST:].argmax(1).cpu().numpy() + FIRST
-    return Found(nats, likeliest, batch.right[batch.chosen].numpy())
+    return Answers(nats, likeliest, batch.right[batch.chosen].numpy())
 
 
 def interval_groups(counts: Int[ndarray, "stretches"], documents: Int[ndarray, "stretches"]) -> Int[ndarray, "groups"]:
-    """Numbers of tokens of the groups that a bootstrap draws: documents where there are enough, stretches otherwise."""
+    """Numbers of tokens in the groups that a bootstrap draws: documents if there are at least `FEW`, otherwise windows."""
     _, number = np.unique(documents, return_inverse=True)
     sums = np.bincount(number, weights=counts).astype(np.int64)
     return sums if len(sums) >= FEW else counts
 
 
 def perplexity(nats: float) -> float:
-    """exp of the mean -log-probability, kept finite."""
+    """The exponential of a mean negative log-probability, bounded to stay finite."""
     return math.exp(min(float(nats), 700.0))

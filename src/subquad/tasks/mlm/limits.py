@@ -1,4 +1,4 @@
-"""The longest sequences that a model of texts takes."""
+"""Limits on the length of the sequences that a text model takes."""
 
 from subquad.attention import require_length
 from subquad.errors import SubquadError
@@ -12,7 +12,7 @@ def length_bytes(length: int) -> int:
 
 
 def check_length(length: int, attention: AttentionOptions, model: ModelOptions) -> None:
-    """Refuses sequences that are longer than a mechanism or learned positions can take, before there is a run."""
+    """Raises `SubquadError` if sequences are longer than the attention or learned positions allow."""
     if model.positions == "learned" and model.longest < length:
         raise SubquadError(f"--length is {length}, but the model learns {model.longest} positions: give a larger --longest")
     try:

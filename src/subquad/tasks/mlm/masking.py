@@ -1,5 +1,6 @@
-"""Which tokens are to be found, and what stands in their places (Devlin et al. 2019, section 3.1)."""
+"""Which tokens are to be predicted, and what replaces them in the input (Devlin et al. 2019, section 3.1)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from subquad.tasks.mlm.vocabulary import FIRST, MASK
 
 
 class MaskedBatch(NamedTuple):
-    """Tokens as the model sees them, those that stood there, which are to be found, and which are no padding."""
+    """Input tokens, original tokens, a mask of tokens to be predicted, and a mask that is false at padding."""
 
     tokens: Int[Tensor, "b n"]
     right: Int[Tensor, "b n"]
@@ -23,7 +24,7 @@ class MaskedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Masking(Checked):
-    """Shares of tokens that are to be found, and of those among them that become [MASK] or any token; the rest stays."""
+    """Share of tokens to be predicted, and the shares of these that are replaced by [MASK] or by a random token."""
 
     share: InnerShare
     blank: Share
@@ -31,23 +32,23 @@ class Masking(Checked):
     whole_words: bool
 
     def mask(self, windows: Windows, size: int, generator: torch.Generator) -> MaskedBatch:
-        """Draws what is to be found. `size` is that of the vocabulary."""
+        """Draws the tokens to be predicted and their replacements. `size` is the number of tokens in the vocabulary."""
         right, starts, keep = windows
         words = starts.cumsum(1) if self.whole_words else torch.arange(right.shape[1]).expand(right.shape)
         chosen = choose(words, keep, self.share, generator)
         fate = torch.rand(right.shape, generator=generator)
-        others = torch.randint(FIRST, size, right.shape, generator=generator)
+        random_tokens = torch.randint(FIRST, size, right.shape, generator=generator)
         tokens = torch.where(chosen & (fate < self.blank), MASK, right)
-        tokens = torch.where(chosen & (fate >= self.blank) & (fate < self.blank + self.random), others, tokens)
+        tokens = torch.where(chosen & (fate >= self.blank) & (fate < self.blank + self.random), random_tokens, tokens)
         return MaskedBatch(tokens, right, chosen, keep)
 
 
 def choose(
     words: Int[Tensor, "b n"], keep: Bool[Tensor, "b n"], share: float, generator: torch.Generator
 ) -> Bool[Tensor, "b n"]:
-    """Words in a random order, until they have a share of the sequence's tokens: as near as whole words can come to it.
+    """Chooses random words until they make up a share of each sequence's tokens, as closely as whole words allow.
 
-    `words` says which word each token is of. One word at least is chosen.
+    `words` has the index of the word that each token belongs to. At least one word is chosen.
     """
     b, n = words.shape
     score = torch.rand(b, n + 1, generator=generator).gather(1, words).masked_fill(~keep, 2.0)  # padding comes last
@@ -60,3 +61,10 @@ def choose(
     first = (rank == 0).float() * keep
     of_first = torch.zeros(b, n + 1).scatter_add_(1, words, first).gather(1, words) > 0
     return ((middle < quota) | of_first) & keep
+
+
+def single_rows(batch: MaskedBatch, rows: Int[Tensor, "r"]) -> Iterator[MaskedBatch]:
+    """Yields the chosen rows of a batch one at a time, without padding."""
+    for row in rows.tolist():
+        length = int(batch.keep[row].sum())
+        yield MaskedBatch(*(part[row : row + 1, :length] for part in batch))

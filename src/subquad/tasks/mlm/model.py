@@ -1,4 +1,4 @@
-"""An encoder, and a head that says which token stands at a position."""
+"""An encoder with a head that predicts the token at each position."""
 
 import math
 
@@ -12,9 +12,9 @@ from subquad.types import AttentionOptions
 
 
 class TextEmbedding(TokenEmbedding):
-    """Vectors as large as the sinusoids that are added to them (Vaswani et al. 2017, section 3.4).
+    """Token vectors scaled to the size of the sinusoids that are added to them (Vaswani et al. 2017, section 3.4).
 
-    What a word is says more of its neighbours than where it stands: in fewer steps if positions do not drown it.
+    Models learn in fewer steps if positions do not dominate the tokens.
     """
 
     def forward(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
@@ -24,19 +24,19 @@ class TextEmbedding(TokenEmbedding):
 def text_encoder(
     size: int, attention: AttentionOptions, options: ModelOptions, generator: torch.Generator | None = None
 ) -> Encoder:
-    """The part that a masked language model and what is made of it have in common."""
+    """The encoder shared by masked language models and text classifiers."""
     sinusoidal = options.positions == "sinusoidal"
     embed = (TextEmbedding if sinusoidal else TokenEmbedding)(size, options.model_dim, generator)
     return Encoder(embed, attention, options, generator=generator)
 
 
 class MaskedModel(nn.Module):
-    """BERT's form: encoder, a layer with GELU and a norm, and the embedding's transpose with a bias."""
+    """BERT's architecture: encoder, a layer with GELU and normalization, and the transposed embedding with a bias."""
 
     def __init__(
         self, size: int, attention: AttentionOptions, options: ModelOptions, generator: torch.Generator | None = None
     ) -> None:
-        """`size` is that of the vocabulary."""
+        """`size` is the number of tokens in the vocabulary."""
         super().__init__()
         model_dim = options.model_dim
         self.encoder = text_encoder(size, attention, options, generator)
@@ -55,7 +55,7 @@ class MaskedModel(nn.Module):
         keep: Bool[Tensor, "b n"] | None = None,
         chosen: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "*places v"]:
-        """Logits of the token at each position, or at the chosen ones only, one after the other."""
+        """Logits of the token at each position, or only at the chosen positions, one after the other."""
         hidden = self.encoder(tokens, keep=keep)
         hidden = self.norm(F.gelu(self.mix(hidden if chosen is None else hidden[chosen])))
         vectors = self.encoder.embed.vectors if self.last is None else self.last

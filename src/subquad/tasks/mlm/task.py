@@ -1,7 +1,7 @@
-"""The task: find the tokens that were taken out of a text (Devlin et al. 2019), with any attention."""
+"""Masked language modelling (Devlin et al. 2019): predict tokens that were taken out of a text, with any attention."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task
 from subquad.tasks.mlm.corpus import FEW, TextSplits, Tokens, split_texts
 from subquad.tasks.mlm.finding import find, interval_groups, perplexity
 from subquad.tasks.mlm.limits import check_length, length_bytes
-from subquad.tasks.mlm.masking import MaskedBatch, Masking
+from subquad.tasks.mlm.masking import MaskedBatch, Masking, single_rows
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
     BLANK,
@@ -42,30 +42,30 @@ from subquad.tasks.mlm.vocabulary import (
 from subquad.types import AttentionOptions
 
 TOKENS_A_STEP = 2048
-"""Tokens of a batch, unless a number of sequences is given."""
+"""Default number of tokens in a batch."""
 LARGE = 5_000_000
-"""Characters of text from which on a larger model is trained for longer, unless other options are given."""
-SHOWN = 48  # tokens of a sample
-GUESSES = 3  # that an answer names for each [MASK]
+"""Number of characters of text above which the defaults are a larger model and a longer training."""
+SHOWN = 48  # number of tokens shown of a text in a sample
+GUESSES = 3  # number of predictions that an answer lists for each [MASK]
 
 
 @dataclass(frozen=True)
 class Mlm(TaskOptions):
-    """Words that were taken out of a text, from those around them: Python's own help, or your texts."""
+    """Predict words that are masked in a text: in your own texts, or in Python's help."""
 
     text: FileName = ""  # folder or file: *.txt, *.md, *.jsonl(.gz) with a field "text"; default: Python's help topics
     vocabulary: VocabularyKind = "wordpiece"  # kind of tokens; wordpiece needs the package tokenizers
     vocabulary_size: Count = 4096  # largest number of different tokens, for characters and wordpiece
-    lowercase: bool = True  # read capital letters as small ones, for wordpiece
-    length: AtLeastTwo = 256  # tokens of a sequence
-    mask_share: InnerShare = 0.15  # share of the tokens that are to be found
-    blank_share: Share = 0.8  # share of the tokens to be found that become [MASK]
-    random_share: Share = 0.1  # share of the tokens to be found that become any token; the rest stays as it is
-    whole_words: bool = False  # take out all pieces of a word together
-    split_seed: Seed = 0  # seed of the splits, and of what is taken out of held-out text
-    held_out: Count = 128  # number of stretches of the development split in an evaluation
-    tested: Count = 512  # number of stretches of the test split at the end
-    evaluation_tokens: Count = 16_384  # tokens that are evaluated at a time
+    lowercase: bool = True  # convert text to lower case, for wordpiece
+    length: AtLeastTwo = 256  # number of tokens in a sequence
+    mask_share: InnerShare = 0.15  # share of the tokens that are to be predicted
+    blank_share: Share = 0.8  # share of the tokens to be predicted that are replaced by [MASK]
+    random_share: Share = 0.1  # share of the tokens to be predicted that are replaced by a random token; the others stay
+    whole_words: bool = False  # mask all pieces of a word together
+    split_seed: Seed = 0  # seed for dividing texts into training, development and test, and for masking held-out texts
+    held_out: Count = 128  # number of windows of development text in an evaluation
+    tested: Count = 512  # number of windows of test text in the final evaluation
+    evaluation_tokens: Count = 16_384  # number of tokens per batch in evaluations
     kind: str = field(default="mlm", init=False)
 
     default_notes: ClassVar[str] = (
@@ -75,7 +75,7 @@ class Mlm(TaskOptions):
 
     @property
     def masking(self) -> Masking:
-        """How tokens are taken out."""
+        """How tokens are masked."""
         return Masking(self.mask_share, self.blank_share, self.random_share, self.whole_words)
 
     def check(self) -> None:
@@ -86,7 +86,7 @@ class Mlm(TaskOptions):
             )
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Those of `subquad reproduce linformer`, and for much text those of the converted model in docs/results.md."""
+        """Returns the options of `subquad reproduce linformer`, or for much text those of the model in docs/results.md."""
         small: dict[str, Any] = {"steps": 320, "learning_rate": 4e-3, "warm_up": 20, "evaluate_every": 40}
         large: dict[str, Any] = {
             "steps": 1500,
@@ -103,7 +103,7 @@ class Mlm(TaskOptions):
         return Defaults({**shape, "heads": 4, "positions": "rotary"}, training, slots)
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = 0) -> Size:
-        """What its model needs, at least, with a vocabulary of so many symbols: none where the texts are not read yet."""
+        """Lower bound on the size of the model with a vocabulary of `symbols` tokens, which the texts determine."""
         model_dim = model.model_dim
         vectors = (1 if model.tied else 2) * symbols * model_dim + symbols
         return with_stack(vectors + linear_numbers(model_dim, model_dim) + 2 * model_dim, attention, model)._replace(
@@ -114,12 +114,12 @@ class Mlm(TaskOptions):
         check_length(self.length, attention, model)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "MlmTask":
-        """The task itself. With what was learned before, the texts are read only when they are needed."""
+        """Returns the task. If `learned` is given, the texts are read only on first use."""
         return MlmTask(self, learned)
 
 
 class LearnedFields(TypedDict):
-    """What a run keeps of its texts."""
+    """Types of the fields that a run stores about its texts."""
 
     __pydantic_config__ = STRICT  # type: ignore[misc]
 
@@ -129,14 +129,14 @@ class LearnedFields(TypedDict):
 
 
 class HeldOut(NamedTuple):
-    """Stretches that are the same for every model, with what is taken out of them, and their documents."""
+    """Masked windows of held-out text, the same for every model, and the document of each."""
 
     batch: MaskedBatch
     documents: Int[ndarray, "stretches"]
 
 
 class MlmTask(Task[MaskedBatch]):
-    """Batches, model, loss and metrics over texts."""
+    """Batches, model, loss and metrics for texts."""
 
     kind = "mlm"
     best: ClassVar[Best | None] = Best("perplexity", "low")
@@ -150,17 +150,17 @@ class MlmTask(Task[MaskedBatch]):
 
     @cached_property
     def documents(self) -> Documents:
-        """All texts."""
+        """All documents. Raises `SubquadError` if they differ from those that the run was made with."""
         text = self.options.text
-        found = load_texts(Path(text)) if text else python_topics()
+        documents = load_texts(Path(text)) if text else python_topics()
         if self.kept is not None:
-            had, has = (self.kept["documents"], self.kept["characters"]), (len(found.texts), found.characters)
+            had, has = (self.kept["documents"], self.kept["characters"]), (len(documents.texts), documents.characters)
             if had != has:
                 raise SubquadError(
                     f"the texts in {text or 'this Python'} are not those that the run was made with: it had {had[0]:,} "
                     f"documents with {had[1]:,} characters, they have {has[0]:,} with {has[1]:,}; start a new run"
                 )
-        return found
+        return documents
 
     @cached_property
     def splits(self) -> TextSplits:
@@ -169,7 +169,7 @@ class MlmTask(Task[MaskedBatch]):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary of the training texts, or the one that a run kept."""
+        """The vocabulary that a run stored, or one learned from the training texts."""
         if self.kept is not None:
             return vocabulary_from(self.kept["vocabulary"])
         options = self.options
@@ -179,22 +179,22 @@ class MlmTask(Task[MaskedBatch]):
 
     @cached_property
     def train(self) -> Tokens:
-        """What is learned from."""
+        """The tokens of the training texts."""
         return Tokens(self.vocabulary, self.splits.train)
 
     @cached_property
     def development(self) -> HeldOut:
-        """What is watched while training."""
+        """The masked windows that are evaluated during training."""
         return self._held_out("development", self.options.held_out)
 
     @cached_property
     def test(self) -> HeldOut:
-        """What is kept for the end."""
+        """The masked windows that are evaluated at the end."""
         return self._held_out("test", self.options.tested)
 
     @property
     def learned(self) -> dict[str, Any]:
-        """What a run must keep for its model to read new texts."""
+        """The vocabulary and the size of the texts, which a run stores."""
         documents = self.documents
         return {
             "vocabulary": self.vocabulary.as_json(),
@@ -204,17 +204,17 @@ class MlmTask(Task[MaskedBatch]):
 
     @property
     def data_size(self) -> DataSize:
-        """The documents to learn from and their characters."""
+        """Numbers of training documents and of their characters."""
         return DataSize(len(self.splits.train), sum(map(len, self.splits.train)))
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What was left out of the texts, and how few were split."""
+        """Sentences about texts that were left out, and about the splits of few documents."""
         documents, number = self.documents, len(self.documents.texts)
         if number >= FEW:
             return documents.complaints
-        what = "there is 1 document, which is" if number == 1 else f"there are {number} documents only, each of which is"
-        return (*documents.complaints, f"{what} cut: 80% to learn from, then 10% for development and 10% for the test")
+        subject = "there is 1 document, which is" if number == 1 else f"there are {number} documents only, each of which is"
+        return (*documents.complaints, f"{subject} cut: 80% to learn from, then 10% for development and 10% for the test")
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
@@ -223,12 +223,12 @@ class MlmTask(Task[MaskedBatch]):
         return MaskedModel(self.vocabulary.size, attention, model, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> MaskedBatch:
-        """Stretches of training texts."""
+        """Masked windows of training texts."""
         windows = self.train.draw(size, self.options.length, generator)
         return self.options.masking.mask(windows, self.vocabulary.size, generator)
 
     def loss(self, model: nn.Module, batch: MaskedBatch) -> Counted:
-        """Cross-entropy of the tokens that were taken out."""
+        """Cross-entropy of the masked tokens."""
         logits = model(batch.tokens, keep=needed_mask(batch.keep), chosen=batch.chosen).float()
         return Counted(F.cross_entropy(logits, batch.right[batch.chosen], reduction="sum"), self.count(batch))
 
@@ -236,30 +236,31 @@ class MlmTask(Task[MaskedBatch]):
         return int(batch.chosen.sum())
 
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """On the development split, where the same tokens are taken out for every model."""
-        found = find(model, self.development.batch, self.options.evaluation_tokens)
-        return {"perplexity": perplexity(found.nats.mean()), "accuracy": float((found.likeliest == found.right).mean())}
+        """Perplexity and accuracy on the development split."""
+        answers = find(model, self.development.batch, self.options.evaluation_tokens)
+        accuracy = float((answers.likeliest == answers.right).mean())
+        return {"perplexity": perplexity(answers.nats.mean()), "accuracy": accuracy}
 
     def final(self, model: nn.Module) -> list[Row]:
-        """On the test split, with intervals, beside what knows how frequent each token is and nothing else."""
+        """Metrics on the test split with intervals, and the perplexity of a unigram model of token frequencies."""
         batch, documents = self.test
-        found = find(model, batch, self.options.evaluation_tokens)
+        answers = find(model, batch, self.options.evaluation_tokens)
         groups = interval_groups(batch.chosen.sum(1).numpy(), documents)
         rows: list[Row] = []
-        for name, nats in (("perplexity", found.nats), ("perplexity_of_unigram", self.unigram(found.right))):
+        for name, nats in (("perplexity", answers.nats), ("perplexity_of_unigram", self.unigram(answers.right))):
             value, low, high = grouped_mean(nats, groups)
             ends = {"value": perplexity(value), "low": perplexity(low), "high": perplexity(high)}
             rows.append({"metric": name, "split": "test", "unit": "tokens", **ends})
-        accuracy = grouped_mean((found.likeliest == found.right).astype(float), groups)
+        accuracy = grouped_mean((answers.likeliest == answers.right).astype(float), groups)
         rows.append({"metric": "accuracy", "split": "test", **accuracy._asdict()})
-        return [*rows, {"metric": "masked_tokens", "split": "test", "unit": "tokens", "value": len(found.nats)}]
+        return [*rows, {"metric": "masked_tokens", "split": "test", "unit": "tokens", "value": len(answers.nats)}]
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
-        """The beginnings of development stretches, what the model finds for what was taken out, and what stood there."""
+        """The beginnings of development windows, with the predicted and the original tokens."""
         batch = self.development.batch
-        some = torch.randperm(len(batch.tokens), generator=generator)[:count]
+        rows = torch.randperm(len(batch.tokens), generator=generator)[:count]
         lines = []
-        for row in _each(batch, some):
+        for row in single_rows(batch, rows):
             guess = iter(find(model, row, self.options.evaluation_tokens).likeliest.tolist())
             answers = [next(guess) for _ in range(int(row.chosen[:, :SHOWN].sum()))]
             first = MaskedBatch(*(part[:, :SHOWN] for part in row))
@@ -274,7 +275,7 @@ class MlmTask(Task[MaskedBatch]):
         return lines
 
     def reply(self, model: nn.Module, words: Sequence[str]) -> str:
-        """A user's text with its [MASK]s filled in, and the likeliest tokens for each."""
+        """A user's text with each [MASK] filled in, followed by the most probable tokens for each."""
         text = " ".join(words)
         if BLANK not in text:
             raise SubquadError(f"write {BLANK} where the model is to find a word, such as: the cat {BLANK} on the mat")
@@ -288,13 +289,13 @@ class MlmTask(Task[MaskedBatch]):
         best = probabilities.topk(min(GUESSES, probabilities.shape[1]), 1)
         filled = tokens.masked_scatter(places, best.indices[:, 0])
         guesses = [
-            ", ".join(f"{self.vocabulary.name(token)} {share:.0%}" for token, share in zip(*one, strict=True))
-            for one in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            ", ".join(f"{self.vocabulary.name(token)} {share:.0%}" for token, share in zip(*pair, strict=True))
+            for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
         return f"{self.vocabulary.spell(filled.tolist())}  ({'; '.join(guesses)})"
 
     def unigram(self, right: Int[ndarray, "tokens"]) -> Float[ndarray, "tokens"]:
-        """-log of how frequent each of these tokens is in the training texts, each counted once more than it is there."""
+        """Negative log-frequency of each token in the training texts, with every count increased by one."""
         counts = np.bincount(self.train.all, minlength=self.vocabulary.size)[FIRST - 1 :] + 1.0
         return -np.log(counts / counts.sum())[right - FIRST + 1]
 
@@ -306,7 +307,7 @@ class MlmTask(Task[MaskedBatch]):
         texts: Sequence[str] | None = None,
         length: int | None = None,
     ) -> list[MaskedBatch]:
-        """Stretches of held-out texts, or of others, that have the whole length. No token is taken out of them."""
+        """Windows of the whole length from held-out texts or from `texts`. No token is masked."""
         texts = [*self.splits.development, *self.splits.test] if texts is None else texts
         length = length or self.options.length
         windows = self.stretches(texts, count, length, generator)[:, None]
@@ -316,37 +317,30 @@ class MlmTask(Task[MaskedBatch]):
         return [MaskedBatch(tokens, tokens, ~keep, keep) for tokens in windows]
 
     def stretches(self, texts: Sequence[str], count: int, length: int, generator: torch.Generator) -> Int[Tensor, "b n"]:
-        """Stretches of texts that have the whole length, at most so many."""
+        """Up to `count` windows of the whole length from the given texts."""
         tokens = Tokens(self.vocabulary, texts)
         begin, end, _ = tokens.tiles(length)
         whole = np.flatnonzero(end - begin == length)
-        some = whole[torch.randperm(len(whole), generator=generator)[:count].numpy()]
-        return tokens.windows(begin[some], end[some]).tokens
+        chosen = whole[torch.randperm(len(whole), generator=generator)[:count].numpy()]
+        return tokens.windows(begin[chosen], end[chosen]).tokens
 
     @torch.no_grad()
     def _probabilities(self, model: nn.Module, tokens: Tensor, chosen: Tensor) -> Float[Tensor, "places v"]:
-        """Probabilities of the tokens at chosen positions. Special tokens have none."""
+        """Probabilities of all tokens at the chosen positions. Special tokens have probability zero."""
         model.eval()
         device = next(model.parameters()).device
         logits = model(tokens.to(device), chosen=chosen.to(device)).double().cpu()
         logits[:, :FIRST] = -math.inf
         return logits.softmax(1)
 
-    def _held_out(self, which: SplitName, most: int) -> HeldOut:
-        """The generators depend on the options only, so that every model of the same vocabulary gets the same question."""
+    def _held_out(self, split: SplitName, most: int) -> HeldOut:
+        """Masked windows of a split. They depend on the options only: models with the same vocabulary get the same ones."""
         options = self.options
-        tokens = Tokens(self.vocabulary, getattr(self.splits, which))
+        tokens = Tokens(self.vocabulary, getattr(self.splits, split))
         begin, end, documents = tokens.tiles(options.length)
         drawing = torch.Generator().manual_seed(options.split_seed)
-        some = np.sort(torch.randperm(len(begin), generator=drawing)[:most].numpy())
-        if not len(some):
-            raise SubquadError(f"the {which} split has no tokens: give more text")
-        windows = tokens.windows(begin[some], end[some])
-        return HeldOut(options.masking.mask(windows, self.vocabulary.size, drawing), documents[some])
-
-
-def _each(batch: MaskedBatch, rows: Tensor) -> Iterator[MaskedBatch]:
-    """One stretch at a time, without its padding."""
-    for row in rows.tolist():
-        length = int(batch.keep[row].sum())
-        yield MaskedBatch(*(part[row : row + 1, :length] for part in batch))
+        chosen = np.sort(torch.randperm(len(begin), generator=drawing)[:most].numpy())
+        if not len(chosen):
+            raise SubquadError(f"the {split} split has no tokens: give more text")
+        windows = tokens.windows(begin[chosen], end[chosen])
+        return HeldOut(options.masking.mask(windows, self.vocabulary.size, drawing), documents[chosen])

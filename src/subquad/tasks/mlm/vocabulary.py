@@ -1,4 +1,4 @@
-"""From text to tokens and back: bytes, characters, or pieces of words that were learned."""
+"""Conversion between text and tokens: bytes, characters, or learned pieces of words."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ from subquad.checking import STRICT, read_as
 from subquad.errors import SubquadError
 from subquad.results import place_of
 
-PAD, MASK, UNKNOWN, FIRST = range(4)  # behind a text, what is to be found, what was never seen, the first of the others
+PAD, MASK, UNKNOWN, FIRST = range(4)  # padding, token to be predicted, unknown token, and the first token of text
 BLANK = "[MASK]"
-"""How a user writes the token that is to be found."""
+"""How a user writes a token to be predicted."""
 
 VocabularyKind = Literal["bytes", "characters", "wordpiece"]
 
 
 class VocabularyFields(TypedDict, total=False):
-    """What `as_json` gives. Which of the fields are there depends on the kind."""
+    """Types of the fields that `as_json` returns. Which fields there are depends on the kind."""
 
     __pydantic_config__ = STRICT  # type: ignore[misc]
 
@@ -33,31 +33,31 @@ class VocabularyFields(TypedDict, total=False):
 
 
 class Vocabulary(Protocol):
-    """Tokens are numbers; the first ones are special."""
+    """Maps texts to token ids and back. The first ids are special tokens."""
 
     @property
     def size(self) -> int:
-        """How many tokens there are, the special ones included."""
+        """Number of tokens, including the special ones."""
         ...
 
     def encode(self, texts: Sequence[str]) -> list[Int[ndarray, "n"]]:
-        """The tokens of each text."""
+        """The token ids of each text."""
         ...
 
     def starts(self, tokens: Int[ndarray, "n"]) -> Bool[ndarray, "n"]:
-        """Where words begin. What stands between words is a word of its own."""
+        """Marks the tokens at which words begin. Each token between words counts as a word."""
         ...
 
     def spell(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
+        """The text of a sequence of tokens."""
         ...
 
     def name(self, token: int) -> str:
-        """One token, so that it can be seen."""
+        """A printable name of one token."""
         ...
 
     def as_json(self) -> dict[str, Any]:
-        """What `vocabulary_from` makes it of again."""
+        """Returns the fields from which `vocabulary_from` restores the vocabulary."""
         ...
 
 
@@ -65,7 +65,7 @@ UNSEEN = (PAD, UNKNOWN)
 
 
 class Bytes:
-    """All that UTF-8 can be made of."""
+    """The 256 bytes that UTF-8 text consists of."""
 
     size = FIRST + 256
 
@@ -73,8 +73,8 @@ class Bytes:
         return [np.frombuffer(text.encode(errors="replace"), np.uint8).astype(np.int64) + FIRST for text in texts]
 
     def starts(self, tokens: Int[ndarray, "n"]) -> Bool[ndarray, "n"]:
-        found = tokens - FIRST
-        inside = (found >= 128) | np.isin(found, [byte for byte in range(128) if _in_word(chr(byte))])
+        bytes_ = tokens - FIRST
+        inside = (bytes_ >= 128) | np.isin(bytes_, [byte for byte in range(128) if _in_word(chr(byte))])
         return _begin(inside)
 
     def spell(self, tokens: Sequence[int]) -> str:
@@ -90,7 +90,7 @@ class Bytes:
 
 
 class Characters:
-    """The characters that training texts hold."""
+    """The characters that occur in training texts."""
 
     def __init__(self, characters: str) -> None:
         self.characters = characters
@@ -98,21 +98,21 @@ class Characters:
 
     @classmethod
     def learn(cls, texts: Sequence[str], most: int) -> "Characters":
-        """The most frequent ones."""
+        """Learns the most frequent characters, `most` tokens at most."""
         return cls("".join(sorted(_frequent(texts, most - FIRST))))
 
     @cached_property
     def _codes(self) -> Int[ndarray, "codes"]:
-        """Sorted, so that a search finds each."""
+        """The code points of the characters in ascending order, for binary search."""
         return np.array([ord(character) for character in self.characters], dtype=np.int64)
 
     def encode(self, texts: Sequence[str]) -> list[Int[ndarray, "n"]]:
-        found = []
+        encoded = []
         for text in texts:
             codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32).astype(np.int64)
             at = np.searchsorted(self._codes, codes).clip(max=len(self._codes) - 1)
-            found.append(np.where(self._codes[at] == codes, at + FIRST, UNKNOWN))
-        return found
+            encoded.append(np.where(self._codes[at] == codes, at + FIRST, UNKNOWN))
+        return encoded
 
     def starts(self, tokens: Int[ndarray, "n"]) -> Bool[ndarray, "n"]:
         inside = np.array([False, False, True, *map(_in_word, self.characters)])
@@ -130,28 +130,28 @@ class Characters:
 
 
 CONTINUES = "##"
-"""In front of a piece that goes on with a word, as in BERT."""
+"""Prefix of a piece that continues a word, as in BERT."""
 
 
 class Wordpiece:
-    """Frequent words whole, others in pieces (Schuster and Nakajima 2012), by the package tokenizers."""
+    """Frequent words as a whole, others in pieces (Schuster and Nakajima 2012). Uses the package tokenizers."""
 
     def __init__(self, pieces: Sequence[str], *, lowercase: bool) -> None:
-        """`pieces` in the order of their numbers, the special ones first."""
+        """`pieces` are in the order of their ids, special tokens first."""
         self.pieces, self.lowercase, self.size = list(pieces), lowercase, len(pieces)
 
     @classmethod
     def learn(cls, texts: Sequence[str], most: int, *, lowercase: bool) -> "Wordpiece":
-        """Those that come together most often."""
+        """Learns the pieces that occur most often, `most` tokens at most."""
         tokenizer = cls(SPECIAL, lowercase=lowercase)._tokenizer
         alphabet = _frequent(texts, most // 4)
         letters = sorted(filter(str.isalnum, {*tokenizer.normalizer.normalize_str(" ".join(alphabet))}))
-        # which of two equally frequent pairs is joined first depends on their numbers: letters within words get theirs here,
-        # in an order that is the same every time
+        # Which of two equally frequent pairs is merged first depends on their ids. Listing the letters within words here, in
+        # sorted order, makes the result the same every time.
         trainer = _tokenizers().trainers.WordPieceTrainer(
             vocab_size=most,
             special_tokens=[*SPECIAL, *(CONTINUES + letter for letter in letters)],
-            limit_alphabet=max(1, most // 4),  # with and without a word before them: the rest is for pieces
+            limit_alphabet=max(1, most // 4),  # letters at the start of and inside words
             show_progress=False,
         )
         tokenizer.train_from_iterator(texts, trainer)
@@ -171,8 +171,8 @@ class Wordpiece:
         return np.array([piece.startswith(CONTINUES) for piece in self.pieces])
 
     def encode(self, texts: Sequence[str]) -> list[Int[ndarray, "n"]]:
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array(one.ids, dtype=np.int64) for one in found]
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def starts(self, tokens: Int[ndarray, "n"]) -> Bool[ndarray, "n"]:
         return _first(~self._continues[tokens])
@@ -193,7 +193,7 @@ SPECIAL = ("[PAD]", BLANK, "[UNK]")
 
 
 def learn_vocabulary(kind: VocabularyKind, texts: Sequence[str], *, most: int, lowercase: bool) -> Vocabulary:
-    """The vocabulary of training texts, with at most so many tokens."""
+    """Learns a vocabulary with at most `most` tokens from training texts."""
     if kind == "bytes":
         return Bytes()
     if most <= FIRST:
@@ -202,7 +202,7 @@ def learn_vocabulary(kind: VocabularyKind, texts: Sequence[str], *, most: int, l
 
 
 def vocabulary_from(values: Mapping[str, Any]) -> Vocabulary:
-    """From what a run keeps."""
+    """Restores a vocabulary from the fields that a run stored."""
     place = f"{place_of(values)}: learned: vocabulary"
     fields = read_as(VocabularyFields, values, place)
     if fields["kind"] == "bytes":
@@ -225,12 +225,12 @@ def _required(fields: Mapping[str, Any], name: str, place: str) -> Any:
 
 
 def encode_blanks(vocabulary: Vocabulary, text: str) -> Int[ndarray, "n"]:
-    """A user's text, in which [MASK] stands for a token."""
+    """Encodes a user's text in which [MASK] stands for a token to be predicted."""
     parts = vocabulary.encode(text.split(BLANK))
-    found = [parts[0]]
+    tokens = [parts[0]]
     for part in parts[1:]:
-        found += [np.array([MASK]), part]
-    return np.concatenate(found)
+        tokens += [np.array([MASK]), part]
+    return np.concatenate(tokens)
 
 
 def _tokenizers() -> Any:
@@ -247,7 +247,7 @@ def _tokenizers() -> Any:
 
 
 def _frequent(texts: Sequence[str], most: int) -> list[str]:
-    """Characters. Of those that are as frequent as each other, the ones that come first in Unicode."""
+    """The most frequent characters of texts. Equally frequent ones are in the order of Unicode."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -259,13 +259,13 @@ def _in_word(character: str) -> bool:
 
 
 def _begin(inside: Bool[ndarray, "n"]) -> Bool[ndarray, "n"]:
-    """A word begins wherever it does not go on."""
+    """Marks word starts: every token that does not continue a word."""
     before = np.concatenate([[False], inside[:-1]])[: len(inside)]
     return ~(inside & before)
 
 
 def _first(starts: Bool[ndarray, "n"]) -> Bool[ndarray, "n"]:
-    """A stretch that begins inside a word begins with what is left of it."""
+    """Marks the first token as a start, as it begins a window even inside a word."""
     if len(starts):
         starts[0] = True
     return starts

@@ -1,4 +1,4 @@
-"""Transactions: a client's class from the history, on simulated clients or on the user's own."""
+"""Card transactions: predict the class of a client from the history, on simulated clients or on the user's own."""
 
 from subquad.tasks.transactions.histories import Histories
 from subquad.tasks.transactions.loading import Columns, load_histories

@@ -1,4 +1,4 @@
-"""Histories side by side, with padding behind them."""
+"""Padded batches of histories."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from subquad.data import ragged
 
 
 class EventBatch(NamedTuple):
-    """Events with padding behind them, which events are real, and the class of each client."""
+    """Padded events, a mask that is false at padding, and the class of each client."""
 
     events: Float[Tensor, "b n f"]
     keep: Bool[Tensor, "b n"]
@@ -23,8 +23,8 @@ def pad(
     encoded: Float[ndarray, "events f"],
     offsets: Int[ndarray, "clients+1"],
     labels: Int[ndarray, "clients"],
-    which: Int[ndarray, "b"],
+    chosen: Int[ndarray, "b"],
 ) -> EventBatch:
-    """Some clients' histories side by side."""
-    events = ragged.pad(ragged.slices(torch.from_numpy(encoded), offsets, which))
-    return EventBatch(events, ragged.keep_of(np.diff(offsets)[which]), torch.from_numpy(labels[which]).float())
+    """The histories of the chosen clients as a padded batch."""
+    events = ragged.pad(ragged.slices(torch.from_numpy(encoded), offsets, chosen))
+    return EventBatch(events, ragged.keep_of(np.diff(offsets)[chosen]), torch.from_numpy(labels[chosen]).float())

@@ -1,4 +1,4 @@
-"""What a bank would try first: aggregates of each client, and gradient boosting on them. It knows nothing of order."""
+"""A baseline: gradient boosting on aggregates of each client's events, which ignores their order."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,12 +10,12 @@ from subquad.tasks.transactions.features import FIELDS, log_gaps, signed_log
 from subquad.tasks.transactions.histories import Histories
 from subquad.tasks.transactions.task import TransactionsTask
 
-MOST = 50  # codes and types, the most frequent of the training clients
+MOST = 50  # largest number of codes and of types, the most frequent of the training clients
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 def boosted_scores(task: TransactionsTask, seed: int = 0) -> Float[ndarray, "clients"]:
-    """The scores of the test clients by boosting that was trained on the training clients of the same splits."""
+    """Scores of the test clients by gradient boosting, trained on the training clients of the same split."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier
     except ImportError:
@@ -30,7 +30,7 @@ def boosted_scores(task: TransactionsTask, seed: int = 0) -> Float[ndarray, "cli
 def aggregates(
     histories: Histories, encoded: Float[ndarray, "events f"], train: Int[ndarray, "train"]
 ) -> Float[ndarray, "clients aggregates"]:
-    """Counts, shares, amounts and gaps of each client. `train`: whose most frequent codes and types count."""
+    """Counts, shares, amounts and gaps of each client. `train` are the clients whose most frequent codes and types count."""
     lengths = histories.lengths
     client = np.repeat(np.arange(len(lengths)), lengths)
     trained = np.isin(client, train)
@@ -52,7 +52,7 @@ def aggregates(
 def _shares(
     numbers: Int[ndarray, "events"], client: Int[ndarray, "events"], lengths: Int[ndarray, "clients"]
 ) -> Float[ndarray, "clients symbols"]:
-    """How often each symbol comes among a client's events."""
+    """Share of each symbol among the events of each client."""
     symbols = int(numbers.max()) + 1
     counts = np.bincount(client * symbols + numbers, minlength=len(lengths) * symbols).reshape(len(lengths), symbols)
     return counts / lengths[:, None]
@@ -61,7 +61,7 @@ def _shares(
 def _spread(
     values: Float[ndarray, "events"], client: Int[ndarray, "events"], histories: Histories
 ) -> Float[ndarray, "clients statistics"]:
-    """Mean, standard deviation and quantiles of each client."""
+    """Mean, standard deviation and quantiles of the values of each client."""
     starts, lengths = histories.offsets[:-1], histories.lengths
     mean = np.add.reduceat(values, starts) / lengths
     deviation = np.sqrt(np.add.reduceat((values - mean[client]) ** 2, starts) / lengths)

@@ -1,4 +1,4 @@
-"""What is learned of the training clients before a model is: vocabularies and scales. It goes into the run as JSON."""
+"""Vocabularies and scales, learned from the training clients and stored in the run as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,45 +21,45 @@ WEEKDAYS = 7
 BINS = 32
 IDS = ("code", "type", "amount bin", "weekday")
 NUMBERS = ("log amount", "sine of the time of day", "cosine of it", "log gap", "time since the first event")
-FARTHEST = 4.0  # scales that a new client's history may be longer by
+FARTHEST = 4.0  # largest distance, in scales, of the time since the first event from its mean
 FIELDS = (*IDS, *NUMBERS)
 
 
 @dataclass(frozen=True)
 class Features(Checked):
-    """From an event to numbers, the same for every client to come."""
+    """Converts events to numbers, in the same way for all clients."""
 
-    codes: tuple[str, ...]  # number 0 stands for every other code
+    codes: tuple[str, ...]  # number 0 stands for any other code
     types: tuple[str, ...]
     amounts: Amounts
-    edges: tuple[float, ...]  # between bins of amounts
-    amount_mean: float  # of sign(amount) log(1 + |amount|)
+    edges: tuple[float, ...]  # edges between bins of amounts
+    amount_mean: float  # mean of sign(amount) log(1 + |amount|)
     amount_scale: Positive
-    gap_mean: float  # of log(1 + seconds since the last event)
+    gap_mean: float  # mean of log(1 + seconds since the previous event)
     gap_scale: Positive
-    age_mean: float  # of the seconds since the client's first event
+    age_mean: float  # mean of the seconds since the client's first event
     age_scale: Positive
-    fields: tuple[str, ...]  # which of code, type and amount the data had
+    fields: tuple[str, ...]  # which of code, type and amount the data have
     labels: tuple[str, str]
-    clients: Count = 1  # how many all data had, to tell whether they are still the same
+    clients: Count = 1  # number of clients in all data, to notice changes
     events: Count = 1
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Features":
-        """What `as_json` made."""
+        """Reads the values that `as_json` returned."""
         return read(cls, kept, f"{place_of(kept)}: learned")
 
     def as_json(self) -> dict[str, Any]:
-        """Lists, numbers and strings."""
+        """Returns the values as JSON types."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many symbols each field of `IDS` has, the unknown one included."""
+        """Number of symbols of each field of `IDS`, including the unknown symbol."""
         return len(self.codes) + 1, len(self.types) + 1, len(self.edges) + 2, WEEKDAYS
 
     def require_fields(self, histories: Histories) -> None:
-        """Refuses events that lack what the model was trained with."""
+        """Raises `SubquadError` if events lack a field that the model was trained with."""
         for field in self.fields:
             if field not in histories.fields:
                 raise SubquadError(
@@ -67,7 +67,7 @@ class Features(Checked):
                 )
 
     def encode(self, histories: Histories) -> Float[ndarray, "events fields"]:
-        """Every event as numbers, in the order of `FIELDS`. Symbols' numbers are exact in a float."""
+        """Every event as numbers, in the order of `FIELDS`. Numbers of symbols are exact in float32."""
         encoded = np.zeros((len(histories.times), len(FIELDS)), np.float32)
         encoded[:, 0] = _lookup(self.codes, histories.code_names)[histories.codes]
         encoded[:, 1] = _lookup(self.types, histories.type_names)[histories.types]
@@ -85,7 +85,7 @@ class Features(Checked):
 
 
 def learn(training: Histories, amounts: Amounts, everybody: Histories) -> Features:
-    """Vocabularies and scales of the training clients. Of all clients, only their number and that of events is noted."""
+    """Learns vocabularies and scales from the training clients. Of `everybody`, only the size is stored."""
     assert training.label_names is not None
     logs, gaps, age = signed_log(training.amounts), log_gaps(training), ages(training)
     quantiles = np.quantile(training.amounts, np.arange(1, BINS) / BINS)
@@ -108,19 +108,19 @@ def learn(training: Histories, amounts: Amounts, everybody: Histories) -> Featur
 
 
 def signed_log(amounts: Float[ndarray, "events"]) -> Float[ndarray, "events"]:
-    """sign(amount) log(1 + |amount|)."""
+    """Returns sign(amount) log(1 + |amount|)."""
     return np.sign(amounts) * np.log1p(np.abs(amounts))
 
 
 def log_gaps(histories: Histories) -> Float[ndarray, "events"]:
-    """log(1 + seconds since the client's last event); 0 for the first."""
+    """Returns log(1 + seconds since the client's previous event), 0 for the first event."""
     gaps = np.diff(histories.times, prepend=histories.times[:1])
     gaps[first_places(histories.offsets)] = 0.0
     return np.log1p(gaps)
 
 
 def ages(histories: Histories) -> Float[ndarray, "events"]:
-    """Seconds since the client's first event: where in the history an event is, whatever the number of events."""
+    """Seconds since the client's first event, which tell the position in the history."""
     return histories.times - np.repeat(histories.times[histories.offsets[:-1]], histories.lengths)
 
 

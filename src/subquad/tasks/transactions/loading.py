@@ -1,4 +1,4 @@
-"""Histories from files: Sberbank's folder, Berka's folder, or one table in CSV or Parquet."""
+"""Loading histories: Sberbank's folder, Berka's folder, or one table in CSV or Parquet."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from subquad.files import kind_of
 from subquad.tasks.transactions.histories import OPTIONAL, UNLABELLED, Histories
 
 TABLES = (".csv", ".tsv", ".txt", *PARQUET)
-KNOWN = {  # names that columns go by unless told, the second being Sberbank's
+KNOWN = {  # names by which columns are recognized; the second is Sberbank's
     "client": ("client", "customer_id"),
     "time": ("time", "tr_datetime"),
     "code": ("code", "mcc_code"),
@@ -31,7 +31,7 @@ BERKA_LABELS = {"age": ("born in 1950 or later", "born before 1950"), "gender": 
 
 @dataclass(frozen=True)
 class Columns:
-    """What a table's columns are called; "" for a known name, if there is one."""
+    """Names of a table's columns; an empty name stands for the usual names."""
 
     client: str = ""
     time: str = ""
@@ -41,22 +41,22 @@ class Columns:
     label: str = ""
 
     def choose(self, path: Path, names: list[str], *, labelled: bool) -> dict[str, str]:
-        """Each column's name by what it is for. A missing one is refused if it is named or needed."""
+        """Maps each role to the name of its column. A missing column is refused if it is named or required."""
         chosen, needed = {}, {"client", "time"} | ({"label"} if labelled else set())
         for role, known in KNOWN.items():
-            told = getattr(self, role)
+            named = getattr(self, role)
             if role == "label" and not labelled:
                 continue
-            if told or role in needed or any(name in names for name in known):
+            if named or role in needed or any(name in names for name in known):
                 option = "--label" if role == "label" else f"--{role}-column"
-                chosen[role] = find_column(path, names, told, known, option, role)
+                chosen[role] = find_column(path, names, named, known, option, role)
         return chosen
 
 
 def load_histories(path: Path, columns: Columns | None = None, *, labelled: bool = True) -> Histories:
-    """Histories from a folder or a file. Without `labelled` no labels are read, as for clients to be predicted.
+    """Loads histories from a folder or a file. With `labelled` false no labels are read, as for clients to be scored.
 
-    Which layout it is shows in the folder's contents or in the file's suffix.
+    The layout is recognized by the folder's contents or the file's suffix.
     """
     columns = columns or Columns()
     kind = kind_of(path)
@@ -74,7 +74,7 @@ def load_histories(path: Path, columns: Columns | None = None, *, labelled: bool
 
 
 class _Events(NamedTuple):
-    """The good rows of a file, in its order."""
+    """The valid rows of a file, in the order of the file."""
 
     clients: Int[ndarray, "rows"]
     client_names: list[str]
@@ -88,7 +88,7 @@ class _Events(NamedTuple):
 
 
 class _Labels:
-    """Each client's label, as written. Clients with two different ones have none."""
+    """The label of each client as text. Clients with two different labels have none."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,14 +96,14 @@ class _Labels:
         self.twice: dict[str, None] = {}
 
     def add(self, chunk: Chunk) -> None:
-        """Notes the labels of a chunk's rows. An empty one is none."""
+        """Adds the labels of a chunk of rows. Empty labels are ignored."""
         for client, label in dict.fromkeys(zip(chunk.columns["client"], chunk.columns["label"], strict=True)):
             client, label = client.strip(), label.strip()
             if label and client and self.of.setdefault(client, label) != label:
                 self.twice[client] = None
 
     def sentences(self) -> list[str]:
-        """About clients whose labels do not agree."""
+        """A sentence about clients with contradicting labels."""
         if not self.twice:
             return []
         return [f"{self.path.name}: {_count(self.twice, 'client')} with two labels left without: {_first(self.twice)}"]
@@ -134,16 +134,16 @@ def _load_sberbank(folder: Path, columns: Columns, *, labelled: bool) -> Histori
 
 
 def _only(path: Path, columns: Columns, names: list[str], wanted: tuple[str, ...]) -> dict[str, str]:
-    """As `Columns.choose`, for a file that has these columns only."""
-    found = {role: next((n for n in (getattr(columns, role), *KNOWN[role]) if n and n in names), None) for role in wanted}
-    for role, name in found.items():
+    """Chooses the columns `wanted` of a file that has no others."""
+    name_of = {role: next((n for n in (getattr(columns, role), *KNOWN[role]) if n and n in names), None) for role in wanted}
+    for role, name in name_of.items():
         if name is None:
             raise SubquadError(f"{path} has no column {KNOWN[role][-1]!r} but {listed(names)}")
-    return {role: name for role, name in found.items() if name is not None}
+    return {role: name for role, name in name_of.items() if name is not None}
 
 
 def _load_berka(folder: Path, label: str, *, labelled: bool) -> Histories:
-    """Transactions of accounts, joined with the accounts' owners."""
+    """Loads transactions of accounts, joined with the owners of the accounts."""
     if labelled and label not in BERKA_LABELS:
         raise SubquadError(f"Berka's clients have no label {label!r}: choose --label age or --label gender")
     path = folder / "trans.asc"
@@ -160,7 +160,7 @@ def _load_berka(folder: Path, label: str, *, labelled: bool) -> Histories:
             labels.add(Chunk({"client": clients, "label": born}, chunk.lines))
     tally = Tally(path)
     names = ("account_id", "date", "type", "operation", "amount", "k_symbol")
-    chunks = read_table(path, lambda given: _exactly(path, given, names), tally, encoding="latin-1")
+    chunks = read_table(path, lambda columns: _exactly(path, columns, names), tally, encoding="latin-1")
     owned = (_owned(chunk, owners) for chunk in chunks)
     events = _collect(owned, tally, read_time=short_date, nobody="of an account without an owner")
     order = BERKA_LABELS[label] if labelled else None
@@ -169,19 +169,19 @@ def _load_berka(folder: Path, label: str, *, labelled: bool) -> Histories:
 
 def _asc(path: Path, names: tuple[str, ...], complaints: list[str]) -> Iterator[Chunk]:
     tally = Tally(path)
-    yield from read_table(path, lambda given: _exactly(path, given, names), tally, encoding="latin-1")
+    yield from read_table(path, lambda columns: _exactly(path, columns, names), tally, encoding="latin-1")
     complaints += tally.sentences()
 
 
-def _exactly(path: Path, given: list[str], names: tuple[str, ...]) -> dict[str, str]:
+def _exactly(path: Path, columns: list[str], names: tuple[str, ...]) -> dict[str, str]:
     for name in names:
-        if name not in given:
+        if name not in columns:
             raise SubquadError(f"{path} has no column {name!r}: it is not a file of Berka's data")
     return {name: name for name in names}
 
 
 def _berka_label(birth_number: str, label: str) -> str:
-    """`YYMMDD`, where 50 is added to the month of women."""
+    """The label in a birth number `YYMMDD`, in which 50 is added to the month for women; "" if it is invalid."""
     if len(birth_number) != 6 or not birth_number.isdecimal():
         return ""
     index = int(birth_number[:2]) < 50 if label == "age" else int(birth_number[2:4]) > 50
@@ -189,14 +189,14 @@ def _berka_label(birth_number: str, label: str) -> str:
 
 
 def _owned(chunk: Chunk, owners: Mapping[str, str]) -> Chunk:
-    """Berka's columns by what they are for here."""
-    given = chunk.columns
+    """A chunk of Berka's transactions with the columns named by role."""
+    cells = chunk.columns
     columns = {
-        "client": [owners.get(account, "") for account in given["account_id"]],
-        "time": given["date"],
-        "code": given["k_symbol"],
-        "type": [f"{kind} {how}".strip() for kind, how in zip(given["type"], given["operation"], strict=True)],
-        "amount": given["amount"],
+        "client": [owners.get(account, "") for account in cells["account_id"]],
+        "time": cells["date"],
+        "code": cells["k_symbol"],
+        "type": [f"{kind} {how}".strip() for kind, how in zip(cells["type"], cells["operation"], strict=True)],
+        "amount": cells["amount"],
     }
     return Chunk(columns, chunk.lines)
 
@@ -209,17 +209,17 @@ def _collect(
     read_time: ReadTime | None = None,
     nobody: str = "without a client",
 ) -> _Events:
-    """Texts become numbers chunk by chunk, and bad rows are left out and counted."""
+    """Converts texts to numbers chunk by chunk. Invalid rows are left out and counted."""
     names = {role: Names() for role in ("client", "code", "type")}
     parts: list[tuple[ndarray, ...]] = []
     fields: tuple[str, ...] = ()
     for chunk in chunks:
-        given, rows = chunk.columns, len(chunk.lines)
-        fields = tuple(role for role in OPTIONAL if role in given)
-        read_time = read_time or detect(given["time"])
-        times = numbers(given["time"], read_time) if read_time else np.full(rows, np.nan)
-        amounts = numbers(given["amount"]) if "amount" in given else np.zeros(rows)
-        keys = [given.get(role) or [""] * rows for role in names]
+        cells, rows = chunk.columns, len(chunk.lines)
+        fields = tuple(role for role in OPTIONAL if role in cells)
+        read_time = read_time or detect(cells["time"])
+        times = numbers(cells["time"], read_time) if read_time else np.full(rows, np.nan)
+        amounts = numbers(cells["amount"]) if "amount" in cells else np.zeros(rows)
+        keys = [cells.get(role) or [""] * rows for role in names]
         numbered = [names[role].number(column) for role, column in zip(names, keys, strict=True)]
         bad = {nobody: numbered[0] == names["client"].numbers.get("", -1)}
         bad["with a time that cannot be read"] = ~np.isfinite(times)
@@ -246,16 +246,16 @@ def _assemble(
     labels: _Labels | None,
     order: tuple[str, str] | None = None,
 ) -> Histories:
-    """Events by client and time, with the clients' labels."""
+    """Sorts events by client and time, and adds the labels of the clients."""
     if not len(events.times):
         raise SubquadError(f"{path} has no row that can be used: {complaints[0] if complaints else 'there are none'}")
-    sorting = np.lexsort((events.times, events.clients))  # keeps the order of what is at the same time
+    sorting = np.lexsort((events.times, events.clients))  # a stable sort: events at the same time keep their order
     present, counts = np.unique(events.clients, return_counts=True)
     clients = [events.client_names[at] for at in present]
-    found, names = np.full(len(clients), UNLABELLED, np.int64), None
+    numbered, names = np.full(len(clients), UNLABELLED, np.int64), None
     if labels is not None:
-        found, names = _label(path, clients, labels, order)
-        complaints = complaints + labels.sentences() + _unmatched(clients, found, labels)
+        numbered, names = _label(path, clients, labels, order)
+        complaints = complaints + labels.sentences() + _unmatched(clients, numbered, labels)
     return Histories(
         clients,
         offsets_of(counts),
@@ -265,7 +265,7 @@ def _assemble(
         events.type_names,
         events.amounts[sorting],
         events.times[sorting],
-        found,
+        numbered,
         names,
         events.fields,
         tuple(complaints),
@@ -275,35 +275,35 @@ def _assemble(
 def _label(
     path: Path, clients: list[str], labels: _Labels, order: tuple[str, str] | None
 ) -> tuple[Int[ndarray, "clients"], tuple[str, str]]:
-    given = [labels.of.get(client) if client not in labels.twice else None for client in clients]
-    values = sorted({label for label in given if label is not None})
+    written = [labels.of.get(client) if client not in labels.twice else None for client in clients]
+    values = sorted({label for label in written if label is not None})
     if len(values) != 2:
         what = f"{len(values)} values ({listed(values)})" if values else "no value at all"
         raise SubquadError(f"the label of {path}'s clients must have two values, but has {what}")
     low, high = order or (values[0], values[1])
     numbered = {low: 0, high: 1, None: UNLABELLED}
-    return np.array([numbered[label] for label in given]), (low, high)
+    return np.array([numbered[label] for label in written]), (low, high)
 
 
-def _unmatched(clients: list[str], found: Int[ndarray, "clients"], labels: _Labels) -> list[str]:
-    said = []
-    without = [clients[at] for at in np.flatnonzero(found == UNLABELLED)]
+def _unmatched(clients: list[str], numbered: Int[ndarray, "clients"], labels: _Labels) -> list[str]:
+    complaints = []
+    without = [clients[at] for at in np.flatnonzero(numbered == UNLABELLED)]
     if without:
-        said.append(f"{_count(without, 'client')} without a label not trained on: {_first(without)}")
+        complaints.append(f"{_count(without, 'client')} without a label not trained on: {_first(without)}")
     known = set(clients)
     eventless = [client for client in labels.of if client not in known]
     if eventless:
-        said.append(
+        complaints.append(
             f"{labels.path.name}: {_count(eventless, 'client')} with a label but without events: {_first(eventless)}"
         )
-    return said
+    return complaints
 
 
-def _count(what: Iterable[str], name: str) -> str:
-    count = len(list(what))
-    return f"1 {name} is" if count == 1 else f"{count:,} {name}s are"
+def _count(names: Iterable[str], noun: str) -> str:
+    count = len(list(names))
+    return f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"
 
 
-def _first(what: Iterable[str]) -> str:
-    found = list(what)
-    return excerpt(found[0]) if len(found) == 1 else f"the first is {excerpt(found[0])}"
+def _first(names: Iterable[str]) -> str:
+    listed_names = list(names)
+    return excerpt(listed_names[0]) if len(listed_names) == 1 else f"the first is {excerpt(listed_names[0])}"

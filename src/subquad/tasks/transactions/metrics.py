@@ -1,4 +1,4 @@
-"""How well scores tell two classes apart, and how sure that is."""
+"""Metrics of scores for two classes, with intervals."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -9,7 +9,7 @@ from subquad.statistics import Interval, count_draws, percentile_interval, resam
 
 
 def auroc(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"]) -> float:
-    """The share of pairs, one client of each class, in which class 1 has the higher score; a tie counts half."""
+    """Share of pairs of one client of each class in which the client of class 1 has the higher score; a tie counts half."""
     positive = labels == 1
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if not ones or not zeros:
@@ -18,36 +18,28 @@ def auroc(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"]) ->
 
 
 def accuracy(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"]) -> float:
-    """The share of clients whose score is on the right side of one half."""
+    """Share of clients whose score is on the right side of one half."""
     return float(((scores >= 0.5) == (labels == 1)).mean())
 
 
 def auroc_interval(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int = 0) -> Interval:
-    """By the bootstrap: clients drawn again with replacement."""
+    """The AUROC with its bootstrap interval over clients."""
     return percentile_interval(auroc(labels, scores), resampled_aurocs(labels, scores, seed))
 
 
 def accuracy_interval(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int = 0) -> Interval:
-    """By the bootstrap."""
+    """The accuracy with its bootstrap interval over clients."""
     right = ((scores >= 0.5) == (labels == 1)).astype(float)
     drawn = resample(len(labels), lambda indices: count_draws(indices) @ right / len(right), seed=seed)
     return percentile_interval(accuracy(labels, scores), drawn)
 
 
-def auroc_difference(
-    labels: Int[ndarray, "clients"], first: Float[ndarray, "clients"], second: Float[ndarray, "clients"], seed: int = 0
-) -> Interval:
-    """How much higher the first scores' AUROC is than the second's, on the same clients, drawn again together."""
-    drawn = resampled_aurocs(labels, first, seed) - resampled_aurocs(labels, second, seed)
-    return percentile_interval(auroc(labels, first) - auroc(labels, second), drawn)
-
-
 def resampled_aurocs(
     labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"], seed: int
 ) -> Float[ndarray, "resamples"]:
-    """The scores are sorted once: pairs are then counted by how many of class 0 stand below, and half of those beside."""
+    """AUROCs of bootstrap samples of the clients. Scores are sorted once, and pairs counted by the clients below each."""
     order = np.argsort(scores, kind="stable")
-    starts = np.flatnonzero(np.diff(scores[order], prepend=np.nan) != 0)  # of equal scores
+    starts = np.flatnonzero(np.diff(scores[order], prepend=np.nan) != 0)  # where runs of equal scores begin
     positive = (labels[order] == 1).astype(float)
 
     def aurocs(indices: Int[ndarray, "resamples clients"]) -> Float[ndarray, "resamples"]:

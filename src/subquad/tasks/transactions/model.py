@@ -1,4 +1,4 @@
-"""From a client's events to one number."""
+"""A classifier of histories: from a client's events to one logit."""
 
 import math
 from collections.abc import Sequence
@@ -13,34 +13,34 @@ from subquad.models import Encoder, ModelOptions, linear_numbers
 from subquad.tasks.transactions.features import IDS, NUMBERS, UNKNOWN
 from subquad.types import AttentionOptions
 
-SMALL = 0.02
-LOUD = 3.0  # times as large as the others at first: what was bought, and where in the history
+SMALL = 0.02  # standard deviation of initial vectors
+LOUD = 3.0  # factor of the initial vectors of the code and of the time since the first event
 
 Pooling = Literal["mean", "last", "attention"]
 
 
 class EventEmbedding(nn.Module):
-    """A vector for each symbol and a direction for each number, summed, normalised and mixed.
+    """The sum of a vector for each symbol and a direction for each number, normalized and mixed.
 
-    Mixing multiplies, because what tells of a client is often one field together with another: a code at some hour.
+    Mixing multiplies vectors, because often only a combination of fields is informative, such as a code at a certain hour.
     """
 
     def __init__(self, sizes: Sequence[int], model_dim: int, generator: torch.Generator | None = None) -> None:
-        """`sizes`: how many symbols each field has that holds them."""
+        """`sizes` are the numbers of symbols of the fields in `IDS`."""
         super().__init__()
         assert len(sizes) == len(IDS)
-        # small, because the norm behind makes the size free, and under Adam, whose
-        # steps have a size of their own, small vectors turn quickly
+        # Small initial vectors change direction quickly under Adam, whose steps have a fixed size. Their size does not
+        # matter otherwise, because a norm follows.
         self.symbols = nn.ParameterList(
             nn.Parameter(torch.randn(size, model_dim, generator=generator) * SMALL) for size in sizes
         )
         self.numbers = nn.Parameter(torch.randn(len(NUMBERS), model_dim, generator=generator) * SMALL)
         with torch.no_grad():
-            # habits that change are found by both together: far sooner if other fields do not drown them
+            # changing habits show in the code and the time together, and are learned sooner if other fields are weaker
             self.symbols[IDS.index("code")] *= LOUD
             self.numbers[NUMBERS.index("time since the first event")] *= LOUD
             for vectors in self.symbols[:2]:
-                vectors[UNKNOWN] = 0.0  # never seen in training: it adds nothing rather than noise
+                vectors[UNKNOWN] = 0.0  # unknown symbols are never trained, so they should add nothing
         self.norm = nn.LayerNorm(model_dim)
         self.mix = nn.Linear(model_dim, 2 * model_dim)
         nn.init.xavier_uniform_(self.mix.weight, generator=generator)
@@ -55,17 +55,17 @@ class EventEmbedding(nn.Module):
 
 
 def classifier_numbers(symbols: int, model_dim: int, pooling: Pooling) -> int:
-    """Parameters of `Classifier` beside its stack, with so many symbols in all fields together."""
+    """Number of parameters of `Classifier` outside of its stack. `symbols` counts those of all fields together."""
     embedding = (symbols + len(NUMBERS)) * model_dim + 2 * model_dim + linear_numbers(model_dim, 2 * model_dim)
     pooled = {"last": 0, "mean": 1, "attention": 1 + linear_numbers(model_dim, 1)}
     return embedding + pooled[pooling] + linear_numbers(model_dim, 1)
 
 
 class Classifier(nn.Module):
-    """An encoder, one vector for the whole history, and the logit of class 1.
+    """An encoder, a pooled vector of the history, and the logit of class 1.
 
-    The more events there are, the more their mean tells: pooled vectors grow with (events / typical)^growth, between a mean
-    (0) and a sum (1), which is what independent events add up to. Growth is learned.
+    Long histories carry more evidence. Pooled vectors are therefore scaled by (events / typical)^growth, between a mean (0)
+    and a sum (1), to which independent events would add up. The exponent `growth` is learned.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Classifier(nn.Module):
         typical: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`typical`: how many events a history has."""
+        """`typical` is the mean number of events in a history."""
         super().__init__()
         model_dim = options.model_dim
         self.pooling: Pooling = pooling
@@ -90,7 +90,7 @@ class Classifier(nn.Module):
         nn.init.xavier_uniform_(self.head.weight, generator=generator)
         nn.init.zeros_(self.head.bias)
         if self.weigh is not None:
-            nn.init.zeros_(self.weigh.weight)  # at first all positions weigh the same
+            nn.init.zeros_(self.weigh.weight)  # all positions have the same weight at first
             nn.init.zeros_(self.weigh.bias)
 
     def forward(self, events: Float[Tensor, "b n f"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
@@ -98,7 +98,7 @@ class Classifier(nn.Module):
         return logits
 
     def _pool(self, x: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
-        """Over kept positions only."""
+        """Pools the vectors of real positions into one."""
         if self.growth is None:
             places = torch.arange(keep.shape[1], device=keep.device)
             return x[torch.arange(len(x), device=x.device), (places * keep).argmax(1)]

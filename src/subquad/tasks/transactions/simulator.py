@@ -1,12 +1,12 @@
-"""A bank that does not exist: clients whose two classes differ in long-range habits only, and by how much is known.
+"""Simulated clients of two classes that differ only in long-range habits, by a known amount.
 
 Along a client's history, u = (2 i + 1) / n - 1 goes from -1 to 1. Clients of class 1 move from the codes of group A to those
 of group B, clients of class 0 the other way::
 
     p(code | class, u) = base(code) (1 +- drift side(code) u)      with side(A) = -1, side(B) = 1, side(others) = 0
 
-and + for class 1. Everything else, the expected total of each code included, is the same for both. So no part of a history
-tells of the class but by its place in the whole, counts tell nothing, and what the best of all classifiers knows is exact:
+with + for class 1. Everything else, including the expected total of each code, is the same for both classes. So counts carry
+no information, and a part of a history informs only by its position in the whole. The optimal classifier is known: it uses
 the sum over events of log((1 + drift side u) / (1 - drift side u)).
 """
 
@@ -32,13 +32,13 @@ LABELS = ("from B to A", "from A to B")
 
 @dataclass(frozen=True)
 class Simulator(Checked):
-    """How many clients, how long their histories are, and how strong the habit is."""
+    """Number of clients, lengths of their histories, and strength of their habits."""
 
     clients: AtLeastTwo = 6000
-    shortest: Count = 60  # events
-    longest: Count = 400
-    codes: AtLeastTwo = 20  # a third of them in group A, as many in group B
-    drift: BelowOne = 0.25
+    shortest: Count = 60  # smallest number of events of a client
+    longest: Count = 400  # largest number of events of a client
+    codes: AtLeastTwo = 20  # number of codes; a third of them are in group A, and a third in group B
+    drift: BelowOne = 0.25  # how much probabilities of codes change along a history
     seed: Seed = 0
 
     def check(self) -> None:
@@ -48,13 +48,13 @@ class Simulator(Checked):
             raise SubquadError(f"histories cannot be at least {self.shortest} and at most {self.longest} events long")
 
     def code_names(self) -> list[str]:
-        """A and B stand beside each other, with the same base."""
+        """Names of the codes. Codes of A and B with the same base probability follow each other."""
         pairs = self.codes // 3
         paired = [f"{group}{number}" for number in range(pairs) for group in "AB"]
         return paired + [f"N{number}" for number in range(self.codes - 2 * pairs)]
 
     def draw(self) -> Histories:
-        """Everybody's events."""
+        """Draws the histories of all clients."""
         rng = np.random.default_rng(self.seed)
         lengths = np.exp(rng.uniform(np.log(self.shortest), np.log(self.longest + 1), self.clients)).astype(np.int64)
         lengths = lengths.clip(self.shortest, self.longest)
@@ -76,21 +76,21 @@ class Simulator(Checked):
         )
 
     def ratios(self, histories: Histories) -> Float[ndarray, "clients"]:
-        """log p(history | class 1) - log p(history | class 0): what the best of all classifiers goes by."""
+        """log p(history | class 1) - log p(history | class 0), by which the optimal classifier decides."""
         sides = np.array([_side(name) for name in histories.code_names], float)
         moved = self.drift * sides[histories.codes] * along(histories.offsets)
         return np.add.reduceat(np.log1p(moved) - np.log1p(-moved), histories.offsets[:-1])
 
     def best_auroc(self, histories: Histories | None = None) -> float:
-        """AUROC of the best of all classifiers, on these clients, or on many others."""
+        """AUROC of the optimal classifier on the given clients, or on many new ones."""
         if histories is None:
             histories = replace(self, clients=MANY, seed=self.seed + 1).draw()
         return auroc(histories.labels, self.ratios(histories))
 
     def _codes(self, drifts: Float[ndarray, "events"], rng: np.random.Generator) -> Int[ndarray, "events"]:
-        """Draws pairs of codes, then B of a pair with the probability (1 + drift u) / 2 in class 1."""
+        """Draws pairs of codes, then the B code of a pair with probability (1 + drift u) / 2 in class 1."""
         pairs = self.codes // 3
-        base = np.ones(self.codes - pairs)  # of a pair together, and of each code without a side
+        base = np.ones(self.codes - pairs)  # base probability of each pair together, and of each code without a side
         base[:pairs] = 2.0 / np.sqrt(np.arange(1, pairs + 1))
         drawn = rng.choice(len(base), len(drifts), p=base / base.sum())
         second = rng.random(len(drifts)) < (1.0 + self.drift * drifts) / 2.0
@@ -98,7 +98,7 @@ class Simulator(Checked):
 
 
 def along(offsets: Int[ndarray, "clients+1"]) -> Float[ndarray, "events"]:
-    """u of each event, from -1 to 1 along its client's history; it sums to zero."""
+    """The position u of each event in its client's history, from -1 to 1. It sums to zero over a history."""
     lengths = np.diff(offsets)
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
     return (2 * place + 1) / np.repeat(lengths, lengths) - 1.0
@@ -109,7 +109,7 @@ def _side(name: str) -> int:
 
 
 def _times(offsets: Int[ndarray, "clients+1"], rng: np.random.Generator) -> Float[ndarray, "events"]:
-    """Any day, mostly in the afternoon, in order."""
+    """Draws times on random days, mostly in the afternoon, and sorts them within each history."""
     clock = rng.normal(14.0, 3.5, offsets[-1]).clip(0.0, 23.99) * 3600.0
     times = np.floor(rng.uniform(0.0, DAYS, offsets[-1])) * DAY + np.floor(clock)
     client = np.cumsum(first_places(offsets))

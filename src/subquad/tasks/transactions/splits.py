@@ -1,4 +1,4 @@
-"""Who is trained on, who is watched while training, and who is kept for the end. Split by client, never by row."""
+"""Splits of clients into training, development and test. The events of a client are never divided."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from subquad.tasks.transactions.histories import UNLABELLED
 
 
 class Splits(NamedTuple):
-    """Numbers of clients."""
+    """Indices of the clients in each split."""
 
     train: Int[ndarray, "train"]
     development: Int[ndarray, "development"]
@@ -21,9 +21,9 @@ class Splits(NamedTuple):
 
 
 def split(clients: Sequence[str], labels: Int[ndarray, "clients"], *, folds: int, fold: int, seed: int) -> Splits:
-    """Labelled clients in an order that depends on their names and the seed, cut into folds.
+    """Divides labelled clients into folds, in an order that depends on their names and the seed.
 
-    One fold is the test, a tenth of the rest is for development.
+    One fold is the test split, and a tenth of the other clients is the development split.
     """
     if folds < 2 or not 0 <= fold < folds:
         raise SubquadError(f"--folds must be at least 2 and --fold from 0 to folds - 1, but they are {folds} and {fold}")
@@ -32,11 +32,11 @@ def split(clients: Sequence[str], labels: Int[ndarray, "clients"], *, folds: int
     test = parts.pop(fold)
     rest = np.concatenate(parts)
     tenth = max(1, len(rest) // 10)
-    found = Splits(rest[tenth:], rest[:tenth], test)
-    for name, which in found._asdict().items():
-        if len(np.unique(labels[which])) < 2:
+    splits = Splits(rest[tenth:], rest[:tenth], test)
+    for name, indices in splits._asdict().items():
+        if len(np.unique(labels[indices])) < 2:
             raise SubquadError(
                 f"the {name} split has clients of one class only: there are too few clients, {len(labelled)} with a label; "
                 "give more, or other --folds or --split-seed"
             )
-    return found
+    return splits
