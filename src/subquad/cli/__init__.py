@@ -32,9 +32,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "compare": Command(
-        "subquad.cli.compare", "measure from which length each attention pays on this machine, in time and in memory"
-    ),
+    "compare": Command("subquad.cli.compare", "measure from which length each attention pays, in time and memory"),
     "advise": Command("subquad.cli.advise", "say which attention to use for a length, from measurements on this machine"),
     "train": Command("subquad.cli.train", "train a model on a task, with any attention"),
     "convert": Command("subquad.cli.convert", "convert a trained model to another attention, and measure its quality"),

@@ -15,9 +15,9 @@ class ConversionOptions(Checked):
     """Two stages: each layer's mechanism learns to do what the exact attention does, then the whole model is tuned."""
 
     minutes: Positive = 20.0  # total time: a fifth at most for measuring, the rest shared by the conversion and its controls
-    steps: Whole | None = None  # number of steps of the first stage (default: as many as its share of the minutes allows)
+    steps: Whole | None = None  # number of steps of the first stage; if not set, its share of the minutes decides
     tune_steps: Whole | None = None  # number of steps of the second stage; if both are set, --minutes has no effect
-    goal: Goal | None = None  # loss of the second stage (default: hidden for an encoder, task for a language model)
+    goal: Goal | None = None  # loss of the second stage; if not set, hidden for an encoder and task for a language model
     batch_tokens: Count = 2048  # number of tokens in a training step
     keep_layers: tuple[Place, ...] = ()  # layers that stay exact, counted from 0, or from the end if negative
     keep_worst: Whole = 0  # number of layers that stay exact: those with the largest divergence after the first stage

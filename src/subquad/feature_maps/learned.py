@@ -17,7 +17,7 @@ from subquad.types import Features, Maps, MechanismSize, Scratch
 class Learned(FeatureMapOptions):
     """softmax([Wx; -Wx]) with a W for each head (Hedgehog, Zhang et al. 2024); approximates exp after training."""
 
-    features: Count | None = None  # number of features (default: twice head_dim)
+    features: Count | None = None  # number of features; twice head_dim if not set
     kind: str = field(default="learned", init=False)
 
     def feature_count(self, head_dim: int) -> int:

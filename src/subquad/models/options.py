@@ -17,7 +17,7 @@ class ModelOptions(Checked):
     layers: Count = 4  # number of layers
     heads: Count = 8  # number of attention heads
     head_dim: Count = 64  # dimension of one head's queries, keys and values
-    feed_dim: Count | None = None  # hidden dimension of the feed-forward part (default: 4 * model_dim)
+    feed_dim: Count | None = None  # hidden dimension of the feed-forward part; 4 * model_dim if not set
     positions: PositionKind = "sinusoidal"  # kind of position embedding
     longest: Count = 4096  # largest number of positions, for learned positions
     norm: Norm = "pre"  # layer normalisation before each part, which trains well when deep, or after, as in 2017
