@@ -5,6 +5,7 @@ observations only, so that two statistics of the same observations are compared 
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -49,7 +50,8 @@ def resample(units: int, statistic: Statistic, *, seed: int = 0, resamples: int 
     """The bootstrap: a statistic of so many observations, each time drawn anew with replacement."""
     if units < 2:  # which scipy refuses: every draw is the observation itself
         return np.repeat(statistic(np.zeros((1, units), int)), resamples)
-    with np.errstate(invalid="ignore"):  # a statistic may be undefined for some draws
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():  # a statistic may be undefined for some draws
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # about an interval of scipy's that is not used
         drawn = stats.bootstrap(
             (np.arange(units),),
             lambda indices, axis: statistic(indices),

@@ -1,6 +1,5 @@
 """The contract of experiments: one from outside, and what their trainings are started with."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,11 +94,13 @@ def test_commands_of_trainings_say_their_options(name: str) -> None:
     for trial in list(trials.values())[:12]:
         command, *words = trainings.new_command(trial, Path("folder"))
         if isinstance(trial.work, Training):
+            if trial.start:  # a run that does not exist here, and that the options are otherwise taken from
+                at = words.index("--start")
+                assert words[at + 1] == f"folder/{trial.start}"
+                del words[at : at + 2]
             parsed = parse_training(words)
-            task: Any = trial.work.task
-            start = {"start": f"folder/{trial.start}"} if trial.start else {}
-            wanted = (dataclasses.replace(task, **start), trial.work.attention, trial.work.model, trial.work.options)
-            assert tuple(parsed.options) == wanted
+            work = trial.work
+            assert tuple(parsed.options) == (work.task, work.attention, work.model, work.options)
         else:
             parsed = parse_conversion(words)
             assert (parsed.mechanism, parsed.conversion) == (trial.work.attention, trial.work.options)

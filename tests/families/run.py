@@ -211,7 +211,8 @@ def _row(
 ) -> dict[str, Any]:
     known: dict[str, Any] = {"metric": "family", "family": entry.family, "model_type": entry.model_type, "kind": entry.head}
     number = None if value is None or not math.isfinite(value) else value
-    known |= {"class_name": entry.class_name, "cell": cell, "status": status, "value": number, "message": says}
+    known |= {"class_name": entry.class_name, "cell": cell, "status": status, "message": says}
+    known |= {} if number is None else {"value": number}
     return known | ({} if seconds is None else {"seconds": round(seconds, 3)})
 
 

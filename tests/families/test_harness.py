@@ -173,7 +173,7 @@ def test_a_run_goes_on_where_it_stopped_and_writes_its_page(tmp_path: Path) -> N
 
 def test_what_is_wrong_is_on_the_page(tmp_path: Path) -> None:
     known = {"metric": "family", "family": "bert", "model_type": "bert", "kind": "base", "class_name": "BertModel"}
-    rows: list[Any] = [{**known, "cell": "built", "status": "works", "message": "", "value": None}]
+    rows: list[Any] = [{**known, "cell": "built", "status": "works", "message": ""}]
     rows += [{**known, "cell": "softmax", "status": "silent error", "message": "off by 2", "value": 2.0}]
     write_page(tmp_path / "page.md", rows)
     text = (tmp_path / "page.md").read_text()

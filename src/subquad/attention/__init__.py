@@ -63,16 +63,17 @@ def layers_size(options: AttentionOptions, *, heads: int, head_dim: int, layers:
 
 def traits_of(attend: nn.Module) -> Traits | None:
     """Returns the traits of a built mechanism; None for any other module."""
-    return attend.options.traits if isinstance(attend, Mechanism) else None
+    return attend.traits if isinstance(attend, Mechanism) else None
 
 
 def require_causal(attention: AttentionOptions | nn.Module) -> None:
     """Raises `SubquadError` for a mechanism (built, or its options) without a causal form."""
-    if isinstance(attention, nn.Module) and not isinstance(attention, Mechanism):
+    if isinstance(attention, Mechanism):
+        has_causal, name = attention.traits.causal, attention.options.kind
+    elif isinstance(attention, nn.Module):
         has_causal, name = isinstance(attention, CausalAttention), type(attention).__name__
     else:
-        options = attention.options if isinstance(attention, Mechanism) else attention
-        has_causal, name = options.traits.causal, options.kind
+        has_causal, name = attention.traits.causal, attention.kind
     if has_causal:
         return
     causal = [other for other, options_class in MECHANISMS.items() if options_class().traits.causal]

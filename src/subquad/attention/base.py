@@ -10,7 +10,7 @@ from subquad.types import AttentionOptions, Keep, Keys, Values
 
 
 class Mechanism(nn.Module):
-    """A mechanism built from its `options`; `options.traits` describes its capabilities.
+    """A mechanism built from its `options`; `traits` describes its capabilities.
 
     A subclass defines `forward(q, k, v, *, keep)` and, if it has the trait causal, `causal` and `step` (see
     `subquad.types.CausalAttention`). The methods below have defaults that fit most mechanisms.
@@ -21,6 +21,7 @@ class Mechanism(nn.Module):
     def __init__(self, options: AttentionOptions, heads: int, head_dim: int) -> None:
         super().__init__()
         self.options, self.heads, self.head_dim = options, heads, head_dim
+        self.traits = options.traits  # computed once: decoding asks for them at every position
 
     def redraw(self, generator: torch.Generator) -> None:
         """Redraws random projections; called by training loops between steps. Does nothing by default."""

@@ -36,7 +36,7 @@ def attention_matrix(
 
     For a mechanism without `weights`, A is its output for the identity matrix as values.
     """
-    traits = attend.options.traits
+    traits = attend.traits
     if traits.has_weights:
         weights: Tensor = attend.weights(q, k, keep=keep, causal=causal)
         return weights

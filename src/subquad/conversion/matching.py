@@ -53,7 +53,7 @@ def _match(attend: Any, call: Call, places: Int[Tensor, "r"]) -> Matched:
         exact_output = exact @ call.v
     real = torch.ones_like(exact_output[:, 0, :, 0]) if call.keep is None else call.keep[:, places].to(exact_output.dtype)
     divergence = None
-    if attend.options.traits.has_weights:
+    if attend.traits.has_weights:
         weights = attend.weights(call.q, call.k, keep=call.keep, causal=call.causal, places=places)
         divergence = diverge(exact, weights, real)
         output = weights @ call.v

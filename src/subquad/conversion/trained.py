@@ -34,7 +34,7 @@ class Trained:
     def __init__(self, run: Run, task: Any, model: nn.Module) -> None:
         if not isinstance(task, MlmTask) or not isinstance(model, MaskedModel):
             raise SubquadError(f"{run.folder} is a run on {task.kind}: of subquad's own, only runs of mlm can be converted")
-        if not all(module.attend.options.traits.exact for module in _attentions(model)):
+        if not all(module.attend.traits.exact for module in _attentions(model)):
             mechanism = run.about["options"]["mechanism"]["kind"]
             raise SubquadError(f"{run.folder} was trained with {mechanism}: a conversion starts from softmax")
         self.run, self.task = run, task

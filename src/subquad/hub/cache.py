@@ -207,7 +207,7 @@ def _is_constant(module: torch.nn.Module, implementation: str) -> bool:
     """Whether a module's mechanism, built or named by `implementation`, has a state of constant size."""
     if implementation == SWAPPED:
         attend = attached(module)
-        return attend is None or bool(attend.options.traits.constant_state)
+        return attend is None or bool(attend.traits.constant_state)
     options = find_options(implementation)
     require_causal(options)
     return options.traits.constant_state

@@ -56,7 +56,7 @@ def mix(
     """Computes attention with the mechanism of a module; the result is ``b n h d``, as transformers expects."""
     refuse_tracing()
     attend = _mechanism(module, implementation, query)
-    exact, bias, n = attend.options.traits.exact, others.get("position_bias"), query.shape[2]
+    exact, bias, n = attend.traits.exact, others.get("position_bias"), query.shape[2]
     _check_arguments(module, attend, others)
     layer = layer_of(module, key)
     query, key, value = _of_one_type(query, key, value)
@@ -148,7 +148,7 @@ def _check_arguments(module: nn.Module, attend: Any, others: dict[str, Any]) -> 
             "model.set_attn_implementation('eager')"
         )
     for argument, does in _ADDED.items():
-        if others.get(argument) is not None and not (argument == "position_bias" and attend.options.traits.exact):
+        if others.get(argument) is not None and not (argument == "position_bias" and attend.traits.exact):
             raise SubquadError(
                 f"{type(module).__name__} {does}, which {name} cannot follow: leave the model its own attention"
             )
@@ -172,7 +172,7 @@ def _mixed(
     attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool, *, cross: bool = False
 ) -> Tensor:
     """Attention for one sequence in each row. In a causal layer the last query is aligned with the last key."""
-    if cross and attend.options.traits.aligned and q.shape[2] == k.shape[2] > 1:
+    if cross and attend.traits.aligned and q.shape[2] == k.shape[2] > 1:
         # equally many queries and keys would be taken as aligned; in cross-attention all queries come after the keys
         return torch.cat([attend(part, k, v, keep=keep) for part in (q[:, :, :1], q[:, :, 1:])], dim=2)
     if not causal:

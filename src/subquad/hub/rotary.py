@@ -73,9 +73,15 @@ def _is_exact(model: PreTrainedModel) -> bool:
     if not name.startswith(ATTRIBUTE):
         return True
     if name != SWAPPED:
-        return find_options(name).traits.exact
+        return _are_exact((name,))
     described = getattr(model.config, ATTRIBUTE, None)
-    return described is not None and all(find_options(options["kind"]).traits.exact for options in described["mechanisms"])
+    return described is not None and _are_exact(tuple(options["kind"] for options in described["mechanisms"]))
+
+
+@torch.compiler.assume_constant_result
+def _are_exact(names: tuple[str, ...]) -> bool:
+    """Whether all mechanisms of these names compute softmax attention itself. Compilers take the answer as a constant."""
+    return all(find_options(name).traits.exact for name in names)
 
 
 def _has_rotary(module: nn.Module) -> bool:

@@ -127,7 +127,7 @@ class _Loop:
         self.terms: list[Tensor] = []  # weighted terms that modules add to the loss in a forward pass
         self.mechanisms = [module for module in model.modules() if isinstance(module, Mechanism)]
         for mechanism in self.mechanisms:
-            for part in mechanism.modules() if mechanism.options.traits.adds_to_loss else ():
+            for part in mechanism.modules() if mechanism.traits.adds_to_loss else ():
                 if isinstance(part, LossTerm):
                     part.register_forward_hook(lambda term, _, result: self.terms.append(term.weight_in_loss * result))
 
@@ -213,7 +213,7 @@ class _Loop:
         self.plain.train()
         drawing = generator(self.seed, REDRAW, step)
         for mechanism in self.mechanisms:
-            if mechanism.options.traits.redraws:
+            if mechanism.traits.redraws:
                 mechanism.redraw(drawing)
 
     def _evaluate(self, step: int, speed: float) -> None:
