@@ -79,10 +79,10 @@ def test_mean_squared_error_is_the_formula_s(kernel: str, length: float) -> None
     ("kernel", "projection", "draws"),
     [
         pytest.param("positive", "orthogonal", 30000, marks=pytest.mark.slow),
-        ("hyperbolic", "orthogonal", 30000),
+        pytest.param("hyperbolic", "orthogonal", 30000, marks=pytest.mark.slow),
         ("trigonometric", "orthogonal", 30000),
         ("trigonometric", "hadamard", DRAWS),
-        ("trigonometric", "givens", DRAWS),
+        pytest.param("trigonometric", "givens", DRAWS, marks=pytest.mark.slow),
     ],
 )
 def test_orthogonal_beats_independent(kernel: str, projection: str, draws: int) -> None:

@@ -61,6 +61,7 @@ def test_a_training_goes_on_when_nobody_reads(unbuffered: str, folder: Path, tmp
     assert (tmp_path / "run" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_when_its_output_is_full_and_says_so(folder: Path, tmp_path: Path) -> None:
     code, _, err = shell(f"SUBQUAD train copy {' '.join(TINY)} --out {tmp_path}/run > /dev/full", folder)
     assert (code, err.splitlines()) == (2, [f"{FULL}; the work goes on without it", FULL])

@@ -10,6 +10,7 @@ from subquad.conversion.costs import costs
 from tests.hub.families import CONFIGS, OPTIONS, hf, hub, model
 
 
+@pytest.mark.slow
 def test_costs_before_and_after(tmp_path: Path) -> None:
     """A head is left out: with one the peak would hold logits."""
     network = model(CONFIGS["bert"](), hf.AutoModelForMaskedLM)

@@ -97,7 +97,7 @@ class Killed:
 
 
 @pytest.mark.parametrize("tune_rate", [1e-3, 1e2])
-@pytest.mark.parametrize("every_step", [True, False])
+@pytest.mark.parametrize("every_step", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_conversion_that_is_killed_again_and_again_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_step: bool, tune_rate: float
 ) -> None:
@@ -247,7 +247,7 @@ def test_the_worst_layers_stay_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["BertForMaskedLM", "GPT2LMHeadModel"])
-@pytest.mark.parametrize("goal", ["hidden", "logits", "task"])
+@pytest.mark.parametrize("goal", ["logits", *(pytest.param(goal, marks=pytest.mark.slow) for goal in ("hidden", "task"))])
 def test_language_models(tmp_path: Path, kind: str, goal: Any) -> None:
     teacher = original(tmp_path / "lm", kind)
     given: dict[str, Any] = {"goal": goal, "steps": 4, "tune_steps": 18, "tune_rate": 1e-2}

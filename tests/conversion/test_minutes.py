@@ -75,7 +75,7 @@ def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["BertModel", "GPT2LMHeadModel"])
-@pytest.mark.parametrize("token", [0.02, 0.04])
+@pytest.mark.parametrize("token", [0.02, pytest.param(0.04, marks=pytest.mark.slow)])
 def test_minutes_count_everything(tmp_path: Path, kind: str, token: float) -> None:
     machine = Machine(tmp_path, token, kind)
     run = machine.convert(Hybrid(block=4))

@@ -247,6 +247,7 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [path.stat().st_mtime_ns for path in sorted(folder.glob("*/rows.jsonl"))] == before
 
 
+@pytest.mark.slow
 def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The experiment as it was published: DistilBERT. Nothing is pretrained, and nothing is said of a unigram."""
     pytest.importorskip("transformers", reason="transformers is not installed: the extra `hub`")

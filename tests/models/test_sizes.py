@@ -98,7 +98,11 @@ def _read(options: Any) -> Any:
     return options.prepare()
 
 
-@pytest.mark.parametrize("attention", [Softmax(), Linear(), Favor(features=64)], ids=str)
+@pytest.mark.parametrize(
+    "attention",
+    [Linear(), *(pytest.param(other, marks=pytest.mark.slow) for other in (Softmax(), Favor(features=64)))],
+    ids=str,
+)
 @pytest.mark.parametrize("recompute", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_training_needs_at_least_what_is_estimated(attention: AttentionOptions, recompute: bool) -> None:
     """Otherwise something could be refused that fits. And not a small part of it, so that what is too large is refused."""
