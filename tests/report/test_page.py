@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from subquad.compare.views import Comparison
-from subquad.report.compare import load, write_comparison, write_figures
+from subquad.report.compare import comparison_page, load, write_comparison, write_figures
 from subquad.report.page import Chapter, Command, Fold, Page, bullets, paragraph, render, table
 from subquad.report.tables import Cell, Table, crossovers
 from tests.compare.rows import BYTES, rows
@@ -35,6 +35,12 @@ def test_the_answers_are_there(written: str) -> None:
         "subquad 0.1.0",
     ):
         assert words in written
+
+
+def test_the_first_view_is_that_of_the_answer(tmp_path: Path) -> None:
+    make_run(tmp_path / "mine")
+    page = comparison_page(load([tmp_path / "mine"]))
+    assert f"({page.views[0]}, " in page.answer
 
 
 def test_memory_has_crossovers_of_its_own() -> None:

@@ -78,11 +78,19 @@ def comparison_page(runs: Sequence[Measured]) -> Page:
         " ".join(f"{measured.name}: {headline(measured)}" if named else headline(measured) for measured in runs),
         about="; ".join(_machine(measured, named=named) for measured in runs),
         picture=pictures[0] if pictures else None,
-        views=list(dict.fromkeys(row["view"] for row in rows)),
+        views=_ordered_views(runs, rows),
         chapters=[Chapter("Charts", pictures[1:], LEGEND_NOTE)] if pictures[1:] else [],
         folds=[*(fold for measured in runs for fold in _folds(measured, named=named)), _tale(), METHOD_FOLD],
         commands=[command_of(measured.run, "subquad compare") for measured in runs],
     )
+
+
+def _ordered_views(runs: Sequence[Measured], rows: Sequence[Row]) -> list[str]:
+    """Returns the names of the views that charts can show. The view of the page's answer comes first, as it is shown first."""
+    telling = telling_views(runs[0].comparison)[:1]
+    all_views = [view for measured in runs for view in measured.comparison.views]
+    answered = [name_view(view, all_views) for view in telling]
+    return sorted(dict.fromkeys(row["view"] for row in rows), key=lambda name: name not in answered)
 
 
 def headline(measured: Measured) -> str:
