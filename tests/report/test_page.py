@@ -10,6 +10,7 @@ from subquad.compare.views import Comparison
 from subquad.report.compare import comparison_page, load, write_comparison, write_figures
 from subquad.report.page import Chapter, Command, Fold, Page, bullets, paragraph, render, table
 from subquad.report.tables import Cell, Table, crossovers
+from subquad.results import Run
 from tests.compare.rows import BYTES, rows
 from tests.report.runs import make_run
 
@@ -38,7 +39,7 @@ def test_the_answers_are_there(written: str) -> None:
 
 
 def test_the_first_view_is_that_of_the_answer(tmp_path: Path) -> None:
-    make_run(tmp_path / "mine")
+    Run.create(tmp_path / "mine", "compare", {}, rows(views=[("bidirectional", "forward"), ("bidirectional", "training")]))
     page = comparison_page(load([tmp_path / "mine"]))
     assert f"({page.views[0]}, " in page.answer
 

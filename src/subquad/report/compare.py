@@ -86,7 +86,7 @@ def comparison_page(runs: Sequence[Measured]) -> Page:
 
 
 def _ordered_views(runs: Sequence[Measured], rows: Sequence[Row]) -> list[str]:
-    """Returns the names of the views that charts can show. The view of the page's answer comes first, as it is shown first."""
+    """Returns the names of the views that charts can show, that of the page's answer first."""
     telling = telling_views(runs[0].comparison)[:1]
     all_views = [view for measured in runs for view in measured.comparison.views]
     answered = [name_view(view, all_views) for view in telling]
