@@ -78,7 +78,7 @@ def _is_exact(model: PreTrainedModel) -> bool:
     return described is not None and _are_exact(tuple(options["kind"] for options in described["mechanisms"]))
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _are_exact(names: tuple[str, ...]) -> bool:
     """Whether all mechanisms of these names compute softmax attention itself. Compilers take the answer as a constant."""
     return all(find_options(name).traits.exact for name in names)
