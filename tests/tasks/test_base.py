@@ -143,7 +143,7 @@ def test_defaults_are_shown_and_given_options_count(parity: str, capsys: pytest.
     assert main(["train", parity, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "Batches of long sequences are smaller." in shown
-    assert "--head-dim INT numbers of a query, key or value of one head (default: 4)" in shown
+    assert "--head-dim INT dimension of one head's queries, keys and values (default: 4)" in shown
 
 
 @pytest.mark.parametrize(("name", "attention"), list(product(TASKS, MECHANISMS)))
