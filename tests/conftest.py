@@ -1,4 +1,4 @@
-"""Every shape annotation below the public surface is checked while tests run."""
+"""Every shape annotation is checked while tests run."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,12 @@ import jaxtyping
 import pytest
 import torch
 
+from tests.shapes import annotated_modules
+
 hypothesis.settings.register_profile("subquad", deadline=None, max_examples=20, derandomize=True)
 hypothesis.settings.load_profile("subquad")
 
-# The mechanisms and models check their input in words, which bad-input tests read. What they call is checked here.
-jaxtyping.install_import_hook(["subquad.ops", "subquad.feature_maps"], "beartype.beartype")
+jaxtyping.install_import_hook(list(annotated_modules()), "tests.shapes.check_shapes")
 
 torch.set_num_threads(1)  # workers share the cores; more threads each would wait for one another
 
@@ -21,3 +22,11 @@ def _deterministic() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """Lets wrong shapes through to the words that refuse them. Compilers need it too: they do not see through the checks."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -96,7 +96,8 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
 
 def grouped_sums(values: Float[ndarray, "n"], lengths: Int[ndarray, "groups"]) -> Float[ndarray, "groups"]:
     """The sum over each group, where `lengths` says how many consecutive values each group has."""
-    return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, minlength=len(lengths))
+    sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, minlength=len(lengths))
+    return sums.astype(float)  # without any value, numpy counts in whole numbers
 
 
 def divide(sums: Float[ndarray, "n"], counts: Float[ndarray, "n"]) -> Float[ndarray, "n"]:

@@ -29,6 +29,7 @@ BAD: dict[str, tuple[dict[str, Tensor], str]] = {
 }
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_refused_in_words(name: str, what: str) -> None:

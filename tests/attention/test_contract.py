@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -345,15 +344,7 @@ GRAPHS = [pytest.param(*form, marks=[] if form[0] in MECHANISMS else pytest.mark
 """Making a graph takes seconds: for variants of a mechanism it is made by `make test-slow`."""
 
 
-@pytest.fixture
-def _unchecked_shapes() -> Any:
-    """Compilers do not see through the wrappers that check shapes."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("_unchecked_shapes")
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("name", "form"), GRAPHS)
 def test_compiles_whole(name: str, form: str) -> None:
     torch.compiler.reset()
@@ -368,7 +359,7 @@ def test_compiles_whole(name: str, form: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own code
-@pytest.mark.usefixtures("_unchecked_shapes")
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("name", "form"), FORMS)
 def test_compiles_to_machine_code(name: str, form: str) -> None:
     torch.compiler.reset()
@@ -377,7 +368,7 @@ def test_compiles_to_machine_code(name: str, form: str) -> None:
     assert_close(torch.compile(module, fullgraph=True)(q, k, v), module(q, k, v), rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.usefixtures("_unchecked_shapes")
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("name", "form"), GRAPHS)
 def test_exports_for_any_length(name: str, form: str) -> None:
     module = Form(build(name), form)

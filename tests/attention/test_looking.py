@@ -80,6 +80,7 @@ def test_a_decoders_matrices_look_back_only() -> None:
         assert torch.allclose(call.matrix().triu(1), torch.zeros(7, 7), atol=1e-6)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_a_failure_leaves_mechanisms_as_they_were() -> None:
     attend = Softmax().build(heads=1, head_dim=2)
     with pytest.raises(SubquadError), watched([attend]):

@@ -1,9 +1,7 @@
 """Models with another attention under torch.compile and torch.export: one graph, whatever the mask says."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -53,13 +51,12 @@ def main(found: Any) -> Tensor:
     return result
 
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+
 @pytest.fixture(autouse=True)
-def _unchecked_shapes() -> Iterator[None]:
-    """Compilers do not see through the wrappers that check shapes."""
+def _fresh_compiler() -> None:
     torch.compiler.reset()
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 FAMILIES = ["bert", "llama", "qwen3", "vit", "whisper"]

@@ -77,6 +77,7 @@ def test_bias_is_optional_and_context_may_have_another_width() -> None:
     assert layer(torch.randn(1, 4, 6), torch.randn(1, 8, 11)).shape == (1, 4, 6)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_bad_input_is_refused_in_words() -> None:
     softmax = Softmax().build(heads=4, head_dim=5)
     with pytest.raises(SubquadError, match="model_dim must be a multiple of heads, but is 21 for 4 heads"):

@@ -21,7 +21,11 @@ def main() -> int:
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     begun = time.monotonic()
     import_everything()
-    with tempfile.TemporaryDirectory(prefix="subquad-robustness-") as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="subquad-robustness-") as scratch,
+        tempfile.TemporaryDirectory(prefix="subquad-cache-") as cache,
+    ):
+        os.environ["XDG_CACHE_HOME"] = cache
         templates = Path(scratch) / "templates"
         cases = _cases(templates, options)
         print(f"{len(cases)} cases, ready after {time.monotonic() - begun:.0f} s", flush=True)

@@ -1,6 +1,6 @@
 """Sequences of different lengths: concatenated in flat arrays, or padded to a common length.
 
-The values of sequence s are those from ``offsets[s]`` up to ``offsets[s + 1]``.
+The values of sequence s are those from ``offsets[s]`` up to ``offsets[s + 1]``, so there is one offset more than sequences.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 
-def offsets_of(lengths: Int[ndarray, "sequences"] | Sequence[int]) -> Int[ndarray, "sequences+1"]:
+def offsets_of(lengths: Int[ndarray, "sequences"] | Sequence[int]) -> Int[ndarray, "edges"]:
     """The index at which each sequence begins in a flat array, and the index at which the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def first_places(offsets: Int[ndarray, "sequences+1"]) -> Bool[ndarray, "values"]:
+def first_places(offsets: Int[ndarray, "edges"]) -> Bool[ndarray, "values"]:
     """Marks the values that are the first of their sequence."""
     is_first = np.zeros(offsets[-1], bool)
     is_first[offsets[:-1][np.diff(offsets) > 0]] = True
@@ -43,7 +43,7 @@ def keep_of(lengths: Sequence[int] | Int[ndarray, "b"]) -> Bool[Tensor, "b n"]:
 
 
 def slices(
-    values: Shaped[Tensor, "..."], offsets: Int[ndarray, "sequences+1"], chosen: Int[ndarray, "b"]
+    values: Shaped[Tensor, "..."], offsets: Int[ndarray, "edges"], chosen: Int[ndarray, "b"]
 ) -> list[Shaped[Tensor, "..."]]:
     """The values of the chosen sequences, as views of the flat tensor."""
     return [values[offsets[at] : offsets[at + 1]] for at in chosen]

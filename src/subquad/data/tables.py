@@ -169,7 +169,7 @@ def _chunks(reader: Any, places: Mapping[str, int], width: int, tally: Tally, *,
         try:
             for row in islice(reader, CHUNK):
                 if short:
-                    tally.add("with too few columns", np.array(short))
+                    tally.add("with too few columns", np.array(short, np.int64))
                     short = []
                 if len(row) == width:
                     cells += pick(row)
@@ -186,7 +186,7 @@ def _chunks(reader: Any, places: Mapping[str, int], width: int, tally: Tally, *,
         if line == before:
             break
         yield Chunk({role: cells[at :: len(places)] for at, role in enumerate(places)}, np.array(lines, np.int64))
-    tally.add("cut in the middle by the end of the file" if is_cut else "with too few columns", np.array(short))
+    tally.add("cut in the middle by the end of the file" if is_cut else "with too few columns", np.array(short, np.int64))
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from torch import Tensor, nn
 
 from subquad.errors import SubquadError
@@ -12,7 +12,7 @@ from subquad.errors import SubquadError
 LONGEST_WAVE = 10_000.0  # longest wavelength divided by 2 pi, in positions
 
 
-def sinusoids(at: Float[Tensor, "*n"], dim: int) -> Float[Tensor, "*n w"]:
+def sinusoids(at: Real[Tensor, "*n"], dim: int) -> Float[Tensor, "*n w"]:
     """Sines and cosines with wavelengths from 2 pi to 2 pi 10000 positions (Vaswani et al. 2017, section 3.5)."""
     waves = torch.exp(torch.arange(0, dim, 2, device=at.device) * (-math.log(LONGEST_WAVE) / dim))
     angles = (at if at.dtype == torch.float64 else at.float())[..., None] * waves  # float64 keeps large positions precise
@@ -62,7 +62,7 @@ def rotation(start: int, length: int, dim: int, like: Tensor) -> Rotation:
     return Rotation(angles.cos(), angles.sin())
 
 
-def rotation_at(at: Float[Tensor, "b n"], dim: int) -> Rotation:
+def rotation_at(at: Real[Tensor, "b n"], dim: int) -> Rotation:
     """Returns the rotation of real-valued positions, such as times, which may differ between sequences."""
     waves = torch.exp(torch.arange(0, dim, 2, device=at.device) * (-math.log(LONGEST_WAVE) / dim))
     angles = (at[:, None, :, None] * waves).repeat_interleave(2, dim=-1)

@@ -12,6 +12,7 @@ from typing import Any
 import altair as alt
 
 from subquad.files import write_whole
+from subquad.report.library import chart_library
 from subquad.report.tables import Cell, Table
 
 HEAD = """<!doctype html>
@@ -131,14 +132,11 @@ def _body(content: Page) -> Iterator[str]:
 
 
 def _scripts(charts: Mapping[str, alt.TopLevelMixin], script: str) -> Iterator[str]:
-    import vl_convert
-
     specs = {name: drawn.to_dict() for name, drawn in charts.items()}
     data = json.dumps(_finite(specs), allow_nan=False)
     data = data.replace("<", "\\u003c")  # so that the data cannot close the script element
     yield f'<script type="application/json" id="charts">{data}</script>'
-    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", "_".join(alt.SCHEMA_VERSION.split(".")[:2]))
-    yield f"<script>{library.replace('</script', '<' + chr(92) + '/script')}</script>"
+    yield f"<script>{chart_library()}</script>"
     yield f'<script type="module">\n{script}</script>'
 
 

@@ -24,7 +24,7 @@ class EventBatch(NamedTuple):
 class Encoded(NamedTuple):
     """Events of all sequences, concatenated, in the model's unit of time."""
 
-    offsets: Int[ndarray, "sequences+1"]
+    offsets: Int[ndarray, "edges"]
     times: Float[ndarray, "events"]
     gaps: Float[ndarray, "events"]
     types: Int[ndarray, "events"]

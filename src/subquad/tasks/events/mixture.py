@@ -143,7 +143,7 @@ class MixtureHead(nn.Module):
         by_cell = self._log_types(h[:, None], centres.expand(len(h), -1)).exp()
         return (chances[..., None] * by_cell).sum(1)
 
-    def _log_types(self, h: Float[Tensor, "*e w"], log_gaps: Float[Tensor, "*e"]) -> Float[Tensor, "*e k"]:
+    def _log_types(self, h: Float[Tensor, "*#e w"], log_gaps: Float[Tensor, "*#e"]) -> Float[Tensor, "*e k"]:
         rest, slope = self.read(h).chunk(2, dim=-1)
         if self.types_see_gap:
             standardised = (log_gaps - self.scales.log_gap_mean) / self.scales.log_gap_deviation

@@ -13,7 +13,7 @@ class EventSequences(NamedTuple):
     """Events of sequence s are those from offsets[s] up to offsets[s + 1]. Types are indices into `type_names`."""
 
     names: list[str]
-    offsets: Int[ndarray, "sequences+1"]
+    offsets: Int[ndarray, "edges"]
     times: Float[ndarray, "events"]  # float64, in the data's unit and with the data's origin
     types: Int[ndarray, "events"]
     type_names: list[str]

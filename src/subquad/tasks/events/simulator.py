@@ -129,7 +129,7 @@ class Hawkes:
         faded = -np.expm1(-self.decay * gaps) / self.decay
         return np.array(self.rates, float) * gaps[..., None] + states[:, None] * faded[..., None]
 
-    def _matrix(self) -> Float[ndarray, "types types"]:
+    def _matrix(self) -> Float[ndarray, "rows columns"]:
         if len({len(row) for row in self.branching}) != 1:
             return np.zeros((len(self.branching), 0))  # refused by `check`
         return np.array(self.branching, float)
@@ -258,7 +258,7 @@ class Renewal:
             return stats.gamma(1.0 / square, scale=self.mean * square)
         return stats.lognorm(np.sqrt(np.log1p(square)), scale=self.mean / np.sqrt(1.0 + square))
 
-    def _chances(self) -> Float[ndarray, "types+1 types"]:
+    def _chances(self) -> Float[ndarray, "rows types"]:
         """Probability of each type after each type. The last row, which is also row -1, has the long-run frequencies."""
         matrix = np.array(self.transitions, float)
         equations = np.vstack([matrix.T - np.eye(len(matrix)), np.ones(len(matrix))])

@@ -21,7 +21,7 @@ class EventBatch(NamedTuple):
 
 def pad(
     encoded: Float[ndarray, "events f"],
-    offsets: Int[ndarray, "clients+1"],
+    offsets: Int[ndarray, "edges"],
     labels: Int[ndarray, "clients"],
     chosen: Int[ndarray, "b"],
 ) -> EventBatch:

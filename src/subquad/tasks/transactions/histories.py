@@ -16,7 +16,7 @@ class Histories(NamedTuple):
     """Events of client c are those from offsets[c] up to offsets[c + 1]. Codes and types are indices into their names."""
 
     clients: list[str]
-    offsets: Int[ndarray, "clients+1"]
+    offsets: Int[ndarray, "edges"]
     codes: Int[ndarray, "events"]
     code_names: list[str]
     types: Int[ndarray, "events"]

@@ -97,7 +97,7 @@ class Simulator(Checked):
         return np.where(drawn < pairs, 2 * drawn + second, drawn + pairs).astype(np.int32)
 
 
-def along(offsets: Int[ndarray, "clients+1"]) -> Float[ndarray, "events"]:
+def along(offsets: Int[ndarray, "edges"]) -> Float[ndarray, "events"]:
     """The position u of each event in its client's history, from -1 to 1. It sums to zero over a history."""
     lengths = np.diff(offsets)
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
@@ -108,7 +108,7 @@ def _side(name: str) -> int:
     return {"A": -1, "B": 1}.get(name[:1], 0)
 
 
-def _times(offsets: Int[ndarray, "clients+1"], rng: np.random.Generator) -> Float[ndarray, "events"]:
+def _times(offsets: Int[ndarray, "edges"], rng: np.random.Generator) -> Float[ndarray, "events"]:
     """Draws times on random days, mostly in the afternoon, and sorts them within each history."""
     clock = rng.normal(14.0, 3.5, offsets[-1]).clip(0.0, 23.99) * 3600.0
     times = np.floor(rng.uniform(0.0, DAYS, offsets[-1])) * DAY + np.floor(clock)
