@@ -10,7 +10,7 @@ compare: $(VENV)/installed
 	$(VENV)/bin/subquad compare
 
 test: lint types $(VENV)/installed
-	$(RUN) -m pytest -n auto -m "not slow and not robustness and not kills"
+	$(RUN) -m pytest -n auto --dist worksteal -m "not slow and not robustness and not kills"
 
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest -n auto -m slow

@@ -1,5 +1,6 @@
 """Every shape annotation is checked while tests run."""
 
+import os
 from collections.abc import Iterator
 
 import hypothesis
@@ -15,6 +16,7 @@ hypothesis.settings.load_profile("subquad")
 jaxtyping.install_import_hook(list(annotated_modules()), "tests.shapes.check_shapes")
 
 torch.set_num_threads(1)  # workers share the cores; more threads each would wait for one another
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for processes that tests start
 
 
 @pytest.fixture(autouse=True)

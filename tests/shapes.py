@@ -1,5 +1,6 @@
 """Checks the shapes that annotations promise, while tests run, in every module that annotates tensors."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -8,14 +9,13 @@ from beartype import beartype
 from jaxtyping import AbstractArray
 
 SOURCE = Path(__file__).parents[1] / "src"
-SIGNS = ("[Tensor,", "[ndarray,", "Queries", "Features", "Keep")  # a module with one of these annotates shapes
+ANNOTATION = re.compile(r'\[(Tensor|ndarray), "|(:|->|\|) (Queries|Keys|Values|Mixed|Keep|Features)\b')
 
 
 def annotated_modules() -> Iterator[str]:
     """Names of the modules of subquad whose functions have annotations with shapes."""
     for path in sorted(SOURCE.rglob("*.py")):
-        text = path.read_text()
-        if any(sign in text for sign in SIGNS):
+        if ANNOTATION.search(path.read_text()):
             parts = path.relative_to(SOURCE).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -80,7 +80,7 @@ def test_mean_squared_error_is_the_formula_s(kernel: str, length: float) -> None
     [
         pytest.param("positive", "orthogonal", 30000, marks=pytest.mark.slow),
         pytest.param("hyperbolic", "orthogonal", 30000, marks=pytest.mark.slow),
-        ("trigonometric", "orthogonal", 30000),
+        pytest.param("trigonometric", "orthogonal", 30000, marks=pytest.mark.slow),
         ("trigonometric", "hadamard", DRAWS),
         pytest.param("trigonometric", "givens", DRAWS, marks=pytest.mark.slow),
     ],

@@ -24,7 +24,9 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(row["step"], row["value"]) for row in Run.open(folder).rows() if row["metric"] == "loss"]
 
 
-def test_from_training_to_an_answer(tmp_path: Path) -> None:
+def test_from_training_to_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A model that learned to copy four symbols copies the user's, from the command line, a file and standard input."""
     options = ["--attention", "softmax", "--steps", "400", "--learning-rate", "5e-3", "--symbols", "5"]
     done = subquad("train", "copy", *SMALL, *options, "--out", "run", cwd=tmp_path)
@@ -36,8 +38,6 @@ def test_from_training_to_an_answer(tmp_path: Path) -> None:
 
     answer = subquad("predict", "run", "3", "1", "4", "1", cwd=tmp_path)
     assert (answer.returncode, answer.stdout) == (0, "3 1 4 1\n")
-    (tmp_path / "lines").write_text("0 1\n\n2, 3, 4\n")
-    assert subquad("predict", "run", "--file", "lines", cwd=tmp_path).stdout == "0 1\n2 3 4\n"
     piped = subprocess.run(
         [sys.executable, "-m", "subquad", "predict", "run"],
         cwd=tmp_path,
@@ -47,16 +47,21 @@ def test_from_training_to_an_answer(tmp_path: Path) -> None:
         check=False,
     )
     assert piped.stdout == "4 3 2\n"
+
+    monkeypatch.chdir(tmp_path)
+    Path("lines").write_text("0 1\n\n2, 3, 4\n")
+    assert main(["predict", "run", "--file", "lines"]) == 0
+    assert capsys.readouterr().out == "0 1\n2 3 4\n"
     for words, said in (
         (["run", "7"], "the symbol 7 is outside the vocabulary, which goes from 0 to 4"),
         (["run", *"12341"], "the model copies 1 to 4 symbols, but was given 5"),
         (["run", "--file", "none"], "cannot read none: No such file or directory"),
         (["lines", "1"], "lines is not a run"),
     ):
-        wrong = subquad("predict", *words, cwd=tmp_path)
-        assert wrong.returncode == 2
-        assert said in wrong.stderr
-        assert wrong.stderr.count("\n") == 1
+        assert main(["predict", *words]) == 2
+        refused = capsys.readouterr().err
+        assert said in refused
+        assert refused.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -205,7 +205,13 @@ def test_every_content_under_every_name(content: str, suffix: str, tmp_path: Pat
         judge(load, path)
 
 
-@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if content.count(b" ") > 100_000 else [])
+        for name, content in CONTENTS.items()
+    ],
+)
 def test_every_content_as_texts_with_a_sequence_a_line(content: str, tmp_path: Path) -> None:
     for name in ("time-1-train.txt", "event-1-train.txt", "time-1-test.txt", "event-1-test.txt"):
         (tmp_path / name).write_bytes(CONTENTS[content])
