@@ -7,6 +7,7 @@ import hashlib
 import os
 from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from altair import SCHEMA_VERSION
@@ -21,7 +22,7 @@ def chart_library() -> str:
     import vl_convert
 
     version = "_".join(SCHEMA_VERSION.split(".")[:2])
-    kept = _cache_folder() / f"vega-{vl_convert.__version__}-{version}.js"
+    kept = _cache_folder() / f"vega-{metadata.version('vl-convert-python')}-{version}.js"
     text = _read_kept(kept)
     if text is None:
         text = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version).replace("</script", r"<\/script")
