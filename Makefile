@@ -3,13 +3,16 @@ VENV := .venv
 PEERS := .venv-peers
 RUN := $(VENV)/bin/python
 
-.PHONY: compare test test-slow test-robustness test-kills test-families lint types bench bench-training bench-generation bench-peers clean
+.PHONY: compare test tests test-slow test-robustness test-kills test-families lint types bench bench-training bench-generation bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/installed
 	$(VENV)/bin/subquad compare
 
-test: lint types $(VENV)/installed
+test: $(VENV)/installed
+	$(MAKE) --no-print-directory -j 3 lint types tests
+
+tests: $(VENV)/installed
 	$(RUN) -m pytest -n auto --dist worksteal -m "not slow and not robustness and not kills"
 
 test-slow: $(VENV)/installed

@@ -70,7 +70,7 @@ def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_curve(tmp_path: 
     assert subquad("train", *options, "--out", "whole", cwd=tmp_path).returncode == 0
     command = [sys.executable, "-m", "subquad", "train", *options, "--out", "broken"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300  # it may share its cores
     while not list((tmp_path / "broken").glob("checkpoint/step-*[0-9]")):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -183,7 +183,7 @@ def test_a_server_that_is_importing_ends_with_its_parent(tmp_path: Path) -> None
     )
     paths = os.pathsep.join((str(tmp_path), *sys.path))
     parent = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": paths})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300  # it may share its cores
     while not (tmp_path / "server").exists():
         assert parent.poll() is None
         assert time.monotonic() < deadline
