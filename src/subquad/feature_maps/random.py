@@ -18,6 +18,8 @@ from subquad.types import Features, Maps, MechanismSize, Scratch
 
 Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 Projections = Literal["fixed", "calibrated", "learned"]
+PAIRED: tuple[Kernel, ...] = ("hyperbolic", "trigonometric")
+"""Kernels with two features for each direction."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Random(RandomFeatures, FeatureMapOptions):
         return self.features
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
-        directions = self.features // 2 if self.kernel in ("hyperbolic", "trigonometric") else self.features
+        directions = self.features // 2 if self.kernel in PAIRED else self.features
         drawn = (heads if self.per_head or self.projections == "learned" else 1) * head_dim * directions
         moved = 0 if self.projections == "fixed" else 2 * heads * (head_dim + 1) ** 2
         biases = 2 * heads * directions if self.projections == "learned" else 0
