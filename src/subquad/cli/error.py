@@ -36,7 +36,7 @@ from subquad.compare.error import (
 from subquad.errors import SubquadError
 from subquad.files import require_folder
 from subquad.models import MultiheadAttention
-from subquad.report.error import error_answer, error_table, write_error_figures, write_error_page
+from subquad.report.error import error_answer, summary_table, write_error_figures, write_error_page
 from subquad.results import Run, describe_run, holds_run, new_folder, place_of, refuse_taken
 
 
@@ -149,7 +149,7 @@ def _measure(run: Run, cells: Sequence[Cell], figures: Path | None, console: Con
         return INTERRUPTED
     page = run.folder / "report.html"
     write_error_page([run], page)
-    show(error_table(run.rows()), console)
+    show(summary_table(run.rows()), console)
     console.print(error_answer(run))
     console.print(f"The page: {page}   The rows: {run.rows_path}", soft_wrap=True)
     if figures is not None:

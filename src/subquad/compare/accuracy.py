@@ -137,6 +137,12 @@ def accuracy(error: float, rows: Sequence[Row], timed_features: int) -> Accuracy
     return Accuracy(error, inputs, reaches[inputs], timed_features, {name: reaches[name] for name in others})
 
 
+def usual_variant(errors: Mapping[Variant, ErrorsByFeatures]) -> Variant:
+    """Returns the variant that others are compared with: FAVOR+'s default if it was measured, else the first."""
+    usual = Variant("positive", "orthogonal")
+    return usual if usual in errors else next(iter(errors))
+
+
 def usual_features(by_features: Mapping[int, Interval]) -> int:
     """Returns the measured number of features that is nearest to the usual one."""
     return min(by_features, key=lambda features: abs(math.log(features / USUAL_FEATURES)))

@@ -1,13 +1,21 @@
 """The page of `subquad error`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
-from subquad.compare.accuracy import Variant, output_errors, reach, usual_features
+from subquad.compare.accuracy import (
+    ErrorsByFeatures,
+    InputsName,
+    Variant,
+    output_errors,
+    reach,
+    usual_features,
+    usual_variant,
+)
 from subquad.report import error_charts as charts
 from subquad.report.charts import save
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
@@ -64,7 +72,7 @@ def write_error_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
     """Writes each chart of each view as PNG and SVG."""
     drawn: dict[str, alt.TopLevelMixin] = {}
     for number, run in enumerate(runs, start=1):
-        for name, chart in _figures(run.rows()):
+        for name, chart in figures(run.rows()):
             drawn[name if len(runs) == 1 else f"{name} {number}"] = chart
     return save(drawn, folder)
 
@@ -96,8 +104,7 @@ def error_answer(run: Run) -> str:
     if not errors:
         return f"{_name(run)}: no error of an output was measured yet."
     inputs, by_variant = next(iter(errors.items()))
-    usual = Variant("positive", "orthogonal")
-    variant = usual if usual in by_variant else next(iter(by_variant))
+    variant = usual_variant(by_variant)
     features = usual_features(by_variant[variant])
     error = between(by_variant[variant][features], ".3g")
     named = f"{_name(run)}, " if inputs.name == "model" else ""
@@ -106,9 +113,23 @@ def error_answer(run: Run) -> str:
     return f"{start[0].upper()}{start[1:]} {reach(ANSWER_ERROR, by_variant).sentence(ANSWER_ERROR, inputs)}"
 
 
-def error_table(rows: Sequence[Row]) -> Table:
-    """Returns the table of output errors by inputs, kernel, projection and number of features."""
+def summary_table(rows: Sequence[Row]) -> Table:
+    """Returns the table of output errors by inputs, kernel and number of features, for one way to draw directions."""
     errors = output_errors(rows)
+    projections = {inputs: usual_variant(variants).projection for inputs, variants in errors.items()}
+    shown = {
+        inputs: {variant: variants[variant] for variant in variants if variant.projection == projections[inputs]}
+        for inputs, variants in errors.items()
+    }
+    return _table(shown)
+
+
+def error_table(rows: Sequence[Row]) -> Table:
+    """Returns the table of output errors by inputs, kernel, directions and number of features."""
+    return _table(output_errors(rows))
+
+
+def _table(errors: Mapping[InputsName, Mapping[Variant, ErrorsByFeatures]]) -> Table:
     counts = sorted({count for variants in errors.values() for by_features in variants.values() for count in by_features})
     lines = []
     for inputs, variants in errors.items():
@@ -173,16 +194,16 @@ def _charts(rows: Sequence[Row], *, interactive: bool, view: str | None = None) 
     """Returns the charts that the rows have points for; with `view`, only that view's points."""
     drawn: dict[str, alt.TopLevelMixin] = {}
     by_view = {
-        "kernels": (charts.kernel_points(rows), X_FEATURES, OUTPUT),
-        "projections": (charts.projection_points(rows), X_FEATURES, OUTPUT),
-        "formulas": (charts.estimate_points(rows), X_FEATURES, "relative root mean squared error"),
-        "needed": (charts.needed_points(rows), "error", "features or slots"),
+        "kernels": (charts.kernel_points(rows), X_FEATURES, OUTPUT, "~g"),
+        "projections": (charts.projection_points(rows), X_FEATURES, OUTPUT, "~g"),
+        "formulas": (charts.estimate_points(rows), X_FEATURES, "relative root mean squared error", "~g"),
+        "needed": (charts.needed_points(rows), "error", "features or slots", "~s"),
     }
-    for name, (found, x, y) in by_view.items():
+    for name, (found, x, y, numbers) in by_view.items():
         points = [point for point in found if view is None or point["view"] == view]
         views = list(dict.fromkeys(point["view"] for point in points))
         if points:
-            drawn[name] = charts.curves(points, x, y, interactive=interactive, views=views)
+            drawn[name] = charts.curves(points, x, y, interactive=interactive, views=views, numbers=numbers)
     sizes = list(charts.size_points(rows))
     if len({point["x"] for point in sizes}) > 1:
         drawn["sizes"] = charts.curves(sizes, "standard deviation of queries and keys", OUTPUT, interactive=interactive)
@@ -197,7 +218,7 @@ def _charts(rows: Sequence[Row], *, interactive: bool, view: str | None = None) 
     return drawn
 
 
-def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, alt.TopLevelMixin]]:
+def figures(rows: Sequence[Row]) -> Iterator[tuple[str, alt.TopLevelMixin]]:
     """Yields each chart by its name; those with several views once for each view."""
     whole = _charts(rows, interactive=False)
     by_view = {charts.view_name(inputs): inputs for inputs in output_errors(rows)}

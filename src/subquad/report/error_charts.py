@@ -1,7 +1,7 @@
 """Charts of `subquad error`: measured errors, and the published bounds beside them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
@@ -9,11 +9,11 @@ import altair as alt
 from subquad.compare.accuracy import (
     ErrorsByFeatures,
     InputsName,
-    Variant,
     averaged,
     output_errors,
     reach,
     usual_features,
+    usual_variant,
 )
 from subquad.measure.bounds import johnson_lindenstrauss_dimensions, linformer_slots, performer_features
 from subquad.report.charts import HEIGHT, LEGEND_COLUMNS, PALETTE
@@ -42,7 +42,7 @@ def view_name(inputs: InputsName) -> str:
 def kernel_points(rows: Sequence[Row]) -> Iterator[Row]:
     """Yields output errors by number of features and kernel, for one projection."""
     for inputs, errors in output_errors(rows).items():
-        projection = _chosen(errors).projection
+        projection = usual_variant(errors).projection
         for variant, by_features in errors.items():
             if variant.projection == projection:
                 yield from _points(view_name(inputs), variant.kernel, by_features)
@@ -51,7 +51,7 @@ def kernel_points(rows: Sequence[Row]) -> Iterator[Row]:
 def projection_points(rows: Sequence[Row]) -> Iterator[Row]:
     """Yields output errors by number of features and projection, for one kernel."""
     for inputs, errors in output_errors(rows).items():
-        kernel = _chosen(errors).kernel
+        kernel = usual_variant(errors).kernel
         for variant, by_features in errors.items():
             if variant.kernel == kernel:
                 yield from _points(view_name(inputs), variant.projection, by_features)
@@ -75,7 +75,7 @@ def estimate_points(rows: Sequence[Row]) -> Iterator[Row]:
 def size_points(rows: Sequence[Row]) -> Iterator[Row]:
     """Yields output errors of random inputs by size and kernel, for one projection and number of features."""
     for inputs, errors in output_errors(rows).items():
-        projection = _chosen(errors).projection
+        projection = usual_variant(errors).projection
         for variant, by_features in errors.items():
             if inputs.name == "random" and variant.projection == projection:
                 value, low, high = by_features[usual_features(by_features)]
@@ -125,13 +125,16 @@ def layer_points(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def curves(
-    points: Sequence[Row], x: str, y: str, *, interactive: bool, views: Sequence[str] = (), base: int = 2
+    points: Sequence[Row], x: str, y: str, *, interactive: bool, views: Sequence[str] = (), numbers: str = "~g"
 ) -> alt.LayerChart:
-    """Returns the chart of points on logarithmic axes: a line for each label, dashed where it is published, with ranges."""
+    """Returns the chart of points on logarithmic axes: a line for each label, dashed where it is published, with ranges.
+
+    `numbers` is the format of the vertical axis.
+    """
     labels, places = (list(dict.fromkeys(point[name] for point in points)) for name in ("label", "x"))
     horizontal = alt.X("x:Q", title=x).axis(values=sorted(places), format="~g", labelOverlap=True)
-    horizontal = horizontal.scale(type="log", base=base, nice=False, domain=[min(places), max(places)])
-    value, low = (alt.Y(f"{end}:Q", title=y).axis(format="~g").scale(type="log", nice=False) for end in ("value", "low"))
+    horizontal = horizontal.scale(type="log", base=2, nice=False, domain=[min(places), max(places)])
+    value, low = (alt.Y(f"{end}:Q", title=y).axis(format=numbers).scale(type="log", nice=False) for end in ("value", "low"))
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     chart = alt.Chart().encode(x=horizontal, color=_colour(labels))
     if views:
@@ -244,12 +247,6 @@ def _colour(labels: Sequence[str], columns: Any = LEGEND_COLUMNS) -> alt.Color:
 
 def _ends() -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{end}:Q", format=".3~g") for end in ("value", "low", "high")]
-
-
-def _chosen(errors: Mapping[Variant, ErrorsByFeatures]) -> Variant:
-    """Returns the variant that the others are compared with: FAVOR+'s default if it was measured, else the first."""
-    usual = Variant("positive", "orthogonal")
-    return usual if usual in errors else next(iter(errors))
 
 
 def _points(view: str, label: str, by_features: ErrorsByFeatures, kind: str = MEASURED) -> Iterator[Row]:
