@@ -15,6 +15,7 @@ from subquad.report.error import (
 )
 from subquad.report.error_charts import curves, estimate_points, kernel_points, layer_points, needed_points, size_points
 from subquad.results import Row, Run
+from tests.runs.made import write_pages_quickly
 
 FEATURES = (16, 256)
 
@@ -60,7 +61,7 @@ def run(folder: Path, *, model: bool = True) -> Run:
 def test_the_answer_is_about_the_model_if_there_is_one(tmp_path: Path) -> None:
     answer = error_answer(run(tmp_path / "model"))
     assert answer.startswith(
-        "Model (BertModel), the model's queries and keys: with 256 features FAVOR+ (positive, orthogonal)"
+        "Model (class BertModel), the model's queries and keys: with 256 features FAVOR+ (positive, orthogonal)"
     )
     assert "has a relative error of 0.0884 (0.0442 to 0.177)." in answer
     assert "reaches an error of 0.1 on the model's queries and keys with 200 positive features" in answer
@@ -105,7 +106,8 @@ def test_intervals_that_reach_below_zero_are_drawn_on_a_logarithmic_axis() -> No
     assert drawn["layer"][0]["encoding"]["y"]["scale"]["type"] == "log"
 
 
-def test_the_page_and_the_figures(tmp_path: Path) -> None:
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pages_quickly(monkeypatch)
     runs = [run(tmp_path / "model"), run(tmp_path / "random", model=False)]
     write_error_page(runs[:1], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
@@ -116,16 +118,23 @@ def test_the_page_and_the_figures(tmp_path: Path) -> None:
     write_error_page(runs, tmp_path / "both.html")
     assert 'id="chart-needed-1"' in (tmp_path / "both.html").read_text()
     assert 'id="chart-layers-1"' not in (tmp_path / "both.html").read_text()
-    charts = dict(figures(runs[1].rows()))
+
+
+def test_figures(tmp_path: Path) -> None:
+    charts = dict(figures(rows()))
     by_view = ("kernels", "projections", "formulas", "needed")
-    single = {"sizes", "estimates", "deviations", "lengths"}
-    assert set(charts) == single | {f"{name} random, size {size}" for name in by_view for size in ("0.5", "1")}
-    first = next(iter(write_error_figures(runs[1:], tmp_path / "figures")))
+    single = {"sizes", "estimates", "deviations", "layers", "lengths"}
+    views = ("the model", "random, size 0.5", "random, size 1")
+    assert set(charts) == single | {f"{name} {view}" for name in by_view for view in views}
+    for name in (*single, "kernels the model"):
+        assert charts[name].to_dict()  # which checks it against the grammar of charts
+    first = next(iter(write_error_figures([run(tmp_path / "random", model=False)], tmp_path / "figures")))
     assert first.stat().st_size > 1000
     assert first.with_suffix(".svg").exists()
 
 
-def test_a_run_without_errors_has_a_page(tmp_path: Path) -> None:
+def test_a_run_without_errors_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pages_quickly(monkeypatch)
     begun = Run.create(tmp_path / "begun", "error", {"options": {}})
     begun.append([row for row in rows() if row["metric"] == "estimate"])
     write_error_page([begun], tmp_path / "report.html")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from subquad.checking import Checked, Count, FilePath, Positive, Words, read_as
 from subquad.cli.parsing import parse
@@ -75,8 +76,9 @@ def _accuracy(error: float, folder: Path | None, comparison: Run) -> Accuracy:
     runs = _runs(Path("runs"), "error") if folder is None else [Run.open(folder, "error")]
     if not runs:
         raise SubquadError("there is no measurement of errors under runs/: run `subquad error` first, or give --error-run")
-    features = comparison.about["options"].get("variants", {}).get(FAVOR, {}).get("features", USUAL_FEATURES)
-    timed_features = read_as(Count, features, f"{comparison.folder / 'run.json'}: features of {FAVOR}")
+    place = f"{comparison.folder / 'run.json'}: options: variants"
+    variants = read_as(dict[str, dict[str, Any]], comparison.about["options"].get("variants", {}), place)
+    timed_features = read_as(Count, variants.get(FAVOR, {}).get("features", USUAL_FEATURES), f"{place}: features of {FAVOR}")
     found = accuracy(error, runs[0].rows(), timed_features)
     if found is None:
         raise SubquadError(f"{runs[0].folder} has no errors yet: go on with subquad error --resume {runs[0].folder}")

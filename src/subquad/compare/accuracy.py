@@ -107,6 +107,11 @@ def averaged(rows: Sequence[Row], metric: str) -> dict[InputsName, dict[Variant,
     return errors
 
 
+def end_of(row: Row, end: str) -> float:
+    """Returns one of the row's value, low and high; the value if the row has no interval."""
+    return float(row["value"] if row.get(end) is None else row[end])
+
+
 def reach(error: float, errors: Mapping[Variant, ErrorsByFeatures]) -> Reach:
     """Returns the variant that reaches the error with the fewest features; if none does, the one with the smallest error.
 
@@ -155,5 +160,5 @@ def _telling(inputs: InputsName) -> tuple[bool, float, float]:
 
 def _geometric_mean(rows: Sequence[Row]) -> Interval:
     """Geometric means of values and of the ends of their intervals; an end that is not positive is taken as tiny."""
-    logs = [[math.log(max(float(row[end]), 1e-300)) for row in rows] for end in Interval._fields]
+    logs = [[math.log(max(end_of(row, end), 1e-300)) for row in rows] for end in Interval._fields]
     return Interval(*(math.exp(sum(values) / len(values)) for values in logs))

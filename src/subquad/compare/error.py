@@ -33,6 +33,8 @@ PAIR_DIM, PAIR_FEATURES, PAIR_DRAWS = 16, 64, 4000
 """Dimension, number of features, and number of draws for the estimates by angle."""
 DRAW_SEEDS = 1000
 """Distance of the seeds of two draws of a whole model, whose layers have consecutive seeds."""
+NOT_FINITE: Row = {"value": None, "failure": "not finite"}
+"""Fields of a row whose error does not fit into a float."""
 SMALLEST = 1e-12
 """Smallest relative error that is recorded: below it are rounding errors."""
 
@@ -159,8 +161,8 @@ def measure(cells: Sequence[Cell], run: Run, progress: Callable[[Cell], None]) -
 def check_memory(grid: ErrorGrid) -> None:
     """Raises `SubquadError` for random inputs or features that do not fit into memory."""
     length, head_dim = grid.length or LENGTH, grid.head_dim or HEAD_DIM
-    needed = 4 * (3 * HEADS * length * head_dim + max(grid.features) * head_dim)
-    require_memory("this measurement", needed, "give a smaller --length, --head-dim or --features")
+    inputs, features = 3 * HEADS * length * head_dim, 4 * HEADS * min(length, POSITIONS) * max(grid.features)
+    require_memory("this measurement", 4 * (inputs + features), "give a smaller --length, --head-dim or --features")
 
 
 _IDENTITY = ("metric", "inputs", "size", "kernel", "projection", "features", "angle")
@@ -234,7 +236,8 @@ def _kernel_row(inputs: Inputs, layer: int, favor: Favor, grid: ErrorGrid) -> Ro
     elif favor.projection == "orthogonal" and favor.kernel == "positive":
         formulas["at_most"] = _mean([orthogonal_error(q, k, directions) for q, k in samples])
     known = {name: value for name, value in formulas.items() if value <= LARGEST_NUMBER}
-    return {**_interval(mean_over_seeds(errors)), "unit": "share", **known, **_shape(inputs, layer, grid)}
+    measured = _interval(mean_over_seeds(errors)) if all(map(math.isfinite, errors)) else NOT_FINITE
+    return {**measured, "unit": "share", **known, **_shape(inputs, layer, grid)}
 
 
 def _norm_cell(inputs: Inputs) -> Cell:
@@ -242,9 +245,9 @@ def _norm_cell(inputs: Inputs) -> Cell:
     about = {"metric": "largest norm", **inputs.about}
 
     def rows() -> list[Row]:
-        norms = {layer: [] for layer in inputs.layers}  # type: dict[int, list[float]]
+        norms: dict[int, list[float]] = {layer: [] for layer in inputs.layers}
         for sample in inputs.samples:
-            norms[sample.layer] += [float(part.norm(dim=-1).max()) for part in (sample.q, sample.k)]
+            norms[sample.layer] += [float(part.double().norm(dim=-1).max()) for part in (sample.q, sample.k)]
         return [
             {**about, "value": max(values), "unit": "norm", **_shape(inputs, layer, None)} for layer, values in norms.items()
         ]
@@ -326,7 +329,7 @@ def _shape(inputs: Inputs, layer: int, grid: ErrorGrid | None) -> Row:
 def _relative(errors: Sequence[float]) -> Row:
     """Geometric mean of relative errors over draws, with its interval."""
     if not all(map(math.isfinite, errors)):
-        return {"value": None, "unit": "share", "failure": "not finite"}
+        return {**NOT_FINITE, "unit": "share"}
     interval = geometric_mean({draw: math.log(max(error, SMALLEST)) for draw, error in enumerate(errors)})
     assert interval is not None  # there are at least two draws
     return {**_interval(interval), "unit": "share"}
@@ -334,6 +337,4 @@ def _relative(errors: Sequence[float]) -> Row:
 
 def _interval(interval: Interval) -> Row:
     """The fields of an interval; a row without a value if one of its ends does not fit into a float."""
-    if not all(map(math.isfinite, interval)):
-        return {"value": None, "failure": "not finite"}
-    return dict(interval._asdict())
+    return dict(interval._asdict()) if all(map(math.isfinite, interval)) else NOT_FINITE

@@ -26,9 +26,9 @@ def performer_features(error: float, *, radius: float, head_dim: int) -> float:
     m = d / delta^2 log(4 d^(3/4) R / delta) with delta = error e^(-R^2 / sqrt d), where no query or key is longer than the
     radius R. Infinite where a float cannot hold it.
     """
-    log_delta = math.log(error) - radius**2 / math.sqrt(head_dim)
-    logarithm = math.log(4 * head_dim**0.75 * radius) - log_delta
     try:
+        log_delta = math.log(error) - radius**2 / math.sqrt(head_dim)
+        logarithm = math.log(4 * head_dim**0.75 * radius) - log_delta
         return max(1.0, head_dim * math.exp(-2 * log_delta) * logarithm)
     except OverflowError:
         return math.inf

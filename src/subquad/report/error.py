@@ -235,7 +235,8 @@ def figures(rows: Sequence[Row]) -> Iterator[tuple[str, alt.TopLevelMixin]]:
 def _name(run: Run) -> str:
     """Returns the name of the model of a run, or what was measured instead."""
     options = run.about.get("options", {})
-    model, origin = options.get("model"), options.get("origin", {})
+    model, origin = options.get("model"), options.get("origin")
     if not model:
         return "random queries and keys"
-    return f"{Path(str(model)).name} ({origin.get('class') or 'task ' + str(origin.get('task', 'unknown'))})"
+    named = ", ".join(f"{name} {value}" for name, value in origin.items()) if isinstance(origin, Mapping) else "unknown"
+    return f"{Path(str(model)).name} ({named})"

@@ -10,6 +10,7 @@ from subquad.compare.accuracy import (
     ErrorsByFeatures,
     InputsName,
     averaged,
+    end_of,
     output_errors,
     reach,
     usual_features,
@@ -114,7 +115,9 @@ def length_points(rows: Sequence[Row], error: float) -> Iterator[Row]:
 
 def layer_points(rows: Sequence[Row]) -> Iterator[Row]:
     """Yields relative errors by layer and number of features: of attention alone, and with all layers swapped."""
-    swapped = [row for row in rows if row["metric"] == "layer error" and row["value"] is not None]
+    swapped = [
+        row for row in rows if row["metric"] == "layer error" and row["value"] is not None and row["what"] in LAYER_PARTS
+    ]
     variants = {(row["kernel"], row["projection"]) for row in swapped}
     for row in swapped:
         yield _layer_point(row, row["what"])
@@ -160,7 +163,7 @@ def estimate_bands(rows: Sequence[Row], *, interactive: bool) -> alt.TopLevelMix
     """Returns the estimates of exp(x . y) over the exponential, by angle: the range of 95% of draws, for each kernel."""
     estimates = [row for row in rows if row["metric"] == "estimate"]
     kernels = list(dict.fromkeys(row["kernel"] for row in estimates))
-    ends = [row[end] for row in estimates for end in ("low", "high")]
+    ends = [end_of(row, end) for row in estimates for end in ("low", "high")]
     scale = alt.Scale(domain=[min(0.0, *ends), max(ends)], nice=True)
     return finished(alt.concat(*(_band(estimates, kernel, scale) for kernel in kernels), columns=3), interactive)
 
@@ -219,8 +222,11 @@ def _layers(points: Sequence[Row], features: int, scale: alt.Scale) -> alt.Layer
 
 
 def _band(estimates: Sequence[Row], kernel: str, scale: alt.Scale) -> alt.LayerChart:
-    names = ("angle", "value", "low", "high", "negative")
-    values = [{name: row[name] for name in names} for row in estimates if row["kernel"] == kernel]
+    values = [
+        {"angle": row["angle"], "negative": row["negative"], **{end: end_of(row, end) for end in ("value", "low", "high")}}
+        for row in estimates
+        if row["kernel"] == kernel
+    ]
     base = alt.Chart(alt.Data(values=values), title=kernel).encode(x=_angle())
     hints = ["angle:Q", *_ends(), alt.Tooltip("negative:Q", title="share below 0", format=".1%")]
     low = alt.Y("low:Q", title="estimate over exp(x . y)", scale=scale)
@@ -260,7 +266,7 @@ def _point(view: str, label: str, error: float, number: float, kind: str) -> Row
 
 
 def _layer_point(row: Row, part: str) -> Row:
-    ends = {end: row[end] for end in ("value", "low", "high")}
+    ends = {end: end_of(row, end) for end in ("value", "low", "high")}
     return {"label": LAYER_PARTS[part], "layer": row["layer"], "features": row["features"], **ends}
 
 
