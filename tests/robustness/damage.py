@@ -70,9 +70,7 @@ READERS: dict[str, tuple[Reader, ...]] = {
     "estimated": (
         Reader(("report", "estimated")),
         Reader(("error", "--resume", "estimated"), ("masked", "texts")),
-        Reader(
-            ("advise", "--length", "100", "--run", "compared", "--error", "0.1", "--error-run", "estimated"), ("compared",)
-        ),
+        Reader((*ADVICE, "--error", "0.1", "--error-run", "estimated"), ("compared",)),
     ),
 }
 

@@ -267,7 +267,7 @@ def _angle_cell(kernel: Kernel, angle: int, seed: int) -> Cell:
         drawn = Random(PAIR_FEATURES, kernel, "independent", per_head=True)
         phi = drawn.build(heads=PAIR_DRAWS, head_dim=PAIR_DIM, generator=_generator(seed)).double()
         phi_q, phi_k = (phi(part.expand(1, PAIR_DRAWS, 1, PAIR_DIM)) for part in (q, k))
-        logarithm = phi_q.exponent + phi_k.exponent - float(pairs(q, k).score) / math.log(2)  # type: ignore[operator]
+        logarithm = phi_q.exponent + phi_k.exponent - float(pairs(q, k).score) / math.log(2)
         ratios = ((phi_q.values * phi_k.values).sum(-1, keepdim=True) * logarithm.exp2()).flatten()
         squares = mean_over_seeds((ratios - 1).square().tolist())
         formula = float(expected_error(kernel, q, k, phi.directions))
