@@ -24,10 +24,10 @@ from subquad.words import between
 class Options:
     """The time of a product with random directions, dense and by factors."""
 
-    dims: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # dimensions of a head
+    dims: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)  # dimensions of a head
     features: int = 256  # number of directions; as many as the dimension where that is larger
-    positions: int = 2048  # positions times heads of one product
-    seconds: float = 1.0  # time for each comparison
+    positions: int = 512  # positions times heads of one product
+    seconds: float = 0.5  # time for each comparison
     threads: int = 1
 
 

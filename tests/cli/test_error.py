@@ -1,6 +1,7 @@
 """`subquad error`, as it is typed, and `subquad advise --error` with what it measured."""
 
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,13 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few draws; pages without the code that draws their charts; of the figures only the names."""
     monkeypatch.setattr(error, "PAIR_DRAWS", 20)
     write_pages_quickly(monkeypatch)
-    monkeypatch.setattr("subquad.report.error.save", lambda drawn, folder: (say(name) for name in drawn))
+    monkeypatch.setattr("subquad.report.error.save", say_names)
+
+
+def say_names(drawn: Mapping[str, object], folder: Path) -> Iterator[Path]:
+    for name in drawn:
+        say(name)
+        yield folder / name
 
 
 def test_random_inputs_then_report_and_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,8 +29,9 @@ HEADS, HEAD_DIM, LENGTH = 4, 64, 256
 POSITIONS = 128
 """Largest number of queries and of keys whose pairs are used to measure the error of single estimates."""
 ANGLES = tuple(range(0, 181, 15))
-PAIR_DIM, PAIR_FEATURES, PAIR_DRAWS = 16, 64, 4000
-"""Dimension, number of features, and number of draws for the estimates by angle."""
+PAIR_DIM, PAIR_LENGTH, PAIR_FEATURES, PAIR_DRAWS = 16, math.sqrt(0.5), 16, 4000
+"""Dimension, length, number of features, and number of draws for the estimates by angle: with longer vectors, most of the
+expected error would consist of draws that are rarer than these."""
 DRAW_SEEDS = 1000
 """Distance of the seeds of two draws of a whole model, whose layers have consecutive seeds."""
 NOT_FINITE: Row = {"value": None, "failure": "not finite"}
@@ -256,17 +257,19 @@ def _norm_cell(inputs: Inputs) -> Cell:
 
 
 def _angle_cell(kernel: Kernel, angle: int, seed: int) -> Cell:
-    """Estimates of exp(x . y) for unit vectors x and y at an angle, over the exponential itself, in many draws."""
+    """Estimates of exp(x . y) for vectors x and y at an angle, over the exponential itself, in many draws."""
     about = {"metric": "estimate", "kernel": kernel, "features": PAIR_FEATURES, "angle": angle}
 
     def rows() -> list[Row]:
         turn = math.radians(angle)
         q, k = torch.zeros(2, 1, 1, 1, PAIR_DIM, dtype=torch.float64)
         q[..., 0], k[..., 0], k[..., 1] = 1.0, math.cos(turn), math.sin(turn)
-        q, k = q * PAIR_DIM**0.25, k * PAIR_DIM**0.25
+        q, k = (part * PAIR_LENGTH * PAIR_DIM**0.25 for part in (q, k))
         drawn = Random(PAIR_FEATURES, kernel, "independent", per_head=True)
         phi = drawn.build(heads=PAIR_DRAWS, head_dim=PAIR_DIM, generator=_generator(seed)).double()
         phi_q, phi_k = (phi(part.expand(1, PAIR_DRAWS, 1, PAIR_DIM)) for part in (q, k))
+        assert phi_q.exponent is not None  # the features of every kernel of softmax have one
+        assert phi_k.exponent is not None
         logarithm = phi_q.exponent + phi_k.exponent - float(pairs(q, k).score) / math.log(2)
         ratios = ((phi_q.values * phi_k.values).sum(-1, keepdim=True) * logarithm.exp2()).flatten()
         squares = mean_over_seeds((ratios - 1).square().tolist())

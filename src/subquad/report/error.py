@@ -22,6 +22,7 @@ from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.runs import command_of, machine_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
+from subquad.statistics import Interval
 from subquad.words import between
 
 TITLE = "How far FAVOR+ is from exact attention"
@@ -44,8 +45,8 @@ FORMULA_NOTE = (
     "draws so rare that a measurement of a few draws misses them and lies below."
 )
 VARIANCE_NOTE = (
-    "Estimates of exp(x . y) for unit vectors x and y, over the exponential itself: the range that holds 95% of 4000 draws "
-    "of 64 features along independent directions. Trigonometric features are exact for equal vectors and vary most for "
+    "Estimates of exp(x . y) for x and y of squared length 1/2, over the exponential itself: the range of 95% of 4000 draws "
+    "of 16 features along independent directions. Trigonometric features are exact for equal vectors and vary most for "
     "opposite ones, whose weight should be small, where they also become negative; positive features are the reverse. Most "
     "keys have little in common with a query, and their errors add up in the sum that attention divides by."
 )
@@ -121,7 +122,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
         inputs: {variant: variants[variant] for variant in variants if variant.projection == projections[inputs]}
         for inputs, variants in errors.items()
     }
-    return _table(shown)
+    return _table(shown, brief=True)
 
 
 def error_table(rows: Sequence[Row]) -> Table:
@@ -129,18 +130,22 @@ def error_table(rows: Sequence[Row]) -> Table:
     return _table(output_errors(rows))
 
 
-def _table(errors: Mapping[InputsName, Mapping[Variant, ErrorsByFeatures]]) -> Table:
+def _table(errors: Mapping[InputsName, Mapping[Variant, ErrorsByFeatures]], *, brief: bool = False) -> Table:
     counts = sorted({count for variants in errors.values() for by_features in variants.values() for count in by_features})
     lines = []
     for inputs, variants in errors.items():
         for variant, by_features in sorted(variants.items()):
-            cells = [
-                Cell(between(by_features[count], ".2g"), by_features[count].value) if count in by_features else NOTHING
-                for count in counts
-            ]
-            lines.append([Cell(charts.view_name(inputs)), Cell(variant.kernel), Cell(variant.projection), *cells])
-    caption = "Relative error of attention's output by number of features (95% interval over draws)"
-    return Table(caption, ["inputs", "kernel", "directions", *map(str, counts)], lines)
+            names = [charts.view_name(inputs), variant.kernel, *([] if brief else [variant.projection])]
+            errors_of = [by_features.get(count) for count in counts]
+            lines.append([*map(Cell, names), *(_error(error, brief=brief) for error in errors_of)])
+    caption = "Relative error of attention's output by number of features" + ("" if brief else " (95% interval over draws)")
+    return Table(caption, ["inputs", "kernel", *([] if brief else ["directions"]), *map(str, counts)], lines)
+
+
+def _error(error: Interval | None, *, brief: bool) -> Cell:
+    if error is None:
+        return NOTHING
+    return Cell(f"{error.value:.2g}" if brief else between(error, ".2g"), error.value)
 
 
 def bound_table(rows: Sequence[Row]) -> Table:
@@ -167,7 +172,7 @@ def _chapters(run: Run, number: int, *, named: bool) -> Iterator[Chapter]:
     parts = {
         "By number of features": (("kernels", "projections", "sizes"), ERROR_NOTE),
         "Single estimates beside the published formulas": (("formulas",), FORMULA_NOTE),
-        "Why trigonometric features fail": (("estimates", "deviations"), VARIANCE_NOTE),
+        "How much estimates vary": (("estimates", "deviations"), VARIANCE_NOTE),
         "Layer by layer": (("layers",), LAYER_NOTE),
         "Published bounds": (("needed", "lengths"), BOUND_NOTE),
     }
@@ -182,7 +187,7 @@ CAPTIONS = {
     "projections": "Error of attention's output by number of features and how directions are drawn",
     "sizes": "Error of attention's output by size of random queries and keys",
     "formulas": "Root mean squared error of single estimates of exp(q . k / sqrt d), over their root mean square",
-    "estimates": "Estimates of exp(x . y) for unit vectors: mean, and the range of 95% of draws",
+    "estimates": "Estimates of exp(x . y) over exp(x . y), by angle: mean, and the range of 95% of draws",
     "deviations": "Root mean squared error of these estimates: measured, and published (dashed)",
     "layers": "Relative error by layer, FAVOR+ beside exact attention",
     "needed": "Features, or slots, that reach an error: measured, and by published bounds (dashed)",
