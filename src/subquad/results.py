@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-from subquad.checking import Count, Positive, Seed, Whole, excerpt, read_as
+from subquad.checking import Count, NonNegative, Positive, Seed, Whole, excerpt, read_as
 from subquad.errors import SubquadError
 from subquad.files import cannot_write, read_text, write_new, write_whole
 from subquad.machine import circumstances
@@ -96,6 +96,13 @@ class RowFields(TypedDict, total=False):
     rounds: Count
     layer: Whole
     head: Whole
+    inputs: str
+    size: Positive
+    kernel: str
+    projection: str
+    features: Count
+    angle: NonNegative
+    formula: NonNegative
     failure: str
     message: str
     given: str

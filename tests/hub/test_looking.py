@@ -8,11 +8,13 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from subquad import Linear, SubquadError  # noqa: E402
+from subquad import Linear, Softmax, SubquadError  # noqa: E402
 from subquad.hub import swap  # noqa: E402
 from subquad.hub.looking import (  # noqa: E402
+    attention_calls,
     attention_matrices,
     head_dim_of,
+    layer_outputs,
     load_with_tokenizer,
     longest_input,
     random_like,
@@ -56,6 +58,26 @@ def test_a_swapped_model_shows_what_its_mechanism_does() -> None:
     twin = random_like(model, seed=1)
     assert not torch.allclose(attention_matrices(twin, tokens)[0], found[0])
     torch.testing.assert_close(attention_matrices(model, tokens)[0], found[0])  # the model itself is not touched
+
+
+def test_queries_and_keys_are_those_of_the_model() -> None:
+    model, tokens = bert(), torch.randint(5, 11, (1, 9))
+    matrices = attention_matrices(model, tokens)
+    calls = attention_calls(swap(model, Softmax()), tokens)
+    for call, matrix in zip(calls, matrices, strict=True):
+        torch.testing.assert_close((call.q @ call.k.mT / 2).softmax(-1), matrix)
+        assert not call.causal
+
+
+def test_layer_outputs_are_those_of_the_layers() -> None:
+    model, tokens = bert(), torch.randint(5, 11, (1, 9))
+    found = layer_outputs(model, tokens)
+    assert [output.shape for output in (*found.attention, *found.hidden)] == [(1, 9, 16)] * 4
+    torch.testing.assert_close(found.hidden[1], model(input_ids=tokens).last_hidden_state)
+    first = model.encoder.layer[0]
+    torch.testing.assert_close(found.attention[0], first.attention.self(model.embeddings(tokens))[0])
+    swapped = layer_outputs(swap(model, Linear()), tokens)
+    assert not torch.allclose(swapped.hidden[0], found.hidden[0])
 
 
 def test_a_random_model_has_the_shape_and_not_the_weights() -> None:

@@ -11,9 +11,10 @@ from tests.robustness.cases import Case, Edit
 from tests.robustness.spoiling import WRONG, as_json, places, replaced, spoilt, without
 
 CONVERSION = ("--attention", "elu", "--steps", "1", "--tune-steps", "1", "--texts", "2", "--batch-tokens", "16")
+ADVICE = ("advise", "--length", "100", "--run", "compared")
 SMALL = ("--steps", "1", "--batch", "2", "--no-page")
 
-COMMANDS = ("predict", "train --resume", "convert --resume", "compare --resume", "report", "spectrum")
+COMMANDS = ("predict", "train --resume", "convert --resume", "compare --resume", "error --resume", "report", "spectrum")
 """Commands that take a run."""
 
 
@@ -56,7 +57,7 @@ READERS: dict[str, tuple[Reader, ...]] = {
         Reader(("predict", "clients", "--data", "clients.csv"), ("clients.csv",)),
     ),
     "compared": (
-        Reader(("advise", "--length", "100", "--run", "compared")),
+        Reader(ADVICE),
         Reader(("compare", "--resume", "compared", "--budget", "0.000001")),
         Reader(("report", "compared")),
     ),
@@ -66,6 +67,11 @@ READERS: dict[str, tuple[Reader, ...]] = {
         Reader(("predict", "converted/model", "the [MASK]"), ("texts",)),
     ),
     "looked": (Reader(("report", "looked")),),
+    "estimated": (
+        Reader(("report", "estimated")),
+        Reader(("error", "--resume", "estimated"), ("masked", "texts")),
+        Reader((*ADVICE, "--error", "0.1", "--error-run", "estimated"), ("compared",)),
+    ),
 }
 
 FEW = 3

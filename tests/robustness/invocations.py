@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
 from subquad.attention import MECHANISMS
-from subquad.cli import advise, compare, convert, predict, report, reproduce, spectrum, training_options
+from subquad.cli import advise, compare, convert, error, predict, report, reproduce, spectrum, training_options
 from subquad.conversion import ConversionOptions
 from subquad.models import ModelOptions
 from subquad.tasks import TASKS
@@ -53,6 +53,7 @@ ENDLESS = {
     ("convert", "tune_steps"),
     ("convert", "minutes"),
     ("compare", "budget"),
+    ("error", "draws"),
 }
 """Options of which a huge value is right, and takes as long as it says."""
 HUGE = ("highest", "a billion", "largest")
@@ -108,6 +109,17 @@ def _commands() -> Iterator[Base]:
     )
     few: Words = {"sequences": ("1",), "length": ("8",)}
     yield Base("spectrum", ("spectrum", "masked"), few, (spectrum.Spectrum,), ("masked", "texts"))
+    brief: Words = {
+        "features": ("2",),
+        "kernels": ("positive",),
+        "projections": ("givens",),
+        "sizes": ("1",),
+        "draws": ("2",),
+    }
+    brief |= {"length": ("4",), "head-dim": ("2",)}
+    yield Base("error", ("error",), brief, (error.Error,))
+    examined: Words = {**brief, **few, "no-random": ()}
+    yield Base("error of a model", ("error", "bert"), examined | {"text": ("texts",)}, (), ("bert", "texts"))
     yield Base("report", ("report", "copied"), {}, (report.Report,), ("copied",))
     yield Base("reproduce", ("reproduce", "nothing"), {}, (reproduce.Reproduce,))
     tiny: Words = {"steps": ("1",), "tune-steps": ("1",), "texts": ("2",), "batch-tokens": ("16",), "no-page": ()}
@@ -182,7 +194,7 @@ def _misused() -> Iterator[Case]:
         "report of nothing": ("report",),
         "report of two kinds": ("report", "copied", "compared"),
     }
-    for command in ("compare", "advise", "train", "convert", "predict", "spectrum", "reproduce", "report"):
+    for command in ("compare", "advise", "train", "convert", "predict", "spectrum", "error", "reproduce", "report"):
         words[f"help of {command}"] = (command, "--help")
         words[f"an unknown option of {command}"] = (command, "--no-such-option", "7")
         words[f"words too many for {command}"] = (command, "copied", "copied", "copied", "--", "copied")

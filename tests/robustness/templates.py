@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--batch-tokens", "16", "--no-controls", "--no-page"),
     ),
     "looked": ("spectrum", "masked", "--sequences", "1", "--length", "8"),
+    "estimated": (
+        *("error", "masked", "--features", "4", "--kernels", "positive", "--projections", "orthogonal", "independent"),
+        *("--sizes", "1", "--draws", "2", "--sequences", "1", "--length", "8"),
+    ),
 }
 """Runs by the name of their folder, in the order in which they are made."""
 

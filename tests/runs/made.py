@@ -15,7 +15,7 @@ from subquad.measure.workers import OUT_OF_MEMORY, Outcome
 from subquad.training import checkpoints
 from tests.cli import test_events, test_mlm
 from tests.experiments.test_linformer import Done
-from tests.runs.words import COMPARE, CONVERSION_CHECKPOINT_SECONDS, COPY, EVERY, GRID, REPRODUCE, SIZE, TINY
+from tests.runs.words import COMPARE, CONVERSION_CHECKPOINT_SECONDS, COPY, ERROR, EVERY, GRID, REPRODUCE, SIZE, TINY
 
 
 def visit(candidates: dict[str, Any], limits: object, running: object = None) -> dict[str, Outcome]:
@@ -45,6 +45,7 @@ def cheaply() -> Iterator[None]:
         patch.setattr(trainings, "start_process", Done)
         patch.setitem(SCALES, "tiny", TINY)
         patch.setattr("subquad.conversion.vectors.DRAWS", 10)
+        patch.setattr("subquad.compare.error.PAIR_DRAWS", 10)
         patch.setattr(CONVERSION_CHECKPOINT_SECONDS, 0.0)
         patch.setattr(checkpoints, "KEEP", 1000)
         patch.setattr(checkpoints.save, "__kwdefaults__", {"keep": 1000})
@@ -93,6 +94,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "events": lambda folder: make(*events_words(folder), out=folder / "run"),
     "convert": lambda folder: make(*convert_words(folder), out=folder / "run"),
     "spectrum": looked_at,
+    "error": lambda folder: make(*ERROR, out=folder / "run"),
     "reproduce": lambda folder: make(*REPRODUCE, out=folder / "run"),
 }
 """What makes a run of each kind in a folder."""

@@ -16,7 +16,7 @@ from subquad.results import Run
 from tests.runs.made import MAKERS, cheaply
 from tests.runs.states import same_rows, same_weights
 
-RESUMED = ("compare", "grid", "copy", "mlm", "events", "convert", "reproduce")
+RESUMED = ("compare", "grid", "copy", "mlm", "events", "convert", "error", "reproduce")
 """Kinds that can be gone on with."""
 WITH_CHECKPOINTS = ("copy", "mlm", "events", "convert")
 REPORTED = 8

@@ -18,6 +18,10 @@ COPY = ("copy", *SIZE, *EVERY, "--length", "6", "--held-out", "2", "--dropout", 
 SETTING = ("--heads", "1", "--head-dim", "2", "--threads", "1")
 REPRODUCE = ("reproduce", "copy", "--scale", "tiny")
 COMPARE = (*SETTING, "--mechanisms", "linear", "favor", "--lengths", "8", "16", "--what", "forward", "--causal")
+ERROR = (
+    *("error", "--features", "4", "16", "--kernels", "positive", "relu", "--projections", "independent", "--sizes", "1"),
+    *("--draws", "2", "--length", "4", "--head-dim", "2"),
+)
 GRID = (*SETTING, "--grid", "linformer", "--lengths", "512", "1024")
 TINY = replace(
     SCALES["quick"],

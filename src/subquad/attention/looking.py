@@ -28,6 +28,15 @@ class Call(NamedTuple):
         return attention_matrix(self.attend, self.q, self.k, self.keep, causal=self.causal)
 
 
+class LayerOutputs(NamedTuple):
+    """What the layers of a model compute for one input, in order."""
+
+    attention: Sequence[Tensor]
+    """Output of each attention module."""
+    hidden: Sequence[Float[Tensor, "b n w"]]
+    """Hidden state after each layer."""
+
+
 @torch.no_grad()
 def attention_matrix(
     attend: Any, q: Queries, k: Keys, keep: Keep | None = None, *, causal: bool = False

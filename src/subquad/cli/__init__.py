@@ -38,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "convert": Command("subquad.cli.convert", "convert a trained model to another attention, and measure its quality"),
     "predict": Command("subquad.cli.predict", "print the answer of a trained model to a sequence"),
     "spectrum": Command("subquad.cli.spectrum", "measure the rank of a model's attention matrices, by layer and head"),
+    "error": Command("subquad.cli.error", "measure how far FAVOR+ is from exact attention, by number of features"),
     "reproduce": Command("subquad.cli.reproduce", "repeat a published experiment, with a verdict on each of its claims"),
     "report": Command("subquad.cli.report", "write the page of one or several runs, and each chart as PNG and SVG"),
 }

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from subquad.checking import Checked, Count, FilePath, Words
+from subquad.checking import Checked, Count, FilePath, Positive, Words, read_as
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, show
 from subquad.cli.values import Flag, parse_bytes
-from subquad.compare.advice import Advice, Wish, advise, has_view
+from subquad.compare.accuracy import USUAL_FEATURES, Accuracy, accuracy
+from subquad.compare.advice import FAVOR, Advice, Wish, advise, has_view
 from subquad.compare.views import Comparison, What
 from subquad.errors import SubquadError
 from subquad.machine import describe, same_machine
@@ -33,8 +35,12 @@ class Advise(Checked):
     """Consider approximations only, even if they are hardly faster."""
     what: What = "training"
     """Kind of work that is timed: forward, training (forward and backward), a whole layer, a decoding step, or an update."""
+    error: Positive | None = None
+    """Largest relative error of an approximation, such as 0.05: FAVOR+ is considered with as many features as that takes."""
     run: FilePath | None = None
     """Folder of the comparison to use; the newest of this machine under runs/ by default."""
+    error_run: FilePath | None = None
+    """Folder of the run of `subquad error` to use with --error; the newest under runs/ by default."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,6 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(Advise, arguments, prog="subquad advise")
     if options.exact and options.approximate:
         raise SubquadError("--exact and --approximate exclude each other: give one of them, or none")
+    if options.error is None and options.error_run is not None:
+        raise SubquadError("--error-run is for --error: give an error as well, such as --error 0.05")
     form = "causal" if options.causal else "bidirectional"
     run = Run.open(options.run, "compare") if options.run is not None else _newest(Path("runs"), form, options.what)
     wish: Wish = "exact" if options.exact else "approximate" if options.approximate else "either"
@@ -53,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         what=options.what,
         memory_bytes=None if options.memory is None else parse_bytes("--memory", options.memory),
         wish=wish,
+        accuracy=None if options.error is None else _accuracy(options.error, options.error_run, run),
     )
     console = Output()
     for sentence in advice.sentences:
@@ -62,16 +71,31 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _accuracy(error: float, folder: Path | None, comparison: Run) -> Accuracy:
+    """Returns how many features an error takes, by a run of `subquad error`, the newest one if none is named."""
+    runs = _runs(Path("runs"), "error") if folder is None else [Run.open(folder, "error")]
+    if not runs:
+        raise SubquadError("there is no measurement of errors under runs/: run `subquad error` first, or give --error-run")
+    place = f"{comparison.folder / 'run.json'}: options: variants"
+    variants = read_as(dict[str, dict[str, Any]], comparison.about["options"].get("variants", {}), place)
+    timed_features = read_as(Count, variants.get(FAVOR, {}).get("features", USUAL_FEATURES), f"{place}: features of {FAVOR}")
+    found = accuracy(error, runs[0].rows(), timed_features)
+    if found is None:
+        raise SubquadError(f"{runs[0].folder} has no errors yet: go on with subquad error --resume {runs[0].folder}")
+    return found
+
+
+def _runs(folder: Path, kind: str) -> list[Run]:
+    """Returns the runs of a kind in a folder that have rows, the newest first."""
+    runs = [Run.open(path.parent) for path in folder.glob("*/run.json")] if folder.is_dir() else []
+    measured = (run for run in runs if run.about.get("kind") == kind and run.rows())
+    return sorted(measured, key=lambda run: str(run.about.get("started", "")), reverse=True)
+
+
 def _newest(folder: Path, form: str, what: str) -> Run:
     """Returns the newest comparison of this machine that measured such work, else the newest one."""
     machine = describe()
-    runs = [Run.open(path.parent) for path in folder.glob("*/run.json")] if folder.is_dir() else []
-    comparisons = [
-        run for run in runs if run.about.get("kind") == "compare" and same_machine(run.about.get("machine", {}), machine)
-    ]
-    comparisons = sorted(
-        (run for run in comparisons if run.rows()), key=lambda run: str(run.about.get("started", "")), reverse=True
-    )
+    comparisons = [run for run in _runs(folder, "compare") if same_machine(run.about.get("machine", {}), machine)]
     if not comparisons:
         raise SubquadError(
             f"there is no comparison of this machine under {folder}/: run `subquad compare` first, or give --run"

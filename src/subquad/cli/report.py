@@ -16,6 +16,7 @@ from subquad.errors import SubquadError
 from subquad.files import require_folder
 from subquad.report.compare import load, write_comparison, write_figures
 from subquad.report.conversion import write_conversion_figures, write_conversion_page
+from subquad.report.error import write_error_figures, write_error_page
 from subquad.report.spectrum import write_spectrum_figures, write_spectrum_page
 from subquad.report.training import write_training_figures, write_training_page
 from subquad.results import Run
@@ -82,6 +83,11 @@ def _spectrum(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path
     return partial(write_spectrum_figures, runs)
 
 
+def _error(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
+    write_error_page(runs, page)
+    return partial(write_error_figures, runs)
+
+
 def _conversion(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
     write_conversion_page(runs, page)
     return partial(write_conversion_figures, runs)
@@ -96,5 +102,11 @@ def _reproduction(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[
     return lambda folder: iter(())
 
 
-PAGES = {"train": _training, "spectrum": _spectrum, "convert": _conversion, "reproduce": _reproduction}
+PAGES = {
+    "train": _training,
+    "spectrum": _spectrum,
+    "error": _error,
+    "convert": _conversion,
+    "reproduce": _reproduction,
+}
 """Functions that write the page of each kind of run, except comparisons."""

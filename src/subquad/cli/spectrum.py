@@ -13,25 +13,19 @@ from torch import Tensor, nn
 
 from subquad.attention import MECHANISMS
 from subquad.attention.looking import watched
-from subquad.capacity import require_memory
 from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed
+from subquad.cli.examined import Examination, open_pretrained, open_run
 from subquad.cli.parsing import parse
-from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import Output, show
-from subquad.cli.streams import say
-from subquad.data.texts import load_texts, python_topics
-from subquad.errors import SubquadError
 from subquad.files import require_folder
 from subquad.measure.spectrum import singular_values, spectrum_rows
 from subquad.models import MultiheadAttention
 from subquad.report.spectrum import layer_table, rank_table, write_spectrum_figures, write_spectrum_page
 from subquad.results import Row, Run, describe_run, holds_run, new_folder, refuse_taken
-from subquad.runs import load, rebuild
+from subquad.runs import rebuild
 
 Matrices = list[Tensor]
 """Attention matrices of one sequence, one for each layer, each of shape 1 h n s."""
-SEQUENCE_BYTES = 500
-"""Lower bound of the memory of one sequence in bytes."""
 USUAL = 512  # default length of a sequence in tokens, as in Linformer's figure 1
 
 
@@ -128,15 +122,8 @@ def _values(sequences: Iterable[Matrices]) -> list[list[Tensor]]:
 
 def _run(options: Spectrum, console: Console) -> Looked:
     """Opens the model of a run of `subquad train`."""
-    trained = load(options.model, say=say)
+    trained, examples = open_run(_examination(options), console)
     task, model, run = trained.task, trained.model, trained.run
-    if options.text is not None or options.length is not None:
-        task.require_texts()
-    require_memory("so many sequences", options.sequences * SEQUENCE_BYTES, "give fewer --sequences")
-    texts = None if options.text is None else _texts(options.text)
-    drawing = torch.Generator().manual_seed(options.seed)
-    examples = task.examples(options.sequences, drawing, texts=texts, length=options.length)
-    _check_number(len(examples), options, examples[0][0].shape[1], console)
 
     def matrices(model: nn.Module) -> Iterator[Matrices]:
         model.eval()
@@ -157,25 +144,9 @@ def _run(options: Spectrum, console: Console) -> Looked:
 
 def _hub(options: Spectrum, console: Console) -> Looked:
     """Opens a Hugging Face model."""
-    check_pretrained(options.model)
+    model, tokens = open_pretrained(_examination(options), USUAL, console)
     from subquad.hub._compat import implementation_of
-    from subquad.hub.looking import (
-        attention_matrices,
-        head_dim_of,
-        load_with_tokenizer,
-        longest_input,
-        random_like,
-        stretches,
-    )
-
-    texts = python_topics().texts if options.text is None else _texts(options.text)
-    model, tokenizer = load_with_tokenizer(options.model)
-    longest = longest_input(model) or USUAL
-    length = options.length or min(USUAL, longest)
-    if length > longest:
-        raise SubquadError(f"--length is {length}, but the model has {longest} positions: give a smaller one")
-    tokens = stretches(tokenizer, texts, options.sequences, length, torch.Generator().manual_seed(options.seed))
-    _check_number(len(tokens), options, length, console)
+    from subquad.hub.looking import attention_matrices, head_dim_of, random_like
 
     def matrices(model: Any) -> Iterator[Matrices]:
         for sequence in tokens:
@@ -187,21 +158,8 @@ def _hub(options: Spectrum, console: Console) -> Looked:
     return Looked(lambda: matrices(model), lambda: matrices(fresh), len(tokens), about, _bounds(head_dim))
 
 
-def _texts(path: Path) -> list[str]:
-    """Reads the texts of a file or folder, and prints what could not be read."""
-    documents = load_texts(path)
-    for complaint in documents.complaints:
-        say(complaint)
-    return documents.texts
-
-
-def _check_number(number: int, options: Spectrum, length: int, console: Console) -> None:
-    """Raises `SubquadError` if there is no excerpt of the length, and prints a note if there are too few."""
-    if not number:
-        where = "the text" if options.text is None else options.text
-        raise SubquadError(f"{where} has no stretch of {length} tokens: give more text or a smaller --length")
-    if number < options.sequences:
-        console.print(f"There are {number} stretches of {length} tokens, so not {options.sequences}.")
+def _examination(options: Spectrum) -> Examination:
+    return Examination(options.model, options.text, options.length, options.sequences, options.seed)
 
 
 def _bounds(head_dim: int, skip: str = "") -> dict[str, int]:

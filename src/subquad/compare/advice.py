@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from subquad.compare.accuracy import Accuracy
 from subquad.compare.views import AXES, BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.errors import SubquadError
 from subquad.measure.fits import interpolate
 from subquad.words import amount, duration, times_as_fast
 
 Wish = Literal["either", "exact", "approximate"]
+FAVOR = "favor"
+"""The mechanism whose error `subquad error` measures."""
 WORTH = 1.2
 """Speed-up over exact attention from which an approximation is advised without being asked for."""
 
@@ -41,23 +44,26 @@ def advise(
     what: str,
     memory_bytes: float | None = None,
     wish: Wish = "either",
+    accuracy: Accuracy | None = None,
 ) -> Advice:
     """Chooses the fastest mechanism that fits, and the fastest exact one unless an approximation is worth it.
 
-    `traits` are those of the mechanisms in run.json.
+    `traits` are those of the mechanisms in run.json. With `accuracy`, FAVOR+ is considered with the number of features that
+    reaches the error, and other approximations are not.
     """
     view = _view(comparison, form, what)
-    options = [_option(comparison, view, name, traits, length, memory_bytes) for name in comparison.measured(view)]
+    options = [_option(comparison, view, name, traits, length, memory_bytes, accuracy) for name in comparison.measured(view)]
     possible = [option for option in options if not option.obstacle and _wished(option, wish)]
     if not possible:
-        raise SubquadError(_nothing(options, wish, length))
+        raise SubquadError(_nothing(options, wish, length, "--memory" if accuracy is None else "--memory or --error"))
     exact = [option for option in possible if option.exact]
     chosen = min(possible, key=lambda option: option.seconds)
     if wish == "either" and exact and not chosen.exact:
         best = min(exact, key=lambda option: option.seconds)
         chosen = chosen if best.seconds / chosen.seconds >= WORTH else best
     ordered = sorted(options, key=lambda option: option.seconds)
-    return Advice(chosen, list(_reasons(chosen, ordered, view, length, memory_bytes, wish, traits)), ordered)
+    first, *reasons = _reasons(chosen, ordered, view, length, memory_bytes, wish, traits)
+    return Advice(chosen, [first, *([] if accuracy is None else accuracy.sentences()), *reasons], ordered)
 
 
 def has_view(comparison: Comparison, form: str, what: str) -> bool:
@@ -84,6 +90,7 @@ def _option(
     traits: Mapping[str, Mapping[str, Any]],
     length: int,
     memory_bytes: float | None,
+    accuracy: Accuracy | None,
 ) -> Option:
     visits = comparison.costs(view, mechanism)
     assert visits is not None  # `mechanism` is among the measured ones
@@ -91,26 +98,40 @@ def _option(
     failure = comparison.failures.get((view, mechanism))
     peaks = {at: max(1.0, peak) for at in lengths if (peak := comparison.peak(view, mechanism, int(at))) is not None}
     peak = interpolate(list(peaks), list(peaks.values()), length) if peaks else None
-    obstacle = ""
+    seconds = interpolate(lengths, middle, max(length, lengths[0]))
+    basis = "measured" if length in lengths else "interpolated" if length < lengths[-1] else "extrapolated"
+    exact = bool(traits.get(mechanism, {}).get("exact", False))
+    obstacle = "" if accuracy is None or exact else _inaccuracy(mechanism, accuracy)
+    if accuracy is not None and mechanism == FAVOR and accuracy.reach.features is not None:
+        factor = accuracy.reach.features / accuracy.timed_features
+        seconds, peak = factor * seconds, None if peak is None else factor * peak
+        basis = f"{basis} with {accuracy.timed_features} features, scaled to {accuracy.reach.features}"
     if failure is not None and length >= failure.length:
         obstacle = f"{failure.failure} at {failure.length} tokens"
     elif memory_bytes is not None and peak is not None and peak > memory_bytes:
         obstacle = f"needs {amount(peak)}"
-    basis = "measured" if length in lengths else "interpolated" if length < lengths[-1] else "extrapolated"
-    exact = bool(traits.get(mechanism, {}).get("exact", False))
-    return Option(mechanism, exact, interpolate(lengths, middle, max(length, lengths[0])), peak, basis, obstacle)
+    return Option(mechanism, exact, seconds, peak, basis, obstacle)
+
+
+def _inaccuracy(mechanism: str, accuracy: Accuracy) -> str:
+    """Returns why an approximation cannot be used for an error; empty if it can."""
+    if mechanism != FAVOR:
+        return "its error is not known"
+    if accuracy.reach.features is None:
+        return f"has an error of {accuracy.reach.measured.value:.2g} with {accuracy.reach.measured_features} features"
+    return ""
 
 
 def _wished(option: Option, wish: Wish) -> bool:
     return wish == "either" or option.exact == (wish == "exact")
 
 
-def _nothing(options: list[Option], wish: Wish, length: int) -> str:
+def _nothing(options: list[Option], wish: Wish, length: int, limits: str) -> str:
     kind = "" if wish == "either" else f"{wish} "
     why = "; ".join(
         f"{option.mechanism}: {option.obstacle}" for option in options if option.obstacle and _wished(option, wish)
     )
-    return f"no {kind}attention that was measured fits {length} tokens ({why or 'none was measured'}): allow more --memory"
+    return f"no {kind}attention that was measured fits {length} tokens ({why or 'none was measured'}): allow more {limits}"
 
 
 def _reasons(
@@ -140,5 +161,5 @@ def _reasons(
     elif chosen.exact and not faster:
         yield "Nothing that was measured is faster at this length."
     yield f"What is given up: {traits.get(chosen.mechanism, {}).get('gives_up', 'not known')}."
-    if chosen.basis == "extrapolated":
+    if chosen.basis.startswith("extrapolated"):
         yield f"The length is beyond what was measured: `subquad compare --lengths 128..{length}` measures it."

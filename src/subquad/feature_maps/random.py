@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,8 @@ from subquad.types import Features, Maps, MechanismSize, Scratch
 
 Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 Projections = Literal["fixed", "calibrated", "learned"]
+PAIRED: tuple[Kernel, ...] = ("hyperbolic", "trigonometric")
+"""Kernels with two features for each direction."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Random(RandomFeatures, FeatureMapOptions):
         return self.features
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
-        directions = self.features // 2 if self.kernel in ("hyperbolic", "trigonometric") else self.features
+        directions = self.features // 2 if self.kernel in PAIRED else self.features
         drawn = (heads if self.per_head or self.projections == "learned" else 1) * head_dim * directions
         moved = 0 if self.projections == "fixed" else 2 * heads * (head_dim + 1) ** 2
         biases = 2 * heads * directions if self.projections == "learned" else 0
@@ -75,21 +77,34 @@ class RandomMap(FeatureMap):
         self.options, self.heads = options, heads
         self.directions = even(options.kernel, options.features) // 2 if self.paired else options.features
         self.register_buffer("omega", torch.empty(*([heads] if options.per_head else []), head_dim, self.directions))
+        self.factors: projections.Directions | None = None  # of omega, where they multiply faster
         self.redraw(generator)
 
     def redraw(self, generator: torch.Generator | None) -> None:
         """Redraws the directions. Generators with the same seed give the same directions on every process."""
+        projection, norms, head_dim = self.options.projection, self.options.norms, self.omega.shape[-2]
+        if projections.pays(projection, head_dim) and not self.options.per_head:
+            self.factors = projections.draw_directions(head_dim, self.directions, projection, norms, generator)
+            self.omega.copy_(self.factors.matrix())
+            return
         draws = [
-            projections.draw(self.omega.shape[-2], self.directions, self.options.projection, self.options.norms, generator)
+            projections.draw(head_dim, self.directions, projection, norms, generator)
             for _ in range(self.heads if self.options.per_head else 1)
         ]
         self.omega.copy_(torch.stack(draws).view_as(self.omega))
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """Loads directions, whose factors are not known."""
+        self.factors = None
+        super()._load_from_state_dict(*arguments)
 
     def feature_count(self, d: int) -> int:
         return self.options.features
 
     def _project(self, x: Tensor, scale: float, scratch: Scratch | None) -> Tensor:
-        """Returns scale omega . y, with the scale folded into the matrix omega."""
+        """Returns scale omega . y, with the scale folded into the matrix omega, or into x where omega has factors."""
+        if self.factors is not None:
+            return self.factors.multiply(x * (scale * x.shape[-1] ** -0.25))
         omega = (self.omega * (scale * x.shape[-1] ** -0.25)).to(x.dtype)
         return product(x, omega) if scratch is None else project(x, omega, scratch)
 

@@ -12,28 +12,42 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from subquad.attention import Softmax
-from subquad.attention.looking import watched
+from subquad.attention.looking import Call, LayerOutputs, watched
 from subquad.errors import SubquadError
 from subquad.hub._compat import implementation_of, name_implementation
 from subquad.hub.attach import ATTRIBUTE, attached, attention_modules, hang, options_of
 from subquad.hub.files import load
+from subquad.hub.probe import observed
 
 
 @torch.no_grad()
 def attention_matrices(model: PreTrainedModel, tokens: Int[Tensor, "b n"]) -> list[Float[Tensor, "b h n n"]]:
     """Returns the attention matrices of each layer in order; for an encoder-decoder those of the encoder."""
-    model.eval()
-    reader: Any = model.get_encoder() if model.config.is_encoder_decoder else model
-    mechanisms = _mechanisms(model)
-    if mechanisms:
-        with watched(mechanisms) as calls:
-            reader(input_ids=tokens)
-        return [call.matrix() for call in calls]
+    if _mechanisms(model):
+        return [call.matrix() for call in attention_calls(model, tokens)]
     model.set_attn_implementation("eager")  # the only implementation that returns attention weights
-    matrices = getattr(reader(input_ids=tokens, output_attentions=True), "attentions", None)
+    matrices = getattr(_reader(model)(input_ids=tokens, output_attentions=True), "attentions", None)
     if not matrices or any(matrix is None for matrix in matrices):
         raise SubquadError(f"{type(model).__name__} does not return its attention weights, so they cannot be measured")
     return list(matrices)
+
+
+@torch.no_grad()
+def attention_calls(model: PreTrainedModel, tokens: Int[Tensor, "b n"]) -> list[Call]:
+    """Returns the calls of a swapped model's mechanisms in order; for an encoder-decoder those of the encoder."""
+    with watched(_mechanisms(model)) as calls:
+        _reader(model)(input_ids=tokens)
+    return calls
+
+
+@torch.no_grad()
+def layer_outputs(model: PreTrainedModel, tokens: Int[Tensor, "b n"]) -> LayerOutputs:
+    """Returns the outputs of attention modules and layers; for an encoder-decoder those of the encoder."""
+    with observed(attention_modules(model)) as outputs:
+        hidden = getattr(_reader(model)(input_ids=tokens, output_hidden_states=True), "hidden_states", None)
+    if not hidden:
+        raise SubquadError(f"{type(model).__name__} does not return its hidden states, so they cannot be compared")
+    return LayerOutputs([mixed for _, mixed in outputs], list(hidden[1:]))
 
 
 def random_like(model: PreTrainedModel, seed: int) -> PreTrainedModel:
@@ -112,6 +126,12 @@ def stretches(
         rows += [[*first, *row, *last] for row in whole.tolist()]
     drawn = torch.randperm(len(rows), generator=generator)[:count].tolist()
     return torch.tensor([rows[row] for row in drawn], dtype=torch.long).view(len(drawn), length)
+
+
+def _reader(model: PreTrainedModel) -> Any:
+    """Returns the part of a model that reads tokens, in eval mode: the encoder if it has one."""
+    model.eval()
+    return model.get_encoder() if model.config.is_encoder_decoder else model
 
 
 def _mechanisms(model: PreTrainedModel) -> list[nn.Module]:
