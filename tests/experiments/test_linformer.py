@@ -9,20 +9,9 @@ import pytest
 
 from subquad.cli import main, reproduce, trainings
 from subquad.experiments.base import Training, Trial
-from subquad.experiments.linformer.grid import SCALES, SHARINGS, Grid, Variant
-from subquad.experiments.linformer.verdicts import (
-    Pretrained,
-    accuracies,
-    close,
-    grown,
-    grows_better,
-    judge,
-    kept,
-    low_rank,
-    pretrained,
-    shared,
-    spectra,
-)
+from subquad.experiments.linformer.grid import SCALES, SHARINGS, Effort, Grid, Variant
+from subquad.experiments.linformer.runs import Pretrained, accuracies, pretrained, spectra
+from subquad.experiments.linformer.verdicts import close, grown, grows_better, judge, kept, low_rank, shared
 from subquad.models import ModelOptions
 from subquad.results import Row, Run
 from subquad.statistics import Verdict
@@ -167,6 +156,7 @@ TINY = Grid(
     training=TrainOptions(steps=2),
     downstream=TrainOptions(steps=2, batch=4),
     timing=QUICK.timing,
+    effort=Effort((4, 8, 16), fit_sequences=2, test_sequences=2, fit_steps=2, fit_batch=1),
     minutes="",
 )
 
