@@ -10,13 +10,13 @@ import torch
 
 from subquad.attention.looking import Call
 from subquad.attention.softmax import Softmax
-from subquad.experiments.linformer import errors, needed
+from subquad.experiments.linformer import errors, measuring, needed
 from subquad.experiments.linformer.errors import BEST, FITTED, MEANS, RANDOM, WAYS, Recorded, layer_errors
 from subquad.experiments.linformer.grid import SCALES, Effort, Variant
 from subquad.experiments.linformer.learned import closeness_of, judge_projections
 from subquad.experiments.linformer.projections import CHANGE, CLOSENESS, FRESH, TRAINED, closeness
 from subquad.measure.lowrank import leading_vectors, neighbour_means
-from subquad.results import Row
+from subquad.results import Row, Run
 from tests.experiments.test_linformer import QUICK, runs
 
 LENGTHS = (32, 64, 128, 256, 512)
@@ -98,8 +98,8 @@ def error_rows(errors_by_slots: Mapping[str, Mapping[int, float]], seeds: int = 
 def test_errors_are_means_over_layers_and_judged_beside_the_best() -> None:
     rows = error_rows({BEST: {8: 0.485, 16: 0.085}, FITTED: {8: 0.885, 16: 0.385}})
     assert needed.mean_errors(rows, BEST, 64, 16) == {seed: pytest.approx(0.1) for seed in range(3)}
-    assert needed.error_slots(rows, BEST)[0] == {64: pytest.approx(8 * 2**0.625)}
-    assert needed.error_slots(rows, FITTED)[0] == {}
+    assert needed.error_slots(rows, BEST, 0.25)[0] == {64: pytest.approx(8 * 2**0.625)}
+    assert needed.error_slots(rows, FITTED, 0.25)[0] == {}
     (verdict,) = needed.reference(rows)
     assert verdict.held is False
     assert verdict.figures.startswith("4.00 (4.00 to 4.00) times: 0.400 (0.400 to 0.400), 0.100")
@@ -158,7 +158,27 @@ def test_what_projections_learn_is_judged_over_seeds() -> None:
     rows = share_rows(dict(zip((*CLOSENESS, "learned"), (0.01, 0.7, 0.3, 0.499, 0.8), strict=True)))
     found = [verdict.held for verdict in judge_projections(rows, SCALES["quick"])]
     assert found == [False, True, False, None, True]
-    variant = Variant(128, 32, "none")
-    assert closeness_of(rows, variant, "neighbours", TRAINED, side="keys") is not None
-    assert closeness_of(rows, variant, "neighbours", TRAINED, side="both") is None
+    assert closeness_of(rows, Variant(128, 32, "none"), "neighbours", TRAINED) is not None
+    assert closeness_of(rows, Variant(128, 32, "heads"), "neighbours", TRAINED) is None
     assert list(judge_projections([], SCALES["quick"])) == []
+
+
+def test_an_interrupted_part_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished parts are kept as they are; half of a part is neither shown nor kept."""
+    measured: list[str] = []
+
+    def part(name: str) -> measuring.Part:
+        def rows() -> list[Row]:
+            measured.append(name)
+            return [{"metric": "average", "value": float(at)} for at in range(3)]
+
+        return measuring.Part(name, rows)
+
+    monkeypatch.setattr(measuring, "parts", lambda folder, grid: map(part, "ab"))
+    measuring.measure_slots(tmp_path, QUICK, "quick")
+    run = Run.open(tmp_path / "slots", "slots")
+    run.keep_first_rows(6)  # the second part lacks a row and its end
+    assert len(measuring.slot_rows(tmp_path)) == 3
+    measuring.measure_slots(tmp_path, QUICK, "quick")
+    assert measured == ["a", "b", "b"]
+    assert [row["part"] for row in measuring.slot_rows(tmp_path)] == ["a"] * 3 + ["b"] * 3

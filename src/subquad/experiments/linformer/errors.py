@@ -34,7 +34,7 @@ MEANS = "linformer, means of neighbours"
 WAYS = (BEST, FIXED, FITTED, MEANS, RANDOM)
 """The ways to choose k slots, as they are called in legends."""
 OUTPUT_ERROR = "output_error"
-FIT_RATE = 1e-2
+FIT_RATE = 1e-3
 """Learning rate with which E and F are fitted."""
 
 
@@ -108,7 +108,8 @@ def _linformers(k: int, call: Call, effort: Effort, drawing: torch.Generator) ->
     with torch.no_grad():
         for weight in fitted.parameters():
             weight.copy_(neighbour_means(k, length))
-    fit(fitted, call, effort, drawing)
+    if k < length:  # with a slot for each position the means are the positions themselves
+        fit(fitted, call, effort, drawing)
     return {FITTED: fitted, MEANS: means}
 
 

@@ -29,11 +29,11 @@ def judge_projections(rows: Sequence[Row], grid: Grid) -> Iterator[Verdict]:
         yield Verdict(claim, at_least(learned, HALF), f"{between(learned, '.3f')}, the rest is as it was drawn")
 
 
-def closeness_of(rows: Sequence[Row], variant: Variant, metric: str, model: str, side: str | None = None) -> Interval | None:
-    """A share of a model's projections over seeds: the mean over layers, heads and sides, or of one side."""
+def closeness_of(rows: Sequence[Row], variant: Variant, metric: str, model: str) -> Interval | None:
+    """A share of a model's projections over seeds: the mean over layers, heads, keys and values of each."""
     by_seed: dict[int, list[float]] = {}
     for row in rows:
-        if row["metric"] == metric and row["model"] == model and is_of(row, variant) and side in (None, row["side"]):
+        if row["metric"] == metric and row["model"] == model and is_of(row, variant):
             by_seed.setdefault(row["seed"], []).append(row["value"])
     return mean_over_seeds([mean(values) for values in by_seed.values()]) if by_seed else None
 

@@ -14,8 +14,8 @@ from subquad.results import Row
 from subquad.statistics import Interval, Verdict, at_most, geometric_mean, mean_over_seeds, paired_gaps
 from subquad.words import between
 
-ERROR = 0.25
-"""Relative error of a layer's output for which slots are counted."""
+ERRORS = (0.5, 0.25)
+"""Relative errors of a layer's output for which slots are counted."""
 TIMES = 1.5
 """Ratio to softmax's perplexity for which slots are counted. Closer ones take more slots than were tried."""
 FEWEST_LENGTHS = 3
@@ -55,7 +55,7 @@ def smallest(by_slots: Mapping[int, float], limit: float) -> float | None:
     return None
 
 
-def error_slots(rows: Sequence[Row], way: str, limit: float = ERROR) -> dict[int, dict[int, float]]:
+def error_slots(rows: Sequence[Row], way: str, limit: float) -> dict[int, dict[int, float]]:
     """Slots with which the output's error, the mean over layers, is at most `limit`, by seed and length."""
     errors: dict[tuple[int, int], dict[int, list[float]]] = {}
     for row in rows:
@@ -117,11 +117,9 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 def aims(rows: Sequence[Row], runs: Sequence[Pretrained], grid: Grid) -> dict[str, Needed]:
     """Slots by seed and length for each aim: an error by the best matrix or by Linformer, and a perplexity."""
-    return {
-        f"softmax's matrices, best rank k: error {ERROR:g}": error_slots(rows, BEST),
-        f"linformer, fitted to them: error {ERROR:g}": error_slots(rows, FITTED),
-        f"linformer, trained: {TIMES:g} times softmax's perplexity": perplexity_slots(runs, grid),
-    }
+    ways = {"softmax, best rank k": BEST, "linformer, fitted": FITTED}
+    by_error = {f"{name}: error {error:g}": error_slots(rows, way, error) for name, way in ways.items() for error in ERRORS}
+    return by_error | {f"linformer, trained: {TIMES:g} times softmax's perplexity": perplexity_slots(runs, grid)}
 
 
 def judge_slots(rows: Sequence[Row], runs: Sequence[Pretrained], grid: Grid) -> Iterator[Verdict]:

@@ -9,7 +9,7 @@ import numpy as np
 from subquad.experiments.linformer.errors import OUTPUT_ERROR, WAYS
 from subquad.experiments.linformer.grid import USUAL, Grid, Variant
 from subquad.experiments.linformer.learned import closeness_of
-from subquad.experiments.linformer.needed import ERROR, FEWEST_LENGTHS, TIMES, Needed, aims, mean_errors, over_seeds
+from subquad.experiments.linformer.needed import ERRORS, FEWEST_LENGTHS, TIMES, Needed, aims, mean_errors, over_seeds
 from subquad.experiments.linformer.projections import CHANGE, CLOSENESS, FRESH, TRAINED, WEIGHTS
 from subquad.experiments.linformer.runs import Pretrained, nats
 from subquad.measure.lowrank import theorem_slots
@@ -20,7 +20,7 @@ from subquad.results import Row
 from subquad.statistics import Interval, geometric_ratio, mean_over_seeds
 
 SLOTS_AXIS, LENGTH_AXIS = Axis("slots k", log=True), Axis("length n, tokens", log=True)
-THEOREM = f"theorem 1 for error {ERROR:g}"
+THEOREM = f"theorem 1: error {ERRORS[0]:g}"
 CELLS = (3, 5)
 """Width and height in pixels of a cell in a heat map of weights."""
 
@@ -49,7 +49,7 @@ def needed_chart(series: Mapping[str, Needed]) -> alt.LayerChart:
     ]
     fits = [fit for label, needed in series.items() for fit in _fits(label, over_seeds(needed))]
     lengths = sorted({point["at"] for point in points})
-    promised = [(length, theorem_slots(length, ERROR)) for length in lengths]
+    promised = [(length, theorem_slots(length, ERRORS[0])) for length in lengths]
     points += [_point(THEOREM, length, Interval(slots, slots, slots)) for length, slots in promised]
     return ranged_lines(points, LENGTH_AXIS, Axis("slots k", log=True), fits=fits)
 
@@ -75,7 +75,7 @@ def error_chart(rows: Sequence[Row], length: int) -> alt.LayerChart:
         for k in counts
         if (errors := mean_errors(rows, way, length, k)) and max(errors.values()) <= 2
     ]
-    return ranged_lines(points, SLOTS_AXIS, Axis("relative error of the output"), level=ERROR)
+    return ranged_lines(points, SLOTS_AXIS, Axis("relative error of the output"), level=ERRORS[0])
 
 
 def _perplexity_points(runs: Sequence[Pretrained], grid: Grid) -> Iterator[Row]:
@@ -94,16 +94,13 @@ def projection_pictures(rows: Sequence[Row], grid: Grid) -> Iterator[Picture]:
     """Yields the chart of closeness, and heat maps of weights after and before training."""
     variant = grid.shared._replace(sharing="none")
     if closeness_of(rows, variant, next(iter(CLOSENESS)), TRAINED) is not None:
-        caption = (
-            f"What share of the squared weights of E and F is of a kind, n={variant.length}, k={variant.k} (95% intervals)"
-        )
+        caption = f"What the squared weights of E and F are close to, n={variant.length}, k={variant.k} (95% intervals)"
         yield Picture("closeness", caption, closeness_chart(rows, variant))
     for model in (TRAINED, FRESH):
         if slots := [row for row in rows if row["metric"] == WEIGHTS and row["model"] == model]:
-            about = f"n={slots[0]['length']}, k={slots[0]['k']}; slots in the order of their largest weight"
-            yield Picture(
-                f"weights_{model}".replace(" ", "_"), f"Weights of slots by position, {model}, {about}", heat_maps(slots)
-            )
+            about = f"linformer, n={slots[0]['length']}, k={slots[0]['k']}, {model}"
+            caption = f"Weights of slots by position: {about}; slots in the order of their largest weight"
+            yield Picture(f"weights_{model}".replace(" ", "_"), caption, heat_maps(slots))
 
 
 def closeness_chart(rows: Sequence[Row], variant: Variant) -> alt.LayerChart:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from subquad.experiments.linformer.errors import OUTPUT_ERROR, WAYS
 from subquad.experiments.linformer.grid import Grid
 from subquad.experiments.linformer.learned import closeness_of
-from subquad.experiments.linformer.needed import ERROR, Needed, law, mean_errors, over_seeds
+from subquad.experiments.linformer.needed import ERRORS, Needed, law, mean_errors, over_seeds
 from subquad.experiments.linformer.projections import CHANGE, CLOSENESS, FRESH, LEARNED, TRAINED
 from subquad.measure.lowrank import theorem_slots
 from subquad.report.tables import NOTHING, Cell, Table
@@ -23,8 +23,9 @@ def needed_table(needed_by_aim: Mapping[str, Needed]) -> Table:
         growth = law(needed_by_aim[aim])
         laws = [NOTHING] * 4 if growth is None else list(map(cell, growth[1:]))
         lines.append([Cell(aim), *(cell(by_length.get(length)) for length in lengths), *laws])
-    promised = [theorem_slots(length, ERROR) for length in lengths]
-    lines.append([Cell(f"theorem 1: error {ERROR:g}"), *(Cell(f"{k:.0f}", k) for k in promised), *[NOTHING] * 4])
+    for error in ERRORS:
+        promised = [theorem_slots(length, error) for length in lengths]
+        lines.append([Cell(f"theorem 1: error {error:g}"), *(Cell(f"{k:.0f}", k) for k in promised), *[NOTHING] * 4])
     columns = ["aim", *(f"n={length}" for length in lengths), "for each doubling", "for each token", "exponent"]
     caption = "Slots that it takes: geometric means over seeds with 95% intervals; - if not reached with those tried"
     return Table(caption, [*columns, "misfit of log n, times that of n"], lines)
