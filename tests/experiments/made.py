@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -37,7 +37,8 @@ def made_reproduction(folder: Path, name: str) -> Run:
     for number, trial in enumerate(trials):
         if trial.seed < SEEDS and trial.length == shortest:
             _made_trial(folder / trial.name, trial, METRICS.get(name, ()), 1 + 0.1 * math.sin(number))
-    PARTS.get(name, lambda folder: None)(folder)
+    if name in PARTS:
+        PARTS[name](folder)
     options = {"experiment": name, "scale": "quick", "data": None, "original": None}
     verdict = {"metric": "held", "value": 1, "claim": "something", "figures": "1"}
     return Run.create(folder, "reproduce", {"options": options, "command": f"subquad reproduce {name}"}, [verdict])
@@ -118,5 +119,5 @@ def _slot_rows() -> Iterator[Row]:
             yield {"metric": "weights", "value": slot, "model": model, "text": "0.1 -0.2 0.3", **place}
 
 
-PARTS = {"copy": _copy, "infinity": _infinity, "linformer": _linformer}
+PARTS: dict[str, Callable[[Path], None]] = {"copy": _copy, "infinity": _infinity, "linformer": _linformer}
 """Functions that write what an experiment measures beside its trainings, if its page draws a chart of it."""

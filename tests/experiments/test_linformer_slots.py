@@ -59,7 +59,8 @@ def test_slopes_are_those_of_the_law() -> None:
     assert found.per_doubling.value == pytest.approx(4.0)
     found = needed.law(by_law(lambda n: n / 8, scatter=0.0))
     assert found is not None
-    assert (found.per_token.value, found.exponent.value) == (pytest.approx(1 / 8), pytest.approx(1.0))
+    assert found.per_token.value == pytest.approx(1 / 8)
+    assert found.exponent.value == pytest.approx(1.0)
 
 
 def test_lengths_that_a_seed_lacks_are_left_out() -> None:
@@ -111,11 +112,8 @@ def recorded(length: int) -> Recorded:
     attend = Softmax().build(heads=2, head_dim=4)
     drawing = torch.Generator().manual_seed(0)
     common = 2 * torch.randn(1, 2, length, 4, generator=drawing)
-    calls = [
-        Call(attend, *(common + 0.3 * torch.randn(4, 2, length, 4, generator=drawing) for _ in range(3)), None, False)
-        for _ in range(2)
-    ]
-    return Recorded(*calls)
+    parts = common + 0.3 * torch.randn(2, 3, 4, 2, length, 4, generator=drawing)
+    return Recorded(*(Call(attend, q, k, v, None, causal=False) for q, k, v in parts))
 
 
 def test_ways_of_choosing_slots_are_measured_on_the_same_attention() -> None:

@@ -38,7 +38,8 @@ def _parameters(chart: Any) -> list[Any]:
 
 def _figure(picture: Picture, view: str) -> alt.TopLevelMixin:
     """Returns the figure of a chart, which shows the given view if the chart has views."""
-    drawn: Any = picture.chart.copy(deep=["config"])
+    chart: Any = picture.chart
+    drawn = chart.copy(deep=["config"])
     drawn.title = textwrap.wrap(f"{picture.caption}; {view}" if view else picture.caption, TITLE_CHARACTERS)
     drawn.config.background = "white"
     if drawn._get("width") == "container":

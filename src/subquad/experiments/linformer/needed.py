@@ -101,12 +101,13 @@ def law(needed: Needed) -> Law | None:
     slopes, ratios = [], {}
     for seed, by_length in needed.items():
         k = np.array([by_length[length] for length in lengths])
-        (in_log, off_log), (in_n, off_n) = (_line(x, k) for x in (np.log2(n), n))
-        slopes.append((in_log, in_n, _line(np.log(n), np.log(k))[0]))
+        (log_slope, off_log), (slope, off_n) = (_line(x, k) for x in (np.log2(n), n))
+        slopes.append((log_slope, slope, _line(np.log(n), np.log(k))[0]))
         ratios[seed] = math.log(max(off_log, np.finfo(float).tiny)) - math.log(max(off_n, np.finfo(float).tiny))
     ratio = geometric_mean(ratios)
     assert ratio is not None  # lengths are common to some seeds
-    return Law(lengths, *(mean_over_seeds(values) for values in zip(*slopes, strict=True)), ratio)
+    in_log, in_n, exponent = (mean_over_seeds(values) for values in zip(*slopes, strict=True))
+    return Law(lengths, in_log, in_n, exponent, ratio)
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -115,7 +116,7 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return float(coefficients[0]), float(np.sqrt(np.mean((y - np.polyval(coefficients, x)) ** 2)))
 
 
-def aims(rows: Sequence[Row], runs: Sequence[Pretrained], grid: Grid) -> dict[str, Needed]:
+def aims(rows: Sequence[Row], runs: Sequence[Pretrained], grid: Grid) -> Mapping[str, Needed]:
     """Slots by seed and length for each aim: an error by the best matrix or by Linformer, and a perplexity."""
     ways = {"softmax, best rank k": BEST, "linformer, fitted": FITTED}
     by_error = {f"{name}: error {error:g}": error_slots(rows, way, error) for name, way in ways.items() for error in ERRORS}

@@ -72,7 +72,7 @@ def projection_rows(folder: str, variant: Variant, seed: int, grams: Sequence[Fl
 def weight_rows(folder: str, variant: Variant, seed: int) -> Iterator[Row]:
     """Yields the weights of the first group of heads of each projection, slot by slot, trained and fresh."""
     for projection in projections(folder):
-        about = {"length": variant.length, "k": variant.k, "sharing": variant.sharing, "seed": seed}
+        about: Row = {"length": variant.length, "k": variant.k, "sharing": variant.sharing, "seed": seed}
         about |= {"layer": projection.layers[0], "side": projection.side}
         for model, weights in ((TRAINED, projection.trained[0]), (FRESH, projection.fresh[0])):
             for slot, place in enumerate(by_centre(weights)[:SHOWN_SLOTS].tolist(), start=1):
