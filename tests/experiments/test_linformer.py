@@ -9,20 +9,12 @@ import pytest
 
 from subquad.cli import main, reproduce, trainings
 from subquad.experiments.base import Training, Trial
-from subquad.experiments.linformer.grid import SCALES, SHARINGS, Grid, Variant
-from subquad.experiments.linformer.verdicts import (
-    Pretrained,
-    accuracies,
-    close,
-    grown,
-    grows_better,
-    judge,
-    kept,
-    low_rank,
-    pretrained,
-    shared,
-    spectra,
-)
+from subquad.experiments.linformer.grid import SCALES, SHARINGS, Effort, Grid, Variant
+from subquad.experiments.linformer.learned import judge_projections
+from subquad.experiments.linformer.measuring import slot_rows
+from subquad.experiments.linformer.needed import judge_slots
+from subquad.experiments.linformer.runs import Pretrained, accuracies, pretrained, spectra
+from subquad.experiments.linformer.verdicts import close, grown, grows_better, judge, kept, low_rank, shared
 from subquad.models import ModelOptions
 from subquad.results import Row, Run
 from subquad.statistics import Verdict
@@ -167,6 +159,7 @@ TINY = Grid(
     training=TrainOptions(steps=2),
     downstream=TrainOptions(steps=2, batch=4),
     timing=QUICK.timing,
+    effort=Effort((4, 8, 16), fit_sequences=2, test_sequences=2, fit_steps=2, fit_batch=1),
     minutes="",
 )
 
@@ -196,9 +189,20 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     start = Run.open(folder / "classify-linformer-0").about["options"]
     assert start["task"]["start"] == "run/mlm-linformer-16-4-keys-values-0"
     assert (start["mechanism"]["k"], start["task"]["text"]) == (4, str(texts))
-    assert len(judge(folder, "quick")) == 2 + 3 + 2 + 3 + 1  # slots, sharing, length, matrices, fine-tuning
+    slots = slot_rows(folder)
+    verdicts = [len(list(found)) for found in (judge_slots(slots, pretrained(folder), TINY), judge_projections(slots, TINY))]
+    assert verdicts[1] == 4 + 1  # what projections are close to, and how much is learned
+    assert len(judge(folder, "quick")) == 2 + 3 + 2 + 3 + 1 + sum(verdicts)  # slots, sharing, length, matrices, fine-tuning
+    assert {row["length"] for row in slots if row["metric"] == "output_error"} == {4, 8, 16}
+    assert {row["sharing"] for row in slots if row["metric"] == "average"} == set(SHARINGS)
     page = (folder / "report.html").read_text()
-    for words in ("a quarter as in the paper", "By sharing, n=16, k=4", "softmax, from nothing", "slots_16"):
+    for words in (
+        "a quarter as in the paper",
+        "By sharing, n=16, k=4",
+        "softmax, from nothing",
+        "slots_16",
+        "What E and F learn",
+    ):
         assert words in page
     before = [path.stat().st_mtime_ns for path in sorted(folder.glob("*/rows.jsonl"))]
     assert main(["reproduce", "linformer", "--data", str(texts), "--out", "run"]) == 0  # nothing is done again

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from subquad.compare.views import Comparison, name_view
-from subquad.report.charts import METRICS, chart, points, save
+from subquad.report.charts import METRICS, chart, legend_columns, points, save, size_chart
 from subquad.results import Row
 from tests.compare.rows import rows
 
@@ -40,6 +40,26 @@ def test_a_chart_is_drawn_as_svg_and_png(metric: str, shown: list[Row], tmp_path
     for words in ("linear", "favor", METRICS[metric], "length, tokens"):
         assert words in picture
     assert picture.count('aria-roledescription="line mark"') >= 1 or "mark-line" in picture
+
+
+def test_sizes_are_drawn_against_the_length(tmp_path: Path) -> None:
+    sizes = {"softmax": [12.6, 12.6], "linformer": [13.0, 15.0]}
+    values = [
+        {"run": run, "mechanism": name, "length": length, "value": size}
+        for run in ("here", "there")
+        for name, by_length in sizes.items()
+        for length, size in zip((512, 4096), by_length, strict=True)
+    ]
+    (png,) = save({"size": size_chart(values, interactive=False)}, tmp_path)
+    picture = png.with_suffix(".svg").read_text()
+    for words in ("softmax", "linformer", "length, tokens", "parameters and buffers of a layer, MB", "there"):
+        assert words in picture
+
+
+def test_a_legend_of_long_names_has_fewer_columns() -> None:
+    expressions = [str(legend_columns(names).to_dict()["expr"]) for names in (["linear"], ["a" * 60], [])]
+    assert ["clamp(floor(width / 63), 1, 4)" in expressions[0], "width / 360" in expressions[1]] == [True, True]
+    assert "width / 30)" in expressions[2]
 
 
 def test_runs_are_told_apart(shown: list[Row], tmp_path: Path) -> None:

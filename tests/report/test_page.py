@@ -64,7 +64,8 @@ def test_the_charts_are_valid_specifications(written: str) -> None:
     found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', written, flags=re.DOTALL)
     assert found is not None
     specs = json.loads(found[1])
-    assert list(specs) == ["speedup", "time", "memory", "throughput"]
+    assert list(specs) == ["speedup", "time", "memory", "throughput", "size"]
+    assert "params" not in specs.pop("size")  # the size of a layer is the same in every view
     for spec in specs.values():
         assert {"name": "view", "value": "attention, forward and backward, bidirectional"} in spec["params"]
 
@@ -82,7 +83,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
 def test_figures_are_written_for_each_view(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     paths = list(write_figures(load([tmp_path / "run"]), tmp_path / "figures"))
-    assert len(paths) == 3 * 4  # views and metrics
+    assert len(paths) == 3 * 4 + 1  # views and metrics, and the size of a layer
     assert (tmp_path / "figures" / "speedup-attention-forward-and-backward-causal.svg").exists()
 
 

@@ -17,6 +17,8 @@ from subquad.files import require_folder
 from subquad.report.compare import load, write_comparison, write_figures
 from subquad.report.conversion import write_conversion_figures, write_conversion_page
 from subquad.report.error import write_error_figures, write_error_page
+from subquad.report.figures import write_page_figures
+from subquad.report.page import write_page
 from subquad.report.spectrum import write_spectrum_figures, write_spectrum_page
 from subquad.report.training import write_training_figures, write_training_page
 from subquad.results import Run
@@ -94,12 +96,13 @@ def _conversion(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Pa
 
 
 def _reproduction(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
-    from subquad.cli.reproduce import report
+    from subquad.cli.reproduce import page_of
 
     for run in runs[1:]:
         raise SubquadError(f"{run.folder} is one reproduction too many: report one at a time")
-    report(runs[0], page)
-    return lambda folder: iter(())
+    content = page_of(runs[0])
+    write_page(content, page)
+    return partial(write_page_figures, content)
 
 
 PAGES = {

@@ -23,7 +23,7 @@ from subquad.compare.runs import describe_run, read_plan
 from subquad.errors import SubquadError
 from subquad.experiments.base import Experiment, Instruments, Scale, Timing, Trial
 from subquad.experiments.registry import EXPERIMENTS
-from subquad.report.page import write_page
+from subquad.report.page import Page, write_page
 from subquad.report.verdicts import verdict_table
 from subquad.results import Row, Run
 from subquad.statistics import Verdict
@@ -85,7 +85,7 @@ def _reproduce(run: Run, options: Kept, trials: Sequence[Trial], jobs: int, cons
     run.keep_first_rows(0)
     run.append(map(_row, judged))
     page = run.folder / "report.html"
-    report(run, page)
+    write_page(page_of(run), page)
     show(verdict_table(judged), console)
     console.print(f"The page: {page}", soft_wrap=True)
     return 0
@@ -96,11 +96,11 @@ def _row(verdict: Verdict) -> Row:
     return {"metric": "held", "value": held, "unit": "truth", "claim": verdict.claim, "figures": verdict.figures}
 
 
-def report(run: Run, page: Path) -> None:
-    """Writes the page of a finished experiment."""
+def page_of(run: Run) -> Page:
+    """Returns the page of a finished experiment."""
     options = read(Kept, run.about["options"], f"{run.folder / 'run.json'}: options")
     experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
-    write_page(experiment.page(run.folder, choose("scale", options.scale, experiment.scales)), page)
+    return experiment.page(run.folder, choose("scale", options.scale, experiment.scales))
 
 
 def measure_timing(folder: Path, timing: Timing, command: str, console: Console) -> None:

@@ -4,7 +4,7 @@ On the page a chart contains every view, and the signal `view` chooses which one
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,16 @@ METRICS: dict[str, str] = {
     "throughput": "tokens per second",
 }
 HEIGHT = 320
+WIDTH = 480
+"""Width of a figure. On the page a chart is as wide as its container."""
 LEGEND_COLUMNS = alt.ExprRef("width < 450 ? 1 : 4")
 """Number of columns of a legend: one on a narrow screen, where names would be cut off otherwise."""
+
+
+def legend_columns(labels: Iterable[str]) -> alt.ExprRef:
+    """Number of columns of a legend with long labels: as many as fit, at most four, and one on a narrow screen."""
+    pixels = 30 + 5.5 * max(map(len, labels), default=0)
+    return alt.ExprRef(f"width < 450 ? 1 : clamp(floor(width / {pixels:.0f}), 1, 4)")
 
 
 def points(comparison: Comparison, view: View, run: str, views: Sequence[View]) -> Iterator[Row]:
@@ -80,11 +88,30 @@ def chart(metric: str, rows: Sequence[Row], *, interactive: bool = True) -> alt.
     if len(runs) > 1:
         base = base.encode(strokeDash=alt.StrokeDash("run:N", title="run").scale(domain=runs))
     drawn = alt.layer(*_layers(metric, base, extent), data=alt.Data(values=shown)).properties(
-        width="container" if interactive else 480, height=HEIGHT
+        width="container" if interactive else WIDTH, height=HEIGHT
     )
     drawn = drawn.add_params(alt.param(name="view", value=views[0]))
     if interactive:
         drawn = drawn.add_params(hidden)
+    return drawn.configure(background="transparent" if interactive else "white").configure_view(stroke=None)
+
+
+def size_chart(rows: Sequence[Row], *, interactive: bool = True) -> alt.LayerChart:
+    """Returns the chart of a layer's size in bytes against the length that it is built for, from points by mechanism."""
+    mechanisms, runs = (list(dict.fromkeys(row[name] for row in rows)) for name in ("mechanism", "run"))
+    lengths = [row["length"] for row in rows]
+    hints = ["mechanism:N", alt.Tooltip("length:Q", format="d", title="tokens"), alt.Tooltip("value:Q", format=".4~g")]
+    base = alt.Chart(alt.Data(values=list(rows))).encode(
+        x=_length((min(lengths), max(lengths))),
+        y=alt.Y("value:Q", title="parameters and buffers of a layer, MB").scale(type="log", nice=False),
+        color=_mechanism(mechanisms),
+    )
+    if len(runs) > 1:
+        base = base.encode(strokeDash=alt.StrokeDash("run:N", title="run").scale(domain=runs))
+    drawn = alt.layer(
+        base.mark_line(strokeWidth=2),
+        base.mark_point(filled=True, size=45, opacity=1).encode(tooltip=[*hints, "run:N"]),
+    ).properties(width="container" if interactive else WIDTH, height=HEIGHT)
     return drawn.configure(background="transparent" if interactive else "white").configure_view(stroke=None)
 
 

@@ -26,6 +26,7 @@ LEGEND_NOTE = (
 )
 PICTURES = ("speedup", "time", "memory", "throughput")
 """Metrics of the page's charts, in order."""
+SIZE_CAPTION = "Size of one transformer layer, by the length that it is built for"
 MAIN_WORK = ("training", "forward", "layer", "step", "update")
 
 
@@ -72,6 +73,8 @@ def comparison_page(runs: Sequence[Measured]) -> Page:
     rows = all_points(runs)
     captions = {metric: capitalized(charts.METRICS[metric]) for metric in PICTURES if _is_drawable(metric, rows)}
     pictures = [Picture(metric, caption, charts.chart(metric, rows)) for metric, caption in captions.items()]
+    if sizes := size_points(runs):
+        pictures.append(Picture("size", SIZE_CAPTION, charts.size_chart(sizes)))
     named = len(runs) > 1
     return Page(
         "From which length does each attention pay?",
@@ -108,6 +111,8 @@ def write_figures(runs: Sequence[Measured], folder: Path) -> Iterator[Path]:
         for metric in charts.METRICS:
             if _is_drawable(metric, shown):
                 drawn[f"{metric} {view}"] = charts.chart(metric, shown, interactive=False).properties(title=view)
+    if sizes := size_points(runs):
+        drawn["size"] = charts.size_chart(sizes, interactive=False).properties(title=SIZE_CAPTION)
     return charts.save(drawn, folder)
 
 
@@ -119,6 +124,16 @@ def all_points(runs: Sequence[Measured]) -> list[Row]:
         for measured in runs
         for view in measured.comparison.views
         for point in charts.points(measured.comparison, view, measured.name, views)
+    ]
+
+
+def size_points(runs: Sequence[Measured]) -> list[Row]:
+    """Returns the size in MB of one transformer layer by mechanism and length, for each run."""
+    return [
+        {"run": measured.name, "mechanism": row["mechanism"], "length": row["length"], "value": row["value"] / 1e6}
+        for measured in runs
+        for row in measured.comparison.rows
+        if row["metric"] == "parameter_bytes"
     ]
 
 

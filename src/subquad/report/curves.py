@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from subquad.report.charts import HEIGHT, LEGEND_COLUMNS, PALETTE
+from subquad.report.charts import HEIGHT, PALETTE, legend_columns
 from subquad.results import Row
 
 POINTS = 200
@@ -43,7 +43,7 @@ def curves(rows: Sequence[Row], title: str, *, log: bool = False, interactive: b
     """Returns the chart of a metric by step, from rows with label, run, step and value."""
     labels = list(dict.fromkeys(row["label"] for row in rows))
     colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(labels))]
-    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=LEGEND_COLUMNS, labelLimit=400)
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=legend_columns(labels), labelLimit=400)
     colour = alt.Color("label:N").scale(domain=labels, range=colours).legend(legend)
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     steps = [row["step"] for row in rows]

@@ -68,7 +68,8 @@ def _pictures(runs: Sequence[Trained], setting: Setting) -> list[Picture]:
     first_seed = min(run.seed for run in here)
     points = [point for run in here if run.seed == first_seed for point in quantiles(run.rows, run.attention)]
     if points:
-        pictures.append(Picture(f"residuals_{key(setting)}", "Residuals of the first seed", residual_chart(points)))
+        caption = f"Residuals of the first seed: {setting}"
+        pictures.append(Picture(f"residuals_{key(setting)}", caption, residual_chart(points)))
     return pictures
 
 

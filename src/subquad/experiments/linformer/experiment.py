@@ -4,6 +4,7 @@ from pathlib import Path
 
 from subquad.experiments.base import Experiment, Instruments
 from subquad.experiments.linformer.grid import CLAIM, SCALES, Variant
+from subquad.experiments.linformer.measuring import measure_slots
 from subquad.experiments.linformer.page import linformer_page
 from subquad.experiments.linformer.verdicts import judge
 from subquad.report.page import Page
@@ -21,6 +22,7 @@ class LinformerExperiment(Experiment):
         grid = SCALES[scale]
         for seed in grid.seeds:
             instruments.look(folder / Variant(grid.spectrum_length).name(seed), folder / f"spectrum-{seed}")
+        measure_slots(folder, grid, scale)
         instruments.time(folder / "timing", grid.timing)
 
     def judge(self, folder: Path, scale: str) -> list[Verdict]:

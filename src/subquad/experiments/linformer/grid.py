@@ -30,6 +30,21 @@ SOFTMAX, LINFORMER, NOTHING = "softmax", "linformer", "nothing"
 """Names of what classifiers start from: a language model with either attention, or random weights."""
 
 
+class Effort(NamedTuple):
+    """How much is spent on measuring errors by the number of slots, at each length."""
+
+    lengths: tuple[int, ...]
+    """Lengths of sequences, at most that of the softmax model whose attention is examined."""
+    fit_sequences: int
+    """Number of training sequences to which projections are fitted."""
+    test_sequences: int
+    """Number of held-out sequences on which errors are measured."""
+    fit_steps: int
+    """Number of steps in which E and F are fitted, for each number of slots."""
+    fit_batch: int
+    """Number of sequences in a step of the fit."""
+
+
 class Variant(NamedTuple):
     """A language model: length of its sequences, number of slots (0 for softmax), and how projections are shared."""
 
@@ -88,6 +103,8 @@ class Grid(Scale):
     """Training of the classifiers."""
     timing: Timing
     """Comparison that measures the paper's table of speed-ups."""
+    effort: Effort
+    """How errors by slots and length are measured."""
 
     @property
     def variants(self) -> list[Variant]:
@@ -132,9 +149,9 @@ def table_timing(longest: int, *, memory_bytes: int, budget_seconds: float) -> T
 SCALES: dict[str, Grid] = {
     "quick": Grid(
         seeds=(0, 1, 2, 3),
-        slots={128: (16, 32, 64)},
+        slots={64: (8, 16, 32), 128: (16, 32, 64), 256: (32, 64, 128), 512: (32, 64, 128, 256)},
         shared=Variant(128, 32),
-        lengths=(64, 128, 512),
+        lengths=(64, 128, 256, 512),
         fixed_slots=32,
         spectrum_length=512,
         step_tokens=2048,
@@ -161,6 +178,7 @@ SCALES: dict[str, Grid] = {
             checkpoint_every=100,
         ),
         timing=table_timing(4096, memory_bytes=3 * 2**30, budget_seconds=120),
+        effort=Effort((32, 64, 128, 256, 512), fit_sequences=64, test_sequences=8, fit_steps=100, fit_batch=4),
         minutes="under 15 minutes on two cores with Python's own texts; with --data longer: each training reads them",
     ),
     "paper": Grid(
@@ -186,6 +204,7 @@ SCALES: dict[str, Grid] = {
         ),
         downstream=TrainOptions(optimizer="adamw", schedule="cosine", warm_up=100, learning_rate=3e-5, batch=32, steps=5000),
         timing=table_timing(65_536, memory_bytes=16 * 2**30, budget_seconds=7200),
+        effort=Effort((32, 64, 128, 256, 512), fit_sequences=256, test_sequences=64, fit_steps=1000, fit_batch=16),
         minutes="weeks on many GPUs, with --data for books; can be interrupted and resumed at any time",
     ),
 }

@@ -7,18 +7,14 @@ import altair as alt
 
 from subquad.compare.views import Comparison
 from subquad.experiments.base import part_rows
+from subquad.experiments.linformer.errors import OUTPUT_ERROR
 from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, Grid, Variant
-from subquad.experiments.linformer.verdicts import (
-    WORDS,
-    Pretrained,
-    above_unigram,
-    accuracies,
-    judge,
-    layer_shares,
-    nats,
-    pretrained,
-    spectra,
-)
+from subquad.experiments.linformer.measuring import slot_rows
+from subquad.experiments.linformer.needed import aims, over_seeds
+from subquad.experiments.linformer.runs import Pretrained, above_unigram, accuracies, nats, pretrained, spectra
+from subquad.experiments.linformer.slot_charts import projection_pictures, slot_pictures
+from subquad.experiments.linformer.slot_tables import closeness_table, error_table, needed_table
+from subquad.experiments.linformer.verdicts import WORDS, judge, layer_shares
 from subquad.report import tables, training
 from subquad.report.curves import curves
 from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
@@ -33,11 +29,23 @@ from subquad.words import between
 TITLE = "Linformer: slots, sharing and length"
 MISSING = tables.NOTHING
 CLASSIFIER_NOTE = "Each classifier learns the classes of texts, from the weights of a language model or from none."
+SLOTS_NOTE = (
+    "Errors are those of one softmax model's attention, on texts cut to each length, when k slots take the place of all "
+    "positions. The best matrix of rank k, by singular value decomposition, needs the whole matrix of each text. All other "
+    "ways have the same slots for every text: the leading singular vectors of all matrices of training texts; random "
+    "combinations of positions; Linformer's E and F, fitted to this attention on training texts, for each head; Linformer "
+    "with means of neighbouring positions."
+)
+PROJECTION_NOTE = (
+    "Shares of squared weights, each between 0 and 1. The mean of all positions is one direction; means of neighbours span "
+    "k directions, as do the k positions with most weight and the k leading singular vectors of softmax's matrices "
+    "on training texts. So fresh weights have a share of about k / n in each of these three."
+)
 SPECTRUM_NOTE = "Softmax models on held-out texts, beside the same models before they learned anything."
 SPECTRUM_CAPTIONS = {
-    "spectrum_cumulative": "The first seed. Trained: heads thin, their mean by layer thick. Fresh weights: dashed",
-    "spectrum_share-trained": "Trained: what the first quarter holds",
-    "spectrum_share-random": "Fresh weights: what the first quarter holds",
+    "spectrum_cumulative": "Softmax, the first seed. Trained: heads thin, their mean by layer thick. Fresh weights: dashed",
+    "spectrum_share-trained": "Softmax, trained: what the first quarter holds",
+    "spectrum_share-random": "Softmax, fresh weights: what the first quarter holds",
 }
 
 
@@ -51,8 +59,14 @@ def linformer_page(folder: Path, scale: str) -> Page:
         for name, chart in (spectrum_charts(by_seed[min(by_seed)]) if by_seed else {}).items()
     ]
     chapters = [Chapter("Perplexity on development texts", pictures[1:])] if pictures[1:] else []
+    slots = slot_rows(folder)
+    if needed := list(slot_pictures(slots, runs, grid)):
+        chapters.append(Chapter("How many slots for a length", needed, SLOTS_NOTE))
+    if learned := list(projection_pictures(slots, grid)):
+        chapters.append(Chapter("What E and F learn", learned, PROJECTION_NOTE))
     chapters += [Chapter("Attention matrices", matrices, SPECTRUM_NOTE)] if matrices else []
     folds = [verdict_fold(verdicts), _perplexity_fold(runs, grid)]
+    folds += slot_folds(slots, runs, grid)
     folds.append(Fold("After pretraining", [paragraph(CLASSIFIER_NOTE), table(downstream_table(accuracies(folder)))]))
     if by_seed:
         folds.append(Fold("Attention matrices", [paragraph(SPECTRUM_NOTE), table(spectrum_table(by_seed))]))
@@ -93,6 +107,19 @@ def _perplexity_fold(runs: Sequence[Pretrained], grid: Grid) -> Fold:
     parts.append(table(quality_table(f"By length, k={grid.fixed_slots}", runs, grown)))
     parts.append(table(training.sample_table(_labelled(runs, [grid.shared.baseline, grid.shared], first=True))))
     return Fold("Perplexity", parts)
+
+
+def slot_folds(rows: Sequence[Row], runs: Sequence[Pretrained], grid: Grid) -> list[Fold]:
+    """Tables of slots by length, of errors at the longest length, and of what projections learn."""
+    folds = []
+    parts = [needed_table(needed)] if any(map(over_seeds, (needed := aims(rows, runs, grid)).values())) else []
+    if lengths := [row["length"] for row in rows if row["metric"] == OUTPUT_ERROR]:
+        parts.append(error_table(rows, max(lengths)))
+    if parts:
+        folds.append(Fold("Slots for a length", [paragraph(SLOTS_NOTE), *map(table, parts)]))
+    if (learned := closeness_table(rows, grid)).rows:
+        folds.append(Fold("What E and F learn", [paragraph(PROJECTION_NOTE), table(learned)]))
+    return folds
 
 
 def _ways(grid: Grid) -> list[Variant]:

@@ -1,16 +1,17 @@
 """Verdicts on Linformer: perplexities by slots, sharing and length, attention matrices, classifiers, and speed."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from subquad.compare.views import Comparison
-from subquad.experiments.base import is_finished, part_rows
+from subquad.experiments.base import part_rows
 from subquad.experiments.linformer.grid import LINFORMER, NOTHING, SCALES, SHARINGS, SOFTMAX, USUAL, Grid, Variant
+from subquad.experiments.linformer.learned import judge_projections
+from subquad.experiments.linformer.measuring import slot_rows
+from subquad.experiments.linformer.needed import judge_slots
+from subquad.experiments.linformer.runs import Pretrained, above_unigram, accuracies, nats, pretrained, spectra
 from subquad.experiments.linformer.speed import judge_table
-from subquad.report.training import value_on_test
-from subquad.results import Row, Run
+from subquad.results import Row
 from subquad.statistics import (
     Verdict,
     at_least,
@@ -31,61 +32,12 @@ POINT = 0.01
 """Largest loss of accuracy that counts as none."""
 
 
-class Pretrained(NamedTuple):
-    """A finished language model."""
-
-    variant: Variant
-    seed: int
-    run: Run
-    rows: list[Row]
-
-
-def pretrained(folder: Path) -> list[Pretrained]:
-    """All finished language models."""
-    models = []
-    for path in sorted(folder.glob("mlm-*")):
-        if is_finished(path):
-            run = Run.open(path, "train")
-            mechanism, length = run.about["options"]["mechanism"], run.about["options"]["task"]["length"]
-            slots = (mechanism["k"], mechanism["sharing"]) if mechanism["kind"] == LINFORMER else ()
-            models.append(Pretrained(Variant(length, *slots), run.about["seed"], run, run.rows()))
-    return models
-
-
-def accuracies(folder: Path) -> dict[str, dict[int, float]]:
-    """Test accuracy of finished classifiers, by what they start from, then by seed."""
-    by_start: dict[str, dict[int, float]] = {}
-    for path in sorted(folder.glob("classify-*")):
-        if is_finished(path):
-            _, start, seed = path.name.split("-")
-            accuracy = value_on_test(Run.open(path, "train").rows(), "accuracy")
-            assert accuracy is not None  # every classifier ends with an accuracy
-            by_start.setdefault(start, {})[int(seed)] = accuracy
-    return by_start
-
-
-def spectra(folder: Path) -> dict[int, list[Row]]:
-    """Rows of the runs of `subquad spectrum`, by seed."""
-    by_seed = {int(path.name.split("-")[1]): Run.open(path, "spectrum").rows() for path in sorted(folder.glob("spectrum-*"))}
-    return {seed: rows for seed, rows in by_seed.items() if rows}
-
-
-def nats(runs: Sequence[Pretrained], variant: Variant, metric: str = "perplexity") -> dict[int, float]:
-    """Logarithm of a model's test perplexity, by seed."""
-    perplexities = {model.seed: value_on_test(model.rows, metric) for model in runs if model.variant == variant}
-    return {seed: math.log(value) for seed, value in perplexities.items() if value is not None}
-
-
-def above_unigram(runs: Sequence[Pretrained], variant: Variant) -> dict[int, float]:
-    """Logarithm of the ratio of a model's perplexity to the unigram's on the same tokens, by seed."""
-    known = nats(runs, variant, "perplexity_of_unigram")
-    return {seed: value - known[seed] for seed, value in nats(runs, variant).items()}
-
-
 def judge(folder: Path, scale: str) -> list[Verdict]:
     """Returns a verdict on each claim."""
     runs, grid = pretrained(folder), SCALES[scale]
     verdicts = [*close(runs, grid), *grows_better(runs, grid), *shared(runs, grid), *grown(runs, grid)]
+    rows = slot_rows(folder)
+    verdicts += [*judge_slots(rows, runs, grid), *judge_projections(rows, grid)]
     verdicts += [*low_rank(spectra(folder)), *kept(accuracies(folder))]
     return [*verdicts, *judge_table(Comparison(part_rows(folder / "timing", "compare") or []))]
 
