@@ -27,7 +27,7 @@ from subquad.cli.streams import say
 from subquad.cli.values import choose
 from subquad.conversion import ConversionOptions, Convertible, Progress, convert
 from subquad.conversion.engine import check
-from subquad.conversion.trained import Trained
+from subquad.conversion.trained import open_trained
 from subquad.data.texts import load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
@@ -49,7 +49,7 @@ class Shared(Checked):
     """Options that all conversions have: the model, the new attention and the text."""
 
     model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Folder of a Hugging Face model, name of a model on its hub, or folder of a run of `subquad train mlm`."""
+    """Folder of a Hugging Face model, name of a model on its hub, or folder of a run of `subquad train mlm` or `lm`."""
     attention: Annotated[
         Words, tyro.conf.arg(help=f"{', '.join(ATTENTIONS)}: a feature map means linear attention with that map.")
     ] = "learned"
@@ -155,7 +155,7 @@ def _original(stored: Kept, options: ConversionOptions, seed: int) -> Convertibl
         if options.keep_layers or options.keep_worst:
             raise SubquadError("a run has one attention in all layers: leave out --keep-layers and --keep-worst")
         trained = load(path, say=say)
-        return Trained(trained.run, trained.task, trained.model)
+        return open_trained(trained.run, trained.task, trained.model)
     check_pretrained(path)
     documents = python_topics() if stored.text is None else load_texts(stored.text)
     for complaint in documents.complaints:

@@ -1,23 +1,26 @@
-"""Conversion of runs of `subquad train mlm`."""
+"""Conversion of runs of `subquad train mlm` and `subquad train lm`."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention import Softmax
+from subquad.attention import Softmax, require_causal
 from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
 from subquad.data.ragged import needed_mask
 from subquad.errors import SubquadError
 from subquad.files import write_whole
-from subquad.models import MultiheadAttention
+from subquad.models import Decoder, MultiheadAttention
+from subquad.models.stacks import Stack
 from subquad.results import Row, Run
+from subquad.tasks.lm import LmTask
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.task import MlmTask
@@ -25,28 +28,35 @@ from subquad.training import checkpoints
 from subquad.types import AttentionOptions
 
 
-class Trained:
-    """A masked language model trained by subquad, with the texts and splits of its training."""
+def open_trained(run: Run, task: Any, model: nn.Module) -> "Trained":
+    """Returns the language model of a run, to be converted."""
+    if isinstance(task, MlmTask) and isinstance(model, MaskedModel):
+        return TrainedMasked(run, task, model)
+    if isinstance(task, LmTask) and isinstance(model, Decoder):
+        return TrainedCausal(run, task, model)
+    raise SubquadError(f"{run.folder} is a run on {task.kind}: of subquad's own, only runs of mlm and lm can be converted")
 
-    kind: Kind = "masked"
+
+class Trained(ABC):
+    """A language model trained by subquad, with the texts and splits of its training."""
+
+    kind: ClassVar[Kind]
     has_costs = False
 
     def __init__(self, run: Run, task: Any, model: nn.Module) -> None:
-        if not isinstance(task, MlmTask) or not isinstance(model, MaskedModel):
-            raise SubquadError(f"{run.folder} is a run on {task.kind}: of subquad's own, only runs of mlm can be converted")
         if not all(module.attend.traits.exact for module in _attentions(model)):
             mechanism = run.about["options"]["mechanism"]["kind"]
             raise SubquadError(f"{run.folder} was trained with {mechanism}: a conversion starts from softmax")
         self.run, self.task = run, task
         self.teacher: nn.Module = model.eval()
-        self.longest = task.options.length
+        self.longest: int = task.options.length
         for parameter in self.teacher.parameters():
             parameter.requires_grad_(False)
 
     @property
     def notes(self) -> dict[str, object]:
         layers = len(self.mechanisms(self.teacher))
-        return {"class": "MaskedModel", "kind": self.kind, "longest": self.longest, "layers": layers}
+        return {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest, "layers": layers}
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
         model = deepcopy(self.teacher)
@@ -62,29 +72,25 @@ class Trained:
         return [module.attend for module in _attentions(model)]
 
     def embeddings(self, model: nn.Module) -> list[nn.Parameter]:
-        parts = [model.encoder.embed, model.encoder.add_positions]  # type: ignore[union-attr]
+        stack: Any = self._stack(model)
+        parts = [stack.embed, stack.add_positions]
         return [parameter for part in parts if isinstance(part, nn.Module) for parameter in part.parameters()]
 
+    @abstractmethod
+    def _stack(self, model: Any) -> Stack:
+        """Returns the stack of layers of the teacher or a student."""
+
+    @abstractmethod
     def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
-        drawing, options = torch.Generator().manual_seed(seed), self.task.options
-        windows = self.task.train.draw(max(1, tokens // length), length, drawing)
-        return options.masking.mask(windows, self.task.vocabulary.size, drawing)
+        """Returns windows of the training text."""
 
+    @abstractmethod
     def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
-        """Returns all excerpts of the run's split, with the same tokens masked as in its training."""
-        stretches = self.task.development if split == "development" else self.task.test
-        return MaskedBatch(*(part[:, :length] for part in stretches.batch))
+        """Returns windows of a held-out split."""
 
+    @abstractmethod
     def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
-        hidden: list[Tensor] = []
-        hooks = [block.register_forward_hook(lambda *call: hidden.append(call[2])) for block in model.encoder.blocks]
-        try:
-            chosen = batch.chosen if logits else torch.zeros_like(batch.chosen)
-            output = model(batch.tokens, keep=needed_mask(batch.keep), chosen=chosen)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return Outputs(tuple(hidden), output if logits else None)
+        """Returns the outputs of the teacher or a student for a batch."""
 
     def pool(self, hidden: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
         real = keep[..., None].to(hidden.dtype)
@@ -106,6 +112,70 @@ class Trained:
     def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
         """Yields no rows: `subquad compare` measures the costs of subquad's models."""
         return iter(())
+
+
+class TrainedMasked(Trained):
+    """A masked language model of `subquad train mlm`."""
+
+    kind: ClassVar[Kind] = "masked"
+
+    def _stack(self, model: Any) -> Stack:
+        stack: Stack = model.encoder
+        return stack
+
+    def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
+        drawing, options = torch.Generator().manual_seed(seed), self.task.options
+        windows = self.task.train.draw(max(1, tokens // length), length, drawing)
+        masked: MaskedBatch = options.masking.mask(windows, self.task.vocabulary.size, drawing)
+        return masked
+
+    def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
+        """Returns all excerpts of the run's split, with the same tokens masked as in its training."""
+        stretches = self.task.development if split == "development" else self.task.test
+        return MaskedBatch(*(part[:, :length] for part in stretches.batch))
+
+    def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
+        hidden: list[Tensor] = []
+        hooks = [block.register_forward_hook(lambda *call: hidden.append(call[2])) for block in model.encoder.blocks]
+        try:
+            chosen = batch.chosen if logits else torch.zeros_like(batch.chosen)
+            output = model(batch.tokens, keep=needed_mask(batch.keep), chosen=chosen)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return Outputs(tuple(hidden), output if logits else None)
+
+
+class TrainedCausal(Trained):
+    """A causal language model of `subquad train lm`."""
+
+    kind: ClassVar[Kind] = "causal"
+
+    def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
+        for options in attention:
+            if options is not None:
+                require_causal(options)
+        return super().student(attention, seed)
+
+    def _stack(self, model: Any) -> Stack:
+        stack: Stack = model
+        return stack
+
+    def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
+        return self._windows("train", max(1, tokens // length), length, seed)
+
+    def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
+        return self._windows(split, count, length, seed)
+
+    def _windows(self, split: str, count: int, length: int, seed: int) -> MaskedBatch:
+        """Returns windows of a split, where every token of a text is to be predicted from those before it."""
+        windows = getattr(self.task, split).draw(count, length, torch.Generator().manual_seed(seed))
+        tokens, right = windows[:, :-1], windows[:, 1:]
+        return MaskedBatch(tokens, right, self.task.is_text(right), torch.ones_like(tokens, dtype=torch.bool))
+
+    def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
+        hidden = model.hidden(batch.tokens)
+        return Outputs(tuple(hidden), model.logits(hidden[-1][batch.chosen][None])[0] if logits else None)
 
 
 def _attentions(model: nn.Module) -> list[MultiheadAttention]:
