@@ -119,7 +119,8 @@ def test_it_can_be_learned_and_says_so(task: LmTask) -> None:
     assert len(written) == 40
     sample = task.samples(model, seeded(), 2)[0]
     assert len(sample["given"]) <= 8
-    assert sample["answered"] and sample["right"]
+    assert sample["answered"]
+    assert sample["right"]
 
 
 @pytest.mark.parametrize("attention", CAUSAL, ids=lambda options: options.kind)
