@@ -47,6 +47,16 @@ NO_LABEL_FOLDERS = ("unsup",)
 """Folders of texts without a label, as in IMDB."""
 
 
+class Wanted(NamedTuple):
+    """What is read beside texts."""
+
+    labels: bool = False
+    pairs: bool = False
+    """Whether the usual columns of pairs are looked for."""
+    rows: bool = False
+    """Whether each row of a file is a text, even if most rows are lines of one text."""
+
+
 class Columns(NamedTuple):
     """Names of columns that hold texts, the second texts of pairs, and labels. An empty name stands for the usual ones."""
 
@@ -54,16 +64,17 @@ class Columns(NamedTuple):
     second: str = ""
     label: str = ""
 
-    def roles(self, names: Set[str], *, labelled: bool) -> dict[str, str]:
-        """The columns to read by role: text, second and label. Usual pairs are looked for with labels only."""
-        pair = next((pair for pair in PAIRS if labelled and "text" not in names and names >= set(pair)), ("", ""))
+    def roles(self, names: Set[str], wanted: Wanted) -> dict[str, str]:
+        """The columns to read by role, out of text, second and label."""
+        looks_for_pairs = wanted.pairs and "text" not in names
+        pair = next((pair for pair in PAIRS if looks_for_pairs and names >= set(pair)), ("", ""))
         text, second = (self.text, self.second) if self.text or self.second else pair
-        wanted = {
+        known = {
             "text": (text,) if text else TEXTS,
             "second": (second,) if second else (),
-            "label": (self.label,) if self.label else LABELS * labelled,
+            "label": ((self.label,) if self.label else LABELS) * wanted.labels,
         }
-        usual = {role: next((name for name in known if name in names), None) for role, known in wanted.items()}
+        usual = {role: next((name for name in choices if name in names), None) for role, choices in known.items()}
         return {role: name for role, name in usual.items() if name is not None}
 
 
@@ -89,7 +100,7 @@ def load_dataset(path: Path, columns: Columns | None = None, *, labelled: bool =
     """
     files = list(files_at(path, SUFFIXES))
     told = told_splits([name for _, name in files])
-    reader = _Reader(path, columns or Columns(), labelled=labelled)
+    reader = _Reader(path, columns or Columns(), Wanted(labelled, labelled, labelled))
     if not told:
         return reader.finish({"train": reader.read(_without_side_tables(files), copies=False)})
     splits = {split: [(file, name) for file, name in files if told.get(name) == split] for split in set(told.values())}
@@ -97,6 +108,12 @@ def load_dataset(path: Path, columns: Columns | None = None, *, labelled: bool =
         if name not in told:
             reader.left_out.add("file", "as its name tells no split", name)
     return reader.finish({split: reader.read(of_split, copies=True) for split, of_split in sorted(splits.items())})
+
+
+def load_rows(path: Path, columns: Columns, *, paired: bool) -> Documents:
+    """Reads all texts at a path, or all pairs of texts, one for each row, to be labelled by a model."""
+    reader = _Reader(path, columns, Wanted(pairs=paired, rows=True))
+    return reader.finish({"train": reader.read(list(files_at(path, SUFFIXES)), copies=True)})["train"]
 
 
 def told_splits(names: Sequence[str]) -> dict[str, SplitName]:
@@ -126,8 +143,8 @@ def _without_side_tables(files: Files) -> Files:
 class _Reader:
     """Reads the files of a data set, and counts what is left out."""
 
-    def __init__(self, path: Path, columns: Columns, *, labelled: bool) -> None:
-        self.path, self.columns, self.labelled = path, columns, labelled
+    def __init__(self, path: Path, columns: Columns, wanted: Wanted) -> None:
+        self.path, self.columns, self.wanted = path, columns, wanted
         self.left_out = LeftOut()
         self.sentences: list[str] = []
 
@@ -138,11 +155,11 @@ class _Reader:
             for record in self._records(file, name):
                 collected.add(*record, left_out=self.left_out)
         documents = collected.documents()
-        return documents if self.labelled else documents._replace(labels=[])
+        return documents if self.wanted.labels else documents._replace(labels=[])
 
     def finish(self, splits: dict[SplitName, Documents]) -> dict[SplitName, Documents]:
         """Leaves out texts without a label if labels are needed, and adds the sentences to the split "train"."""
-        for split in list(splits) if self.labelled else ():
+        for split in list(splits) if self.wanted.labels else ():
             kept = [at for at, label in enumerate(splits[split].labels) if label not in NO_LABELS]
             if kept or split == "train":
                 for at in sorted({*range(len(splits[split].labels))} - {*kept}):
@@ -170,13 +187,13 @@ class _Reader:
     def _joined(self, name: str, rows: list[Record]) -> list[Record]:
         """The rows of a file, or a single one if most of them are lines of one text, as those of WikiText are."""
         ended = sum(row.text.endswith("\n") for row in rows)
-        if self.labelled or 2 * ended <= sum(bool(row.text) for row in rows):
+        if self.wanted.rows or 2 * ended <= sum(bool(row.text) for row in rows):
             return rows
         return [Record(name, "".join(row.text if row.text.endswith("\n") else f"{row.text}\n" for row in rows))]
 
     def _table(self, file: Path, name: str) -> Iterator[Record]:
         def choose(names: list[str]) -> dict[str, str]:
-            roles = self.columns.roles(set(names), labelled=self.labelled)
+            roles = self.columns.roles(set(names), self.wanted)
             for role, option in (("text", "--text-column"), ("second", "--pair-column")):
                 wanted = getattr(self.columns, role)
                 if role not in roles and (wanted or role == "text"):
@@ -199,7 +216,7 @@ class _Reader:
             if row is None:
                 self.left_out.add("line", "no JSON object", where)
                 continue
-            roles = self.columns.roles(row.keys(), labelled=self.labelled)
+            roles = self.columns.roles(row.keys(), self.wanted)
             cells = {role: row[column] for role, column in roles.items()}
             text_cells = [cells.get("text"), *([cells["second"]] if "second" in cells else [])]
             if not all(isinstance(cell, str) for cell in text_cells):
