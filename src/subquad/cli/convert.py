@@ -27,6 +27,7 @@ from subquad.cli.streams import say
 from subquad.cli.values import choose
 from subquad.conversion import ConversionOptions, Convertible, Progress, convert
 from subquad.conversion.engine import check
+from subquad.conversion.layers import choose_layers
 from subquad.conversion.trained import open_trained
 from subquad.data.texts import load_texts, python_topics
 from subquad.errors import SubquadError
@@ -131,6 +132,7 @@ def _opened(about: Mapping[str, Any]) -> Opened:
     attention = options_from(stored.mechanism, f"{place}: mechanism")
     original = _original(stored, options, about["seed"])
     attention = attention.for_length(original.longest)
+    choose_layers(original, options.layers)
     _require_memory(original, attention, options)
     check(original, attention, options)
     return original, attention, options
@@ -138,7 +140,8 @@ def _opened(about: Mapping[str, Any]) -> Opened:
 
 def _require_memory(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
     """Raises `SubquadError` for mechanisms and batches that do not fit into memory, before they are made."""
-    layers: list[Any] = original.mechanisms(original.teacher)
+    mechanisms: list[Any] = original.mechanisms(original.teacher)
+    layers = [mechanisms[origin] for origin in original.origins]
     sizes = [attention.size(heads=layer.heads, head_dim=layer.head_dim) for layer in layers]
     numbers = sum(size.numbers + size.state for size in sizes)
     position_numbers = sum(layer.heads * layer.head_dim for layer in layers)  # hidden values of one position in all layers

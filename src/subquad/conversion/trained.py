@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,16 +50,21 @@ class Trained(ABC):
         self.run, self.task = run, task
         self.teacher: nn.Module = model.eval()
         self.longest: int = task.options.length
+        self.origins = list(range(len(self.mechanisms(self.teacher))))
         for parameter in self.teacher.parameters():
             parameter.requires_grad_(False)
 
     @property
     def notes(self) -> dict[str, object]:
         layers = len(self.mechanisms(self.teacher))
-        return {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest, "layers": layers}
+        described = {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest}
+        return {**described, "layers": layers, "origins": self.origins}
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
         model = deepcopy(self.teacher)
+        stack = self._stack(model)
+        stack.blocks = nn.ModuleList(stack.blocks[layer] for layer in self.origins)
+        stack.options = replace(stack.options, layers=len(self.origins))
         for place, (module, options) in enumerate(zip(_attentions(model), attention, strict=True)):
             drawing = torch.Generator().manual_seed(seed + place)
             layer_options = Softmax() if options is None else options
@@ -103,7 +108,8 @@ class Trained(ABC):
         """Saves the model as a run folder that `subquad predict` and `subquad spectrum` can read."""
         about: Mapping[str, Any] = self.run.about
         described: Any = attention[0]
-        options = {**about["options"], "mechanism": asdict(described)}
+        shape = {**about["options"]["model"], "layers": len(self.origins)}
+        options = {**about["options"], "mechanism": asdict(described), "model": shape}
         description = {**about, "options": options, "converted_from": str(self.run.folder)}
         write_whole(folder / "run.json", json.dumps(description, indent=2) + "\n")
         write_whole(folder / "rows.jsonl", "")

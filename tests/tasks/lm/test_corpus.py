@@ -15,7 +15,7 @@ from subquad.tasks.lm.vocabulary import BEGIN, FIRST, SingleBytes
 @pytest.mark.parametrize(("length", "context"), [(8, 4), (8, 0), (8, 7), (7, 3), (2, 1), (64, 32)])
 def test_every_token_is_predicted_once_and_from_its_context(tokens: int, length: int, context: int) -> None:
     windows = cover(tokens, length, context)
-    predicted = []
+    predicted: list[int] = []
     for begin, counted in zip(windows.begin.tolist(), windows.counted.tolist(), strict=True):
         end = begin + windows.length
         assert windows.length <= length

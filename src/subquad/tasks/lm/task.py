@@ -32,8 +32,12 @@ from subquad.types import AttentionOptions
 
 TOKENS_A_STEP = 2048
 """Default number of tokens in a batch."""
+ROUNDS = 8
+"""Number of rounds over the training text that the default of the steps aims at."""
+BPE_CHARACTERS = 4
+"""Number of characters that a token of the kind bpe stands for, about."""
 LARGE = 5_000_000
-"""Number of characters of text above which the defaults are a larger model and a longer training."""
+"""Number of characters of training text above which the default is a larger model."""
 GIVEN, ANSWERED = 64, 48  # number of tokens of a sample that the model reads, and that it writes
 
 
@@ -43,7 +47,7 @@ class Lm(TaskOptions):
 
     text: FileName = ""  # folder or file: text, JSON lines, CSV, TSV, Parquet; default: Python's help topics
     text_column: Words = ""  # column of JSON lines and tables that holds the text; default: text, or a usual name
-    vocabulary: LosslessKind = "bytes"  # kind of tokens; bpe merges frequent bytes and needs the package tokenizers
+    vocabulary: LosslessKind = "bpe"  # kind of tokens; bpe merges frequent bytes and needs the package tokenizers
     vocabulary_size: Count = 4096  # largest number of different tokens, for bpe
     length: AtLeastTwo = 256  # number of tokens that the model reads
     context: Whole | None = None  # smallest number of tokens before each evaluated one; half of the length if not set
@@ -54,8 +58,8 @@ class Lm(TaskOptions):
     kind: str = field(default="lm", init=False)
 
     default_notes: ClassVar[str] = (
-        "The defaults of the model and of the training are for texts of up to 5 million characters. With more text, there "
-        "are 4 layers, heads of 32 and 2000 steps."
+        "The default of --layers is for up to 5 million characters of training text, and 4 for more. The default of --steps "
+        "is eight rounds over the training text, from 300 to 2000 steps."
     )
 
     def check(self) -> None:
@@ -70,20 +74,23 @@ class Lm(TaskOptions):
         return self.length // 2 if self.context is None else self.context
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Returns options that were tried on Python's help and on 16 MB of novels."""
-        is_large = data is not None and data.positions > LARGE
-        shape = {"layers": 4, "head_dim": 32} if is_large else {"layers": 2, "head_dim": 32}
+        """Returns the options of the models in docs/train.md, with more layers and steps for more text."""
+        characters = 0 if data is None else data.positions
+        batch = max(1, TOKENS_A_STEP // self.length)
+        round_tokens = characters / (1 if self.vocabulary == "bytes" else BPE_CHARACTERS)
         training = {
-            "steps": 2000 if is_large else 1000,
+            "steps": min(2000, max(300, int(ROUNDS * round_tokens / (batch * self.length)))),
+            "batch": batch,
             "learning_rate": 3e-3,
             "warm_up": 50,
             "weight_decay": 0.01,
-            "evaluate_every": 250,
-            "batch": max(1, TOKENS_A_STEP // self.length),
+            "evaluate_every": 100,
             "optimizer": "adamw",
             "schedule": "cosine",
         }
-        return Defaults({**shape, "heads": 4, "positions": "rotary"}, training)
+        return Defaults(
+            {"layers": 4 if characters > LARGE else 2, "heads": 4, "head_dim": 32, "positions": "rotary"}, training
+        )
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = LEAST) -> Size:
         """Lower bound on the size of the model with a vocabulary of `symbols` tokens, which the texts determine."""
