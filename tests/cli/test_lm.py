@@ -13,7 +13,7 @@ from subquad.results import Run
 from tests.cli.test_convert import FEW
 
 SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--batch", "4", "--steps", "6", "--evaluate-every", "3"]
-SMALL += ["--checkpoint-every", "3", "--length", "16", "--held-out", "64"]
+SMALL += ["--checkpoint-every", "3", "--length", "16", "--held-out", "64", "--vocabulary", "bytes"]
 
 
 def write(folder: Path) -> Path:

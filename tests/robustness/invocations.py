@@ -36,7 +36,7 @@ SMALL_TASKS: dict[str, Words] = {
     "transactions": {"clients": ("60",), "shortest-history": ("2",), "longest-history": ("4",)},
     "events": {"sequences": ("4",), "inner": ("4",), "components": ("2",)},
     "mlm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",), "tested": ("2",)},
-    "lm": {"text": ("texts",), "length": ("8",), "held-out": ("8",), "tested": ("8",)},
+    "lm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("8",), "tested": ("8",)},
     "classify": {"text": ("labelled.jsonl",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",)},
 }
 SMALL_ATTENTIONS: dict[str, Words] = {

@@ -17,8 +17,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--held-out", "2", "--tested", "2", "--no-page", *SMALL),
     ),
     "continued": (
-        *("train", "lm", "--attention", "softmax", "--text", "texts", "--length", "8", "--held-out", "8", "--tested", "8"),
-        *("--no-page", *SMALL),
+        *("train", "lm", "--attention", "softmax", "--text", "texts", "--vocabulary", "bytes", "--length", "8"),
+        *("--held-out", "8", "--tested", "8", "--no-page", *SMALL),
     ),
     "classified": (
         *("train", "classify", "--text", "labelled.jsonl", "--vocabulary", "characters", "--length", "8"),

@@ -33,7 +33,7 @@ def options(tmp_path: Path) -> Lm:
     for split, number in (("train", 400), ("valid", 40), ("test", 40)):
         text = " ".join(rng.choice(["the cat sat.", "a dog ran!", "so it was,"], size=number))
         (tmp_path / f"{split}.txt").write_text(text)
-    return Lm(text=str(tmp_path), length=16)
+    return Lm(text=str(tmp_path), vocabulary="bytes", length=16)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def task(options: Lm) -> LmTask:
 
 
 def test_options_come_back_from_json() -> None:
-    some = Lm(text="x", context=3, vocabulary="bpe")
+    some = Lm(text="x", context=3, vocabulary="bytes")
     kept = json.loads(json.dumps(asdict(some)))
     assert TASKS[kept.pop("kind")](**kept) == some
 

@@ -88,9 +88,8 @@ class Lm(TaskOptions):
             "optimizer": "adamw",
             "schedule": "cosine",
         }
-        return Defaults(
-            {"layers": 4 if characters > LARGE else 2, "heads": 4, "head_dim": 32, "positions": "rotary"}, training
-        )
+        layers = 4 if characters > LARGE else 2
+        return Defaults({"layers": layers, "heads": 4, "head_dim": 32, "positions": "rotary"}, training)
 
     def size(self, attention: AttentionOptions, model: ModelOptions, symbols: int = LEAST) -> Size:
         """Lower bound on the size of the model with a vocabulary of `symbols` tokens, which the texts determine."""
