@@ -12,7 +12,7 @@ from subquad.cli import main
 from subquad.results import Run
 from tests.cli.test_convert import FEW
 
-SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--batch", "4", "--steps", "6", "--evaluate-every", "3"]
+SMALL = ["--layers", "2", "--heads", "2", "--head-dim", "8", "--batch", "4", "--steps", "6", "--evaluate-every", "3"]
 SMALL += ["--checkpoint-every", "3", "--length", "16", "--held-out", "64", "--vocabulary", "bytes"]
 
 
@@ -122,6 +122,21 @@ def test_it_is_converted_and_looked_at(trained: Path, tmp_path: Path, capsys: py
     assert main(["predict", str(out), "--text", "the cat", "--tokens", "5"]) == 0
     assert capsys.readouterr().out.startswith("the cat")
     assert main(["spectrum", str(out / "model"), "--sequences", "1", "--out", str(tmp_path / "looked")]) == 0
+    capsys.readouterr()
+    smaller = [
+        str(trained),
+        "--attention",
+        "elu",
+        "--layers",
+        "1",
+        *FEW,
+        "--no-controls",
+        "--out",
+        str(tmp_path / "smaller"),
+    ]
+    assert main(["convert", *smaller]) == 0
+    assert Run.open(tmp_path / "smaller" / "model").about["options"]["model"]["layers"] == 1
+    assert main(["predict", str(tmp_path / "smaller"), "--text", "the cat", "--tokens", "5"]) == 0
     capsys.readouterr()
     assert main(["convert", str(trained), "--attention", "linformer", *FEW, "--out", str(tmp_path / "none")]) == 2
     assert "linformer has no causal form" in capsys.readouterr().err
