@@ -124,18 +124,8 @@ def test_it_is_converted_and_looked_at(trained: Path, tmp_path: Path, capsys: py
     assert capsys.readouterr().out.startswith("the cat")
     assert main(["spectrum", str(out / "model"), "--sequences", "1", "--out", str(tmp_path / "looked")]) == 0
     capsys.readouterr()
-    smaller = [
-        str(trained),
-        "--attention",
-        "elu",
-        "--layers",
-        "1",
-        *FEW,
-        "--no-controls",
-        "--out",
-        str(tmp_path / "smaller"),
-    ]
-    assert main(["convert", *smaller]) == 0
+    smaller = [str(trained), "--attention", "elu", "--layers", "1", *FEW, "--no-controls"]
+    assert main(["convert", *smaller, "--out", str(tmp_path / "smaller")]) == 0
     assert Run.open(tmp_path / "smaller" / "model").about["options"]["model"]["layers"] == 1
     assert main(["predict", str(tmp_path / "smaller"), "--text", "the cat", "--tokens", "5"]) == 0
     capsys.readouterr()

@@ -116,6 +116,8 @@ def test_glue_has_no_labels_in_its_test(tmp_path: Path) -> None:
     write_parquet(tmp_path / "hub" / "train.parquet", {"sentence": ["a", "b"], "label": [0, 1], "idx": [0, 1]})
     write_parquet(tmp_path / "hub" / "test.parquet", {"sentence": ["c", "d"], "label": [-1, -1], "idx": [0, 1]})
     assert list(load_dataset(tmp_path / "hub", labelled=True)) == ["train"]
+    (tmp_path / "signs.csv").write_text("text,label\ngood,1\nbad,-1\n")
+    assert load_dataset(tmp_path / "signs.csv", labelled=True)["train"].labels == ["1", "-1"]  # as a class it stays
 
 
 @pytest.mark.parametrize(
@@ -135,6 +137,10 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
     assert (found.texts, found.seconds, found.labels) == (["A", "B"], ["first", "second"], ["x", "y"])
     found = load_dataset(tmp_path / "a.csv", Columns("body", label="kind"), labelled=True)["train"]
     assert (found.texts, found.seconds) == (["first", "second"], [])
+    (tmp_path / "a.jsonl").write_text('{"title": "A", "body": "first", "kind": 1}\n{"title": "B", "kind": 0}\n')
+    found = load_dataset(tmp_path / "a.jsonl", Columns("title", "body", "kind"), labelled=True)["train"]
+    assert (found.texts, found.seconds, found.labels) == (["A"], ["first"], ["1"])
+    assert found.complaints == ('a.jsonl: 1 line is left out, without a "body" in words: a.jsonl:2',)
     with pytest.raises(SubquadError, match=r"has no column 'text' but 'title', 'body', 'kind': name the one with the text"):
         load_dataset(tmp_path / "a.csv", labelled=True)
     with pytest.raises(SubquadError, match=r"has no column 'boddy' but .*by --pair-column"):

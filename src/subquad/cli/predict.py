@@ -44,9 +44,9 @@ class Predict(Checked):
     seed: Seed | None = None
     """For models of lm: seed of the draws; 0 if not set."""
     data: FilePath | None = None
-    """For models of transactions or events: a file or folder in the format of the training data; labels are not needed."""
+    """For models of transactions, events or classify: a file or folder in the format of the training data, labels or not."""
     output: FilePath | None = None
-    """File for the answers to --data, a CSV line for each client or sequence; default: standard output. Names that begin
+    """File for the answers to --data, a CSV line for each client, sequence or text; default: standard output. Names that begin
     with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""
     follow: bool = False
     """For models of events: read events from standard input, one line `time type` or `sequence time type`, separated by

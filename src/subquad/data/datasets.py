@@ -42,7 +42,7 @@ PAIRS = (
 LABELS = ("label", "labels", "is_duplicate", "gold_label", "sentiment", "class")
 """Names of columns of labels, the first one that a table has is taken."""
 NO_LABELS = ("", "-1")
-"""Labels of rows without a label. Data sets of Hugging Face have -1 in tests whose labels are secret."""
+"""Labels of all rows of a held-out split without labels. Data sets of Hugging Face have -1 where they are secret."""
 NO_LABEL_FOLDERS = ("unsup",)
 """Folders of texts without a label, as in IMDB."""
 
@@ -160,19 +160,22 @@ class _Reader:
     def finish(self, splits: dict[SplitName, Documents]) -> dict[SplitName, Documents]:
         """Leaves out texts without a label if labels are needed, and adds the sentences to the split "train"."""
         for split in list(splits) if self.wanted.labels else ():
-            kept = [at for at, label in enumerate(splits[split].labels) if label not in NO_LABELS]
-            if kept or split == "train":
-                for at in sorted({*range(len(splits[split].labels))} - {*kept}):
-                    self.left_out.add("text", "without a label", splits[split].names[at])
-                splits[split] = splits[split].at(kept)
-            else:
+            if split != "train" and set(NO_LABELS).issuperset(splits[split].labels):
                 self.sentences.append(f"{self.path.name}: the texts for {SPLIT_USES[split]} are left out, without a label")
                 del splits[split]
+            else:
+                splits[split] = self._with_labels(splits[split])
         sentences = (*self.left_out.sentences(self.path), *self.sentences)
         if not splits["train"].texts:
             why = sentences[0] if sentences else "its files are empty"
             raise SubquadError(f"{self.path} holds no text that can be used: {why}")
         return {**splits, "train": splits["train"]._replace(complaints=sentences)}
+
+    def _with_labels(self, documents: Documents) -> Documents:
+        for name, label in zip(documents.names, documents.labels, strict=True):
+            if not label:
+                self.left_out.add("text", "without a label", name)
+        return documents.at([at for at, label in enumerate(documents.labels) if label])
 
     def _records(self, file: Path, name: str) -> Sequence[Record]:
         if name.endswith(TABLES):
@@ -218,10 +221,10 @@ class _Reader:
                 continue
             roles = self.columns.roles(row.keys(), self.wanted)
             cells = {role: row[column] for role, column in roles.items()}
-            text_cells = [cells.get("text"), *([cells["second"]] if "second" in cells else [])]
-            if not all(isinstance(cell, str) for cell in text_cells):
-                wanted = self.columns.text or TEXTS[0]
-                self.left_out.add("line", f'without a "{wanted}" in words', where)
+            needed = {"text": self.columns.text or TEXTS[0], "second": self.columns.second or roles.get("second", "")}
+            missing = [name for role, name in needed.items() if name and not isinstance(cells.get(role), str)]
+            if missing:
+                self.left_out.add("line", f'without a "{missing[0]}" in words', where)
             else:
                 first, second = (whole_characters(cell) for cell in (cells["text"], cells.get("second", "")))
                 yield Record(where, first, second, _label(cells.get("label")))

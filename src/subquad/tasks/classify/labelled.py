@@ -42,12 +42,12 @@ def load_labelled(text: str, test_text: str, columns: Columns, seed: int) -> Lab
 
 
 def _divide(documents: Documents, told: dict[SplitName, Documents], seed: int, source: str) -> dict[SplitName, Documents]:
-    """Takes the splits that are missing out of the documents, in an order that depends on their names and the seed."""
+    """Takes the splits that are missing out of the documents. The order in each depends on the names and the seed."""
     number = len(documents.texts)
     if number < LEAST:
         raise SubquadError(f"{source} has {number} labelled texts, too few to be split: give at least {LEAST}")
     order, tenth = shuffled(documents.names, seed), number // 10
-    splits = dict(told)
+    splits = {split: part.at(shuffled(part.names, seed).tolist()) for split, part in told.items()}
     for split in ("test", "development"):
         if split not in splits:
             splits[split] = documents.at(order[:tenth].tolist())

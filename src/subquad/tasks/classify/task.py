@@ -172,8 +172,8 @@ class ClassifyTask(Task[TextBatch]):
         options = self.options
         if options.start:
             return vocabulary_from(started(options.start)["learned"]["vocabulary"])
-        train = self.labelled.splits["train"]
-        texts = [*train.texts, *train.seconds]
+        train, most = self.labelled.splits["train"], options.examples or None
+        texts = [*train.texts[:most], *train.seconds[:most]]
         return learn_vocabulary(options.vocabulary, texts, most=options.vocabulary_size, lowercase=options.lowercase)
 
     @cached_property
@@ -327,7 +327,8 @@ class ClassifyTask(Task[TextBatch]):
     def _split(self, split: SplitName, most: int | None = None) -> _Split:
         documents = self.labelled.splits[split]
         numbers = {label: number for number, label in enumerate(self.labels)}
-        texts, seconds, labels = documents.texts[:most], documents.seconds[:most], documents.labels[:most]
+        texts, labels = documents.texts[:most], documents.labels[:most]
+        seconds = (documents.seconds or [""] * len(texts))[:most] if self.is_paired else []
         if unknown := sorted(set(labels) - set(numbers)):
             raise SubquadError(
                 f"a held-out text has the label {excerpt(unknown[0])}, which no text to learn from has: give more"
