@@ -46,8 +46,8 @@ class Predict(Checked):
     data: FilePath | None = None
     """For models of transactions, events or classify: a file or folder in the format of the training data, labels or not."""
     output: FilePath | None = None
-    """File for the answers to --data, a CSV line for each client, sequence or text; default: standard output. Names that begin
-    with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""
+    """File for the answers to --data, a CSV line for each client, sequence or text; default: standard output. Names that
+    begin with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""
     follow: bool = False
     """For models of events: read events from standard input, one line `time type` or `sequence time type`, separated by
     spaces or commas, and print a forecast after each. A line with only the name of a sequence ends that sequence."""
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
-    """Writes a CSV line for each client or sequence in `data`."""
+    """Writes a CSV line for each client, sequence or text in `data`."""
     scored = trained.predict(data)
     for complaint in scored.complaints:
         say(complaint)
