@@ -50,6 +50,7 @@ SMALL_ATTENTIONS: dict[str, Words] = {
 ENDLESS = {
     ("train copy", "steps"),
     ("train sorting", "held_out"),
+    ("predict lm", "tokens"),
     ("convert", "steps"),
     ("convert", "tune_steps"),
     ("convert", "minutes"),

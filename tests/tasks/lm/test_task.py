@@ -142,8 +142,10 @@ def test_writing_goes_on_beyond_the_length_and_depends_on_the_seed(task: LmTask)
     first, same, other = (task.complete(model, "the", Completion(tokens=100, seed=seed)) for seed in (0, 0, 1))
     assert first == same != other
     assert task.complete(model, "", Completion(tokens=1))
+    likeliest = task.complete(model, "the", Completion(tokens=20, temperature=0.0))
+    assert task.complete(model, "the", Completion(tokens=20, temperature=1e-300)) == likeliest
+    assert task.complete(model, "the", Completion(tokens=20, temperature=1e300)) != likeliest
     assert task.complete(model, "long " * 50, Completion(tokens=3))
-    assert "\x00" not in SingleBytes().byte_strings[BEGIN].decode()
 
 
 def test_models_know_their_size(options: Lm, task: LmTask) -> None:

@@ -290,7 +290,7 @@ class LmTask(Task[NextBatch]):
 
     def _write(self, model: nn.Module, prompt: Sequence[int], how: Completion) -> str:
         assert isinstance(model, Decoder)
-        drawing = torch.Generator(next(model.parameters()).device).manual_seed(how.seed)
+        drawing = torch.Generator().manual_seed(how.seed)
         return spell(self.vocabulary, write(model, prompt, how.tokens, self.options.length, how.temperature, drawing))
 
     def examples(

@@ -11,11 +11,11 @@ from subquad.tasks.lm.vocabulary import BEGIN
 
 
 class TextSampling(Sampling):
-    """Chooses tokens of text only, never the one that begins texts."""
+    """Chooses tokens of text only, never the one that begins texts, at any temperature and by a generator of the CPU."""
 
     def choose(self, logits: Float[Tensor, "b v"], generator: torch.Generator | None = None) -> Int[Tensor, "b 1"]:
-        banned = torch.tensor([BEGIN], device=logits.device)
-        return super().choose(logits.float().index_fill(-1, banned, -torch.inf), generator)
+        precise = logits.cpu().double().index_fill(-1, torch.tensor([BEGIN]), -torch.inf)
+        return super().choose(precise - precise.amax(-1, keepdim=True), generator).to(logits.device)
 
 
 def write(
