@@ -19,7 +19,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Run, holds_run, place_of
 from subquad.tasks import TASKS, Task, TaskOptions
-from subquad.tasks.base import Predictions, Stream
+from subquad.tasks.base import Completion, Predictions, Stream
 from subquad.training import TrainOptions
 from subquad.training.loop import generator, load_model
 from subquad.types import AttentionOptions
@@ -73,6 +73,11 @@ class TrainedModel(nn.Module):
     def reply(self, sequence: str | Sequence[str]) -> str:
         """Returns the answer to a sequence, a text or a list of words, as `subquad predict` prints it."""
         return self.task.reply(self.model, self.task.words(sequence) if isinstance(sequence, str) else sequence)
+
+    def complete(self, text: str, how: Completion | None = None) -> str:
+        """Returns the continuation of a text, for a model of the task lm."""
+        self.task.require_completion()
+        return self.task.complete(self.model, text, how or Completion())
 
     def predict(self, path: str | Path) -> Predictions:
         """Returns the answers for all sequences in a file or folder, as a table."""

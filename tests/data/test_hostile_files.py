@@ -21,6 +21,7 @@ import pytest
 from subquad import files
 from subquad.cli.lines import LeftOut, open_lines
 from subquad.conversion.pretrained import read_pairs
+from subquad.data.datasets import load_dataset
 from subquad.data.texts import has_labels, load_texts
 from subquad.errors import SubquadError
 from subquad.tasks.events import load_sequences, load_splits
@@ -63,7 +64,11 @@ def texts(path: Path) -> object:
 
 def labelled_texts(path: Path) -> object:
     has_labels(path)
-    return load_texts(path, labelled=True)
+    return load_dataset(path, labelled=True)
+
+
+def dataset(path: Path) -> object:
+    return load_dataset(path)
 
 
 def lines(path: Path) -> object:
@@ -73,10 +78,10 @@ def lines(path: Path) -> object:
 
 LOADERS: dict[str, tuple[Load, ...]] = {
     ".json": (events, sequences),
-    ".jsonl": (events, texts, labelled_texts),
-    ".csv": (events, sequences, histories, new_histories),
+    ".jsonl": (events, texts, dataset, labelled_texts),
+    ".csv": (events, sequences, histories, new_histories, dataset, labelled_texts),
     ".txt": (histories, texts, read_pairs, lines),
-    ".parquet": (events, histories),
+    ".parquet": (events, histories, dataset, labelled_texts),
     ".jsonl.gz": (texts, labelled_texts),
 }
 

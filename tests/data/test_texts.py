@@ -46,18 +46,6 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     )
 
 
-def test_labels(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "good", "label": 1}\n{"text": "bad", "label": "no"}\n{"text": "unknown"}\n')
-    found = load_texts(path, labelled=True)
-    assert (found.texts, found.labels) == (["good", "bad"], ["1", "no"])
-    assert 'without a "label"' in found.complaints[0]
-    assert load_texts(path).labels == []
-    (tmp_path / "b.txt").write_text("x")
-    with pytest.raises(SubquadError, match="texts with labels are JSON lines"):
-        load_texts(tmp_path / "b.txt", labelled=True)
-
-
 def test_labels_are_looked_for(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text('{"text": "no lines", "label": 1}')
     (tmp_path / "b.jsonl").write_text('{"text": "no label"}\n')

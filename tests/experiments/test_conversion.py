@@ -31,6 +31,7 @@ from subquad.experiments.conversion.verdicts import (
     CONTROL,
     Converted,
     calibrating_helps,
+    compatible,
     converted,
     fails,
     judge,
@@ -75,6 +76,21 @@ def test_the_failure_is_that_of_the_swap_and_of_what_is_fine_tuned() -> None:
     assert "1.500" in second.figures
     assert [verdict.held for verdict in fails(runs(given, seeds=1))] == [None, None]  # one seed decides nothing
     assert list(fails([])) == []
+
+
+def test_compatibility_is_judged_beside_the_original_with_its_cost() -> None:
+    given = {CONTROL: {"original": 10.0, "tuned": 8.0}, Way(FAVOR): {"swapped": 50.0, "tuned": 10.2}}
+    (verdict,) = compatible(runs(given), QUICK)
+    assert verdict.held
+    assert "1.020" in verdict.figures
+    assert verdict.figures.endswith(
+        "at the cost of 120 steps, which read 15% of the tokens that the original's training read"
+    )
+    given[Way(FAVOR)] = {"tuned": 12.0}
+    (verdict,) = compatible(runs(given), replace(QUICK, original="a model"))
+    assert verdict.held is False
+    assert verdict.figures.endswith("at the cost of 120 steps")
+    assert list(compatible([], QUICK)) == []
 
 
 def test_ways_are_judged_beside_softmax_fine_tuned_as_long() -> None:
@@ -229,7 +245,7 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert set(nats(found, Way(LEARNED, is_matched=True), "distilled")) == {0, 1}
     window = Run.open(folder / "convert-hybrid-matched-0").about["options"]["mechanism"]
     assert (window["block"], window["rest"]["kind"]) == (2, "learned")
-    assert len(judge(folder, "quick")) == 1 + 2 + (len(WAYS) - 1) + 4 + 4 + 2
+    assert len(judge(folder, "quick")) == 1 + 2 + 1 + (len(WAYS) - 1) + 4 + 4 + 2
     starts = [row["value"] for row in points(found, CONTROL) if row["step"] == 0]
     originals = [row for one in found if one.way == CONTROL for row in one.rows if row["stage"] == "original"]
     developed = [row["value"] for row in originals if (row["metric"], row.get("split")) == ("perplexity", "development")]

@@ -36,6 +36,7 @@ SMALL_TASKS: dict[str, Words] = {
     "transactions": {"clients": ("60",), "shortest-history": ("2",), "longest-history": ("4",)},
     "events": {"sequences": ("4",), "inner": ("4",), "components": ("2",)},
     "mlm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",), "tested": ("2",)},
+    "lm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("8",), "tested": ("8",)},
     "classify": {"text": ("labelled.jsonl",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",)},
 }
 SMALL_ATTENTIONS: dict[str, Words] = {
@@ -49,6 +50,7 @@ SMALL_ATTENTIONS: dict[str, Words] = {
 ENDLESS = {
     ("train copy", "steps"),
     ("train sorting", "held_out"),
+    ("predict lm", "tokens"),
     ("convert", "steps"),
     ("convert", "tune_steps"),
     ("convert", "minutes"),
@@ -87,7 +89,7 @@ def invocations() -> Iterator[Case]:
 
 def _training() -> Iterator[Base]:
     """Every task with its own options, every attention with its own, and what all share once."""
-    texts = {"mlm": ("texts",), "classify": ("labelled.jsonl",)}
+    texts = {"mlm": ("texts",), "lm": ("texts",), "classify": ("labelled.jsonl",)}
     for task in TASKS:
         shared = (training_options.Shared, ModelOptions, TrainOptions) if task == "copy" else ()
         given = SMALL_TASKS[task] | SMALL_MODEL | SMALL_TRAINING
@@ -107,6 +109,7 @@ def _commands() -> Iterator[Base]:
     yield Base(
         "predict events", ("predict", "events"), {"data": ("events.csv",)}, (predict.Predict,), ("events", "events.csv")
     )
+    yield Base("predict lm", ("predict", "continued"), {"text": ("the cat",)}, (predict.Predict,), ("continued",))
     few: Words = {"sequences": ("1",), "length": ("8",)}
     yield Base("spectrum", ("spectrum", "masked"), few, (spectrum.Spectrum,), ("masked", "texts"))
     brief: Words = {

@@ -16,6 +16,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("train", "mlm", "--attention", "softmax", "--text", "texts", "--vocabulary", "bytes", "--length", "16"),
         *("--held-out", "2", "--tested", "2", "--no-page", *SMALL),
     ),
+    "continued": (
+        *("train", "lm", "--attention", "softmax", "--text", "texts", "--vocabulary", "bytes", "--length", "8"),
+        *("--held-out", "8", "--tested", "8", "--no-page", *SMALL),
+    ),
     "classified": (
         *("train", "classify", "--text", "labelled.jsonl", "--vocabulary", "characters", "--length", "8"),
         *("--held-out", "2", "--no-page", *SMALL),

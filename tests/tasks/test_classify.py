@@ -11,6 +11,7 @@ import torch
 from subquad import Linear, Linformer, ModelOptions, SubquadError
 from subquad.tasks import TASKS, Classify, Mlm
 from subquad.tasks.classify import TextBatch, TextClassifier
+from subquad.tasks.classify.task import SEPARATOR, join_pair
 
 SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
 
@@ -51,7 +52,7 @@ def test_the_default_texts_need_nothing() -> None:
 def test_splits_share_nothing(options: Classify) -> None:
     task = options.prepare()
     parts = [task.train.texts, task.development.texts, task.test.texts]
-    number = len(task.documents.texts)
+    number = len(task.labelled.documents.texts)
     assert [len(part) for part in parts] == [number - 2 * (number // 10), number // 10, number // 10]
     assert len({text for part in parts for text in part}) == number
     assert len(replace(options, examples=16).prepare().train.texts) == 16
@@ -64,7 +65,7 @@ def test_a_test_of_its_own_has_nothing_of_the_others(options: Classify, tmp_path
     with (tmp_path / "b.jsonl").open("a") as file:
         file.write(lines[0] + "\n" + lines[1] + "\n")
     task = replace(options, test_text=str(tmp_path / "b.jsonl")).prepare()
-    assert not set(task.test.texts) & set(task.documents.texts)
+    assert not set(task.test.texts) & set(task.labelled.documents.texts)
     assert len(task.train.texts) > len(options.prepare().train.texts)
     assert "texts for the test are left out, which are in" in task.complaints[-1]
     with pytest.raises(SubquadError, match="give others"):
@@ -142,3 +143,92 @@ def test_texts_that_do_not_do(options: Classify, tmp_path: Path) -> None:
         replace(options, text=str(path)).prepare().build(Linear(), SMALL)
     with pytest.raises(SubquadError, match="--length is 64, which linformer does not take"):
         options.prepare().build(Linformer(k=4, max_length=32), SMALL)
+
+
+def write_pairs(path: Path, number: int, seed: int = 0) -> Path:
+    """Two words with words between them that mean nothing; the label says whether the words are the same."""
+    rng = np.random.default_rng(seed)
+    lines = ["question1\tquestion2\tis_duplicate"]
+    for _ in range(number):
+        same = bool(rng.integers(2))
+        word, filler = rng.choice(list("abcdef")), rng.choice(list("uvwxyz"), size=3)
+        other = word if same else rng.choice([letter for letter in "abcdef" if letter != word])
+        lines.append(f"{word}{filler[0]}\t{filler[1]}{other}{filler[2]}\t{int(same)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def paired(tmp_path: Path) -> Classify:
+    write_pairs(tmp_path / "train.tsv", 1500)
+    write_pairs(tmp_path / "dev.tsv", 100, seed=1)
+    (tmp_path / "test.tsv").write_text("id\tquestion1\tquestion2\n0\tau\tva\n0\tau\tva\n1\tau\tvb\n")
+    return Classify(text=str(tmp_path), vocabulary="bytes", length=12)
+
+
+def test_pairs_can_be_learned(paired: Classify, tmp_path: Path) -> None:
+    """Whether two letters are the same takes both texts: one alone says nothing."""
+    task = paired.prepare()
+    model = task.build(Linear(), replace(SMALL, layers=2), seeded())
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for step in range(200):
+        losses = task.loss(model, task.batch(64, seeded(step)))
+        optimizer.zero_grad()
+        (losses.total / losses.number).backward()
+        optimizer.step()
+    (accuracy, usual) = (row["value"] for row in task.final(model))
+    assert usual < 0.65 < 0.85 < accuracy
+    assert task.reply(model, task.words("au\tvav")).startswith("1  (1 ")
+    assert task.reply(model, ["au", "vbv"]).startswith("0  (0 ")
+    with pytest.raises(SubquadError, match="classifies pairs of texts, but there are 3: give two"):
+        task.reply(model, ["au", "vbv", "more"])
+    columns, lines, _ = task.predict(model, tmp_path / "test.tsv")
+    assert columns == ["text", "label", "0", "1"]
+    assert [line[:2] for line in lines] == [["test.tsv:2", "1"], ["test.tsv:3", "1"], ["test.tsv:4", "0"]]
+    assert all(float(line[2]) + float(line[3]) == pytest.approx(1, abs=1e-3) for line in lines)
+    (tmp_path / "single.csv").write_text("text,other\nau,1\n")
+    with pytest.raises(SubquadError, match=r"single.csv has single texts, but the model classifies pairs of texts"):
+        task.predict(model, tmp_path / "single.csv")
+
+
+def test_a_test_without_labels_makes_room_for_the_development_texts(paired: Classify) -> None:
+    task = paired.prepare()
+    assert len(task.test.texts) == 100
+    assert len(task.development.texts) + len(task.train.texts) == 1500
+    assert len(task.development.texts) == 150
+    assert task.complaints[-1].endswith("has no labelled texts for the test: those for development are used for it")
+    assert task.learned["pairs"]
+
+
+def test_splits_of_a_data_set_stay_as_they_are(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for label in ("pos", "neg"):
+            (tmp_path / split / label).mkdir(parents=True)
+            for number in range(20):
+                (tmp_path / split / label / f"{number}.txt").write_text(f"{label} {number}")
+    task = Classify(text=str(tmp_path), vocabulary="bytes", length=8).prepare()
+    assert task.labels == ["neg", "pos"]
+    assert len(task.test.texts) == 40  # with those that are in both, as others measured it
+    assert len(task.train.texts) == 36
+    assert len(task.development.texts) == 4
+    model = task.build(Linear(), SMALL, seeded())
+    assert len(task.predict(model, tmp_path / "test").lines) == 40
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "length", "joined"),
+    [
+        ("aaa", "bb", 6, "aaa|bb"),
+        ("aaaaaa", "bb", 6, "aaa|bb"),
+        ("aa", "bbbbbb", 6, "aa|bbb"),
+        ("aaaa", "bbbb", 6, "aaa|bb"),
+        ("", "bb", 6, "|bb"),
+        ("aa", "", 6, "aa|"),
+        ("aa", "bb", 1, "|"),
+        ("aa", "bb", 2, "a|"),
+    ],
+)
+def test_the_longer_text_of_a_pair_is_cut_first(first: str, second: str, length: int, joined: str) -> None:
+    tokens = {letter: number for number, letter in enumerate("|ab", start=SEPARATOR)}
+    a, b = (np.array([tokens[letter] for letter in text], dtype=np.int64) for text in (first, second))
+    assert join_pair(a, b, length).tolist() == [tokens[letter] for letter in joined]

@@ -27,7 +27,8 @@ from subquad.cli.streams import say
 from subquad.cli.values import choose
 from subquad.conversion import ConversionOptions, Convertible, Progress, convert
 from subquad.conversion.engine import check
-from subquad.conversion.trained import Trained
+from subquad.conversion.layers import choose_layers
+from subquad.conversion.trained import open_trained
 from subquad.data.texts import load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
@@ -49,7 +50,7 @@ class Shared(Checked):
     """Options that all conversions have: the model, the new attention and the text."""
 
     model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Folder of a Hugging Face model, name of a model on its hub, or folder of a run of `subquad train mlm`."""
+    """Folder of a Hugging Face model, name of a model on its hub, or folder of a run of `subquad train mlm` or `lm`."""
     attention: Annotated[
         Words, tyro.conf.arg(help=f"{', '.join(ATTENTIONS)}: a feature map means linear attention with that map.")
     ] = "learned"
@@ -131,6 +132,7 @@ def _opened(about: Mapping[str, Any]) -> Opened:
     attention = options_from(stored.mechanism, f"{place}: mechanism")
     original = _original(stored, options, about["seed"])
     attention = attention.for_length(original.longest)
+    choose_layers(original, options.layers)
     _require_memory(original, attention, options)
     check(original, attention, options)
     return original, attention, options
@@ -138,7 +140,8 @@ def _opened(about: Mapping[str, Any]) -> Opened:
 
 def _require_memory(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
     """Raises `SubquadError` for mechanisms and batches that do not fit into memory, before they are made."""
-    layers: list[Any] = original.mechanisms(original.teacher)
+    mechanisms: list[Any] = original.mechanisms(original.teacher)
+    layers = [mechanisms[origin] for origin in original.origins]
     sizes = [attention.size(heads=layer.heads, head_dim=layer.head_dim) for layer in layers]
     numbers = sum(size.numbers + size.state for size in sizes)
     position_numbers = sum(layer.heads * layer.head_dim for layer in layers)  # hidden values of one position in all layers
@@ -155,7 +158,7 @@ def _original(stored: Kept, options: ConversionOptions, seed: int) -> Convertibl
         if options.keep_layers or options.keep_worst:
             raise SubquadError("a run has one attention in all layers: leave out --keep-layers and --keep-worst")
         trained = load(path, say=say)
-        return Trained(trained.run, trained.task, trained.model)
+        return open_trained(trained.run, trained.task, trained.model)
     check_pretrained(path)
     documents = python_topics() if stored.text is None else load_texts(stored.text)
     for complaint in documents.complaints:

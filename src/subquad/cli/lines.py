@@ -85,11 +85,15 @@ class LeftOut:
             say(f"line {line.number} is left out: {problem} (it is {excerpt(line.text)})")
 
     def usable(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Yields lines with text; reports unusable ones and skips empty ones."""
+        """Returns the lines with text; reports unusable ones and skips empty ones."""
+        return (line for line in self.whole(lines) if line.text.strip())
+
+    def whole(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yields all lines of a text, empty ones too; reports unusable ones."""
         for line in lines:
             if line.problem:
                 self.add(line, line.problem)
-            elif line.text.strip():
+            else:
                 yield line
 
     def farewell(self) -> None:

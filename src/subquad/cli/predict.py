@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from subquad.checking import Checked, Count, FilePath, Whole
+from subquad.checking import Checked, Count, FilePath, NonNegative, Seed, Whole, Words
 from subquad.cli.follow import follow
 from subquad.cli.lines import BadLines, LeftOut, Line, csv_text, open_lines
 from subquad.cli.parsing import parse
@@ -15,13 +15,18 @@ from subquad.cli.streams import say
 from subquad.errors import SubquadError
 from subquad.files import write_whole
 from subquad.runs import TrainedModel, load
+from subquad.tasks.base import Completion
+
+COMPLETION = ("tokens", "temperature", "seed")
+"""Options that say how a text is continued."""
 
 
 @dataclass(frozen=True)
 class Predict(Checked):
     """Prints the answer of a trained model to a sequence: `subquad predict RUN 3 1 4 1 5`.
 
-    A model of the task mlm fills in masked words: `subquad predict RUN "the cat [MASK] on the mat"`.
+    A model of the task mlm fills in masked words: `subquad predict RUN "the cat [MASK] on the mat"`. A model of the task lm
+    continues a text: `subquad predict RUN --text "Once upon a time"`.
     """
 
     run: Annotated[FilePath, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -29,12 +34,20 @@ class Predict(Checked):
     sequence: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SEQUENCE ...]")] = ()
     """The sequence, word by word. Without a sequence, --file or --data, lines are read from standard input."""
     file: FilePath | None = None
-    """File with one sequence per line."""
+    """File with one sequence per line; for models of lm the text to continue."""
+    text: Words | None = None
+    """For models of lm: the text to continue, instead of a sequence, --file or standard input; may be empty."""
+    tokens: Count | None = None
+    """For models of lm: number of tokens to write; 200 if not set."""
+    temperature: NonNegative | None = None
+    """For models of lm: 0 always takes the likeliest token, 1 draws as the model predicts; 0.8 if not set."""
+    seed: Seed | None = None
+    """For models of lm: seed of the draws; 0 if not set."""
     data: FilePath | None = None
-    """For models of transactions or events: a file or folder in the format of the training data; labels are not needed."""
+    """For models of transactions, events or classify: a file or folder in the format of the training data, labels or not."""
     output: FilePath | None = None
-    """File for the answers to --data, a CSV line for each client or sequence; default: standard output. Names that begin
-    with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""
+    """File for the answers to --data, a CSV line for each client, sequence or text; default: standard output. Names that
+    begin with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""
     follow: bool = False
     """For models of events: read events from standard input, one line `time type` or `sequence time type`, separated by
     spaces or commas, and print a forecast after each. A line with only the name of a sequence ends that sequence."""
@@ -58,8 +71,15 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError("--output is for the scores of --data: give both")
     if options.follow and (options.data or options.sequence or options.file):
         raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
+    if options.text is not None and (options.sequence or options.file or options.data or options.follow):
+        raise SubquadError("--text is the text to continue: give it without a sequence, --file, --data or --follow")
     trained = load(options.run, say=say)
-    if options.data is not None:
+    completion = {name: value for name in COMPLETION if (value := getattr(options, name)) is not None}
+    if completion or options.text is not None:
+        trained.task.require_completion()
+    if trained.task.completes and options.data is None and not options.follow:
+        _complete(trained, options, Completion(**completion))
+    elif options.data is not None:
         _score(trained, options.data, options.output)
     elif options.sequence:
         print(trained.reply(options.sequence))
@@ -69,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
-    """Writes a CSV line for each client or sequence in `data`."""
+    """Writes a CSV line for each client, sequence or text in `data`."""
     scored = trained.predict(data)
     for complaint in scored.complaints:
         say(complaint)
@@ -78,6 +98,17 @@ def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
         print(table, end="")
     else:
         write_whole(output, table)
+
+
+def _complete(trained: TrainedModel, options: Predict, how: Completion) -> None:
+    """Prints a text and its continuation."""
+    text = " ".join(options.sequence) if options.text is None else options.text
+    if options.text is None and not options.sequence:
+        left_out = LeftOut(options.bad_lines)
+        with open_lines(options.file) as lines:
+            text = "\n".join(line.text for line in left_out.whole(lines))
+        left_out.farewell()
+    print(text + trained.complete(text, how))
 
 
 def _answer_lines(trained: TrainedModel, options: Predict) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -73,6 +74,7 @@ def plan_run(words: Sequence[str]) -> Plan:
     """Returns the run that a command line asks for. Invalid options and data are refused before a folder is created."""
     command_line = CommandLine(words)
     command = command_line.parse()
+    command.options.training.check_device("cpu" if torch.accelerator.current_accelerator() is None else "gpu")
     import_accelerate()  # a missing package is reported before a run is created
     check_options(command.options)
     task = command.options.task.prepare()

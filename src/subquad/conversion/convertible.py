@@ -36,6 +36,8 @@ class Convertible(Protocol):
 
     teacher: nn.Module
     """The original model in eval mode, with exact attention in every layer. It is never modified."""
+    origins: list[int]
+    """The layer of the teacher that each layer of a student is made of. A smaller student has fewer layers."""
 
     @property
     def kind(self) -> Kind: ...
@@ -51,11 +53,11 @@ class Convertible(Protocol):
         ...
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
-        """Returns a copy of the teacher with these mechanisms, one for each layer; None keeps a layer exact."""
+        """Returns a copy of the teacher's layers `origins` with these mechanisms, one for each; None keeps a layer exact."""
         ...
 
     def mechanisms(self, model: nn.Module) -> list[nn.Module]:
-        """Returns the attention mechanisms of the teacher or a student, in the order of the layers."""
+        """Returns the attention mechanisms of the teacher or a student, in the order of its layers."""
         ...
 
     def embeddings(self, model: nn.Module) -> list[nn.Parameter]:

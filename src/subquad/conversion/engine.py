@@ -18,6 +18,7 @@ from subquad.conversion.goals import find_goal
 from subquad.conversion.journal import Journal
 from subquad.conversion.judging import Judge
 from subquad.conversion.kept import STAGE_NAMES, Models
+from subquad.conversion.layers import choose_layers
 from subquad.conversion.options import ConversionOptions
 from subquad.conversion.plan import Plan, left_out, make_plan, whole_plan
 from subquad.conversion.quality import Quality
@@ -67,6 +68,7 @@ def convert(
     if restart:
         start_over(run)
         shutil.rmtree(run.folder / "model", ignore_errors=True)
+    choose_layers(original, options.layers)
     has_costs = original.has_costs and bool(options.cost_lengths)
     budget = Budget(60 * options.minutes, now, now() if begun is None else begun, has_costs=has_costs)
     _Conversion(original, attention, options, run, seed, budget, watch, say).go_on()
@@ -75,7 +77,7 @@ def convert(
 def check(original: Convertible, attention: AttentionOptions, options: ConversionOptions) -> None:
     """Raises `SubquadError` if the original cannot be converted with these options, before a run folder is made."""
     find_goal(original, options.goal)
-    count = len(original.mechanisms(original.teacher))
+    count = len(original.origins)
     for layer in options.keep_layers:
         if not -count <= layer < count:
             raise SubquadError(f"--keep-layers: there is no layer {layer}: the model has {count}, 0 to {count - 1}")

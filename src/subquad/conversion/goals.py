@@ -16,12 +16,16 @@ POOLED = 5.0
 
 
 def hidden_loss(original: Convertible, student: nn.Module, batch: MaskedBatch) -> Tensor:
-    """Mean relative error of the layers' hidden states; for an encoder plus 5 (1 - cosine) of the texts' vectors."""
+    """Mean relative error of the layers' hidden states; for an encoder plus 5 (1 - cosine) of the texts' vectors.
+
+    The hidden state after each layer of a student is compared with that after its origin.
+    """
     with torch.no_grad():
         exact_states = original.outputs(original.teacher, batch).hidden
     student_states = original.outputs(student, batch).hidden
     errors = [
-        relative_error(student, exact, batch.keep) for student, exact in zip(student_states, exact_states, strict=True)
+        relative_error(student, exact_states[origin], batch.keep)
+        for student, origin in zip(student_states, original.origins, strict=True)
     ]
     loss = torch.stack(errors).mean()
     if original.kind != "encoder":

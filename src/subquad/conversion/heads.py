@@ -22,7 +22,8 @@ def head_rows(original: Convertible, model: nn.Module, batch: MaskedBatch) -> li
             text = MaskedBatch(*(part[row : row + 1, :size] for part in batch))
             exact, matrices = (_matrices(original, reader, text) for reader in (original.teacher, model))
             for layer, matrix in matrices.items():
-                divergence = diverge(exact[layer], matrix, torch.ones(1, matrix.shape[2], dtype=matrix.dtype))
+                origin = layer if model is original.teacher else original.origins[layer]
+                divergence = diverge(exact[origin], matrix, torch.ones(1, matrix.shape[2], dtype=matrix.dtype))
                 rank = effective_rank(singular_values(matrix[0]))
                 for metric, values in (("attention divergence", divergence), ("effective rank", rank)):
                     for head, value in enumerate(values.tolist()):

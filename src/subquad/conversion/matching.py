@@ -81,10 +81,11 @@ def some_places(length: int, generator: torch.Generator) -> Int[Tensor, "r"]:
 
 @torch.no_grad()
 def listen(original: Convertible, batch: MaskedBatch, layers: Sequence[int]) -> dict[int, Call]:
-    """Records the attention calls (q, k, v) of the teacher in these layers while it reads a batch."""
+    """Records the attention calls (q, k, v) of the teacher while it reads a batch, for these layers of a student."""
     mechanisms = original.mechanisms(original.teacher)
-    layer_of = {id(mechanisms[layer]): layer for layer in layers}
-    with watched([mechanisms[layer] for layer in layers]) as calls:
+    teachers = {layer: mechanisms[original.origins[layer]] for layer in layers}
+    layer_of = {id(attend): layer for layer, attend in teachers.items()}
+    with watched(list(teachers.values())) as calls:
         original.outputs(original.teacher, batch)
     return {layer_of[id(call.attend)]: call for call in calls}
 

@@ -23,6 +23,7 @@ from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.hub.attach import attached, attention_modules, getattr_int, hang, write_down
 from subquad.hub.attach import options_of as mechanism_options
+from subquad.hub.layers import keep_layers
 from subquad.hub.looking import load_with_tokenizer, longest_input
 from subquad.hub.swapping import swap
 from subquad.results import Row
@@ -62,16 +63,20 @@ class Pretrained:
         self.pooling = _pooling(path)
         self.compared: list[tuple[str, str, float]] = []
         self.teacher: Any = swap(model, Softmax(), layers=[])
+        self.origins = list(range(len(self.mechanisms(self.teacher))))
         for parameter in self.teacher.parameters():
             parameter.requires_grad_(False)
 
     @property
     def notes(self) -> dict[str, object]:
         described = {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest}
-        return {**described, "layers": len(self.mechanisms(self.teacher)), "pooling": self.pooling}
+        layers = {"layers": len(self.mechanisms(self.teacher)), "origins": self.origins}
+        return {**described, **layers, "pooling": self.pooling}
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> Any:
         model = deepcopy(self.teacher)
+        if len(self.origins) < len(self.mechanisms(self.teacher)):
+            keep_layers(model, self.origins)
         modules = attention_modules(model).values()
         for place, (module, options) in enumerate(zip(modules, attention, strict=True)):
             if options is not None:

@@ -15,7 +15,7 @@ class Students:
 
     def __init__(self, original: Convertible, seed: int) -> None:
         self.original, self.seed = original, seed
-        self.layers = len(original.mechanisms(original.teacher))
+        self.layers = len(original.origins)
 
     def attention(self, recipe: Recipe, exact: Collection[int]) -> list[AttentionOptions | None]:
         """Returns the mechanism of each layer; None for the layers in `exact`."""

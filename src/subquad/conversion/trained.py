@@ -1,23 +1,26 @@
-"""Conversion of runs of `subquad train mlm`."""
+"""Conversion of runs of `subquad train mlm` and `subquad train lm`."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention import Softmax
+from subquad.attention import Softmax, require_causal
 from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
 from subquad.data.ragged import needed_mask
 from subquad.errors import SubquadError
 from subquad.files import write_whole
-from subquad.models import MultiheadAttention
+from subquad.models import Decoder, MultiheadAttention
+from subquad.models.stacks import Stack
 from subquad.results import Row, Run
+from subquad.tasks.lm import LmTask
 from subquad.tasks.mlm.masking import MaskedBatch
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.task import MlmTask
@@ -25,31 +28,43 @@ from subquad.training import checkpoints
 from subquad.types import AttentionOptions
 
 
-class Trained:
-    """A masked language model trained by subquad, with the texts and splits of its training."""
+def open_trained(run: Run, task: Any, model: nn.Module) -> "Trained":
+    """Returns the language model of a run, to be converted."""
+    if isinstance(task, MlmTask) and isinstance(model, MaskedModel):
+        return TrainedMasked(run, task, model)
+    if isinstance(task, LmTask) and isinstance(model, Decoder):
+        return TrainedCausal(run, task, model)
+    raise SubquadError(f"{run.folder} is a run on {task.kind}: of subquad's own, only runs of mlm and lm can be converted")
 
-    kind: Kind = "masked"
+
+class Trained(ABC):
+    """A language model trained by subquad, with the texts and splits of its training."""
+
+    kind: ClassVar[Kind]
     has_costs = False
 
     def __init__(self, run: Run, task: Any, model: nn.Module) -> None:
-        if not isinstance(task, MlmTask) or not isinstance(model, MaskedModel):
-            raise SubquadError(f"{run.folder} is a run on {task.kind}: of subquad's own, only runs of mlm can be converted")
         if not all(module.attend.traits.exact for module in _attentions(model)):
             mechanism = run.about["options"]["mechanism"]["kind"]
             raise SubquadError(f"{run.folder} was trained with {mechanism}: a conversion starts from softmax")
         self.run, self.task = run, task
         self.teacher: nn.Module = model.eval()
-        self.longest = task.options.length
+        self.longest: int = task.options.length
+        self.origins = list(range(len(self.mechanisms(self.teacher))))
         for parameter in self.teacher.parameters():
             parameter.requires_grad_(False)
 
     @property
     def notes(self) -> dict[str, object]:
         layers = len(self.mechanisms(self.teacher))
-        return {"class": "MaskedModel", "kind": self.kind, "longest": self.longest, "layers": layers}
+        described = {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest}
+        return {**described, "layers": layers, "origins": self.origins}
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
         model = deepcopy(self.teacher)
+        stack = self._stack(model)
+        stack.blocks = nn.ModuleList(stack.blocks[layer] for layer in self.origins)
+        stack.options = replace(stack.options, layers=len(self.origins))
         for place, (module, options) in enumerate(zip(_attentions(model), attention, strict=True)):
             drawing = torch.Generator().manual_seed(seed + place)
             layer_options = Softmax() if options is None else options
@@ -62,13 +77,63 @@ class Trained:
         return [module.attend for module in _attentions(model)]
 
     def embeddings(self, model: nn.Module) -> list[nn.Parameter]:
-        parts = [model.encoder.embed, model.encoder.add_positions]  # type: ignore[union-attr]
+        stack: Any = self._stack(model)
+        parts = [stack.embed, stack.add_positions]
         return [parameter for part in parts if isinstance(part, nn.Module) for parameter in part.parameters()]
+
+    @abstractmethod
+    def _stack(self, model: Any) -> Stack:
+        """Returns the stack of layers of the teacher or a student."""
+
+    @abstractmethod
+    def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
+        """Returns windows of the training text."""
+
+    @abstractmethod
+    def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
+        """Returns windows of a held-out split."""
+
+    @abstractmethod
+    def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
+        """Returns the outputs of the teacher or a student for a batch."""
+
+    def pool(self, hidden: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
+        real = keep[..., None].to(hidden.dtype)
+        return (hidden * real).sum(1) / real.sum(1)
+
+    def pairs(self, most: int | None = None) -> Pairs | None:
+        return None
+
+    def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
+        """Saves the model as a run folder that `subquad predict` and `subquad spectrum` can read."""
+        about: Mapping[str, Any] = self.run.about
+        described: Any = attention[0]
+        shape = {**about["options"]["model"], "layers": len(self.origins)}
+        options = {**about["options"], "mechanism": asdict(described), "model": shape}
+        description = {**about, "options": options, "converted_from": str(self.run.folder)}
+        write_whole(folder / "run.json", json.dumps(description, indent=2) + "\n")
+        write_whole(folder / "rows.jsonl", "")
+        checkpoints.save(folder / "checkpoint", 0, model, None, {"seed": about["seed"]})
+
+    def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
+        """Yields no rows: `subquad compare` measures the costs of subquad's models."""
+        return iter(())
+
+
+class TrainedMasked(Trained):
+    """A masked language model of `subquad train mlm`."""
+
+    kind: ClassVar[Kind] = "masked"
+
+    def _stack(self, model: Any) -> Stack:
+        stack: Stack = model.encoder
+        return stack
 
     def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
         drawing, options = torch.Generator().manual_seed(seed), self.task.options
         windows = self.task.train.draw(max(1, tokens // length), length, drawing)
-        return options.masking.mask(windows, self.task.vocabulary.size, drawing)
+        masked: MaskedBatch = options.masking.mask(windows, self.task.vocabulary.size, drawing)
+        return masked
 
     def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
         """Returns all excerpts of the run's split, with the same tokens masked as in its training."""
@@ -86,26 +151,37 @@ class Trained:
                 hook.remove()
         return Outputs(tuple(hidden), output if logits else None)
 
-    def pool(self, hidden: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
-        real = keep[..., None].to(hidden.dtype)
-        return (hidden * real).sum(1) / real.sum(1)
 
-    def pairs(self, most: int | None = None) -> Pairs | None:
-        return None
+class TrainedCausal(Trained):
+    """A causal language model of `subquad train lm`."""
 
-    def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
-        """Saves the model as a run folder that `subquad predict` and `subquad spectrum` can read."""
-        about: Mapping[str, Any] = self.run.about
-        described: Any = attention[0]
-        options = {**about["options"], "mechanism": asdict(described)}
-        description = {**about, "options": options, "converted_from": str(self.run.folder)}
-        write_whole(folder / "run.json", json.dumps(description, indent=2) + "\n")
-        write_whole(folder / "rows.jsonl", "")
-        checkpoints.save(folder / "checkpoint", 0, model, None, {"seed": about["seed"]})
+    kind: ClassVar[Kind] = "causal"
 
-    def costs(self, folder: Path, length: int, seconds: float) -> Iterator[Row]:
-        """Yields no rows: `subquad compare` measures the costs of subquad's models."""
-        return iter(())
+    def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
+        for options in attention:
+            if options is not None:
+                require_causal(options)
+        return super().student(attention, seed)
+
+    def _stack(self, model: Any) -> Stack:
+        stack: Stack = model
+        return stack
+
+    def batch(self, tokens: int, length: int, seed: int) -> MaskedBatch:
+        return self._windows("train", max(1, tokens // length), length, seed)
+
+    def held_out(self, split: Split, count: int, length: int, seed: int) -> MaskedBatch:
+        return self._windows(split, count, length, seed)
+
+    def _windows(self, split: str, count: int, length: int, seed: int) -> MaskedBatch:
+        """Returns windows of a split, where every token of a text is to be predicted from those before it."""
+        windows = getattr(self.task, split).draw(count, length, torch.Generator().manual_seed(seed))
+        tokens, right = windows[:, :-1], windows[:, 1:]
+        return MaskedBatch(tokens, right, self.task.is_text(right), torch.ones_like(tokens, dtype=torch.bool))
+
+    def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
+        hidden = model.hidden(batch.tokens)
+        return Outputs(tuple(hidden), model.logits(hidden[-1][batch.chosen][None])[0] if logits else None)
 
 
 def _attentions(model: nn.Module) -> list[MultiheadAttention]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import psutil
@@ -101,8 +101,13 @@ def find_column(path: Path, names: Sequence[str], chosen: str, known: Sequence[s
     )
 
 
-def read_table(path: Path, choose: Choose, tally: Tally, *, encoding: str = "utf-8-sig") -> Iterator[Chunk]:
-    """Yields the chosen columns, at least two, of a CSV file, or by its suffix of a Parquet file, in chunks."""
+def read_table(
+    path: Path, choose: Choose, tally: Tally, *, encoding: str = "utf-8-sig", quoted: bool = True
+) -> Iterator[Chunk]:
+    """Yields the chosen columns of a CSV file, or by its suffix of a Parquet file, in chunks.
+
+    With `quoted` false, quotation marks are part of the cells, and no cell holds a line break.
+    """
 
     def choose_once(names: list[str]) -> Mapping[str, str]:
         chosen = choose(names)
@@ -113,16 +118,17 @@ def read_table(path: Path, choose: Choose, tally: Tally, *, encoding: str = "utf
 
     if path.suffix.lower() in PARQUET:
         return _read_parquet(path, choose_once)
-    return _read_text(path, choose_once, tally, encoding)
+    return _read_text(path, choose_once, tally, encoding, csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
 
 
-def _read_text(path: Path, choose: Choose, tally: Tally, encoding: str) -> Iterator[Chunk]:
+def _read_text(path: Path, choose: Choose, tally: Tally, encoding: str, quoting: Literal[0, 3]) -> Iterator[Chunk]:
     reader = None
     try:
         with open_plain(path) as opened, io.TextIOWrapper(opened, encoding=encoding, newline="") as file:
             heading = file.readline(LONGEST_LINE)
             file.seek(0)
-            reader = csv.reader(_lines(path, file), delimiter=max(",;\t", key=heading.count), strict=True)
+            delimiter = max(",;\t", key=heading.count)
+            reader = csv.reader(_lines(path, file), delimiter=delimiter, strict=True, quoting=quoting)
             names = [name.strip() for name in next(reader, [])]
             if not names:
                 raise SubquadError(f"{path} is empty: it should begin with a line of column names")
@@ -160,7 +166,7 @@ def _chunks(reader: Any, places: Mapping[str, int], width: int, tally: Tally, *,
 
     All cells go into one list, because many lists of rows would slow down the garbage collector.
     """
-    pick = itemgetter(*places.values())
+    pick = _picker(list(places.values()))
     short: list[int] = []  # the line of the latest row, if it has too few columns
     while True:
         cells: list[str] = []
@@ -187,6 +193,14 @@ def _chunks(reader: Any, places: Mapping[str, int], width: int, tally: Tally, *,
             break
         yield Chunk({role: cells[at :: len(places)] for at, role in enumerate(places)}, np.array(lines, np.int64))
     tally.add("cut in the middle by the end of the file" if is_cut else "with too few columns", np.array(short, np.int64))
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[str]], Sequence[str]]:
+    """Returns a function that picks the cells at these places out of a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    (place,) = places
+    return lambda row: (row[place],)
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -3,7 +3,7 @@
 import ast
 import json
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +21,20 @@ TESTS = {"test", "tests", "idle_test"}  # folders whose docstrings are not used
 
 
 class Documents(NamedTuple):
-    """Texts with their names, and with labels if these were asked for."""
+    """Texts with their names, and with labels and second texts if these were asked for."""
 
     names: list[str]
     texts: list[str]
     labels: list[str]
     complaints: tuple[str, ...]
+    seconds: Sequence[str] = ()
+    """The second texts of pairs; empty if the texts are no pairs."""
+
+    def at(self, places: Sequence[int]) -> "Documents":
+        """The documents at these places."""
+        columns = (self.names, self.texts, self.labels, self.seconds)
+        names, texts, labels, seconds = ([column[at] for at in places] if column else [] for column in columns)
+        return Documents(names, texts, labels, self.complaints, seconds)
 
     @property
     def characters(self) -> int:
@@ -44,13 +52,13 @@ def python_topics() -> Documents:
 def python_docstrings() -> Documents:
     """The docstrings of Python's library, each once, labelled by package."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    collected, copies = _Collected(), _LeftOut()
+    collected, copies = Collected(), LeftOut()
     for package in PACKAGES:
         for file in sorted((library / package).rglob("*.py")):
             name = file.relative_to(library)
             if not TESTS & {*name.parts}:
                 for line, text in _docstrings(file):
-                    collected.add(f"{name}:{line}", text, package, copies)
+                    collected.add(f"{name}:{line}", text, label=package, left_out=copies)
     if not collected.texts:
         raise SubquadError(
             "this Python comes without the sources of its library, whose docstrings would be used: give --text"
@@ -67,35 +75,34 @@ def _docstrings(file: Path) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 1), text
 
 
-def load_texts(path: Path, *, labelled: bool = False) -> Documents:
-    """Reads all texts at a path, without duplicates and empty ones. With `labelled`, reads only JSON lines with labels."""
-    suffixes = SUFFIXES[2:] if labelled else SUFFIXES
-    collected, left_out = _Collected(), _LeftOut()
-    for file, name in _files(path, suffixes):
-        text = _text(file, left_out, alone=file == path, name=name)
+def load_texts(path: Path) -> Documents:
+    """Reads all texts at a path, without duplicates and empty ones."""
+    collected, left_out = Collected(), LeftOut()
+    for file, name in files_at(path, SUFFIXES):
+        text = text_of(file, left_out, alone=file == path, name=name)
         if text is None:
             continue
         if file.name.endswith(SUFFIXES[2:]):
-            _read_lines(text, name, collected, left_out, labelled=labelled)
+            _read_lines(text, name, collected, left_out)
         else:
-            collected.add(name, text, "", left_out)
+            collected.add(name, text, left_out=left_out)
     if not collected.texts:
         why = left_out.sentences(path)
         raise SubquadError(f"{path} holds no text that can be used: {why[0] if why else 'its files are empty'}")
-    return Documents(collected.names, collected.texts, collected.labels if labelled else [], tuple(left_out.sentences(path)))
+    return Documents(collected.names, collected.texts, [], tuple(left_out.sentences(path)))
 
 
 def has_labels(path: Path) -> bool:
     """Whether a file of JSON lines at a path has a label in its first line."""
-    for file, _ in _files(path, SUFFIXES):
+    for file, _ in files_at(path, SUFFIXES):
         if file.name.endswith(SUFFIXES[2:]):
-            row = _object(read_bytes(file).split(b"\n", 1)[0])
+            row = json_object(read_bytes(file).split(b"\n", 1)[0])
             if row is not None and "label" in row:
                 return True
     return False
 
 
-class _LeftOut:
+class LeftOut:
     """Counts texts, lines and files that are left out, by reason, with the place of the first one."""
 
     def __init__(self) -> None:
@@ -114,48 +121,53 @@ class _LeftOut:
         return sentences
 
 
-class _Collected:
-    """The texts read so far, without duplicates."""
+class Collected:
+    """The texts read so far, without duplicates unless `copies`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies: bool = False) -> None:
+        self.copies = copies
         self.names: list[str] = []
         self.texts: list[str] = []
+        self.seconds: list[str] = []
         self.labels: list[str] = []
-        self.seen: set[str] = set()
+        self.seen: set[tuple[str, str]] = set()
 
-    def add(self, name: str, text: str, label: str, left_out: _LeftOut) -> None:
+    def add(self, name: str, text: str, second: str = "", label: str = "", *, left_out: LeftOut) -> None:
         """Adds a text unless it is empty or a duplicate, because duplicates could end up in two splits."""
         if not text.strip():
             left_out.add("text", "empty", name)
-        elif text in self.seen:
+        elif (text, second) in self.seen and not self.copies:
             left_out.add("text", "a copy of an earlier one", name)
         else:
-            self.seen.add(text)
+            self.seen.add((text, second))
             self.names.append(name)
             self.texts.append(text)
+            self.seconds.append(second)
             self.labels.append(label)
 
+    def documents(self) -> Documents:
+        """The texts, with second texts if there is one."""
+        return Documents(self.names, self.texts, self.labels, (), self.seconds if any(self.seconds) else ())
 
-def _files(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+
+def files_at(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     """Yields the files at a path with their names relative to it, in order. Hidden files are ignored."""
     kind = kind_of(path)
     if kind == "nothing":
         raise SubquadError(f"there is no file or folder {path}")
-    wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
     if kind != "folder":
-        if path.name.endswith(SUFFIXES[2:]) or suffixes == SUFFIXES:
-            yield path, path.name
-            return
-        raise SubquadError(f"{path} is none of {wanted}: texts with labels are JSON lines with the fields text and label")
+        yield path, path.name
+        return
     named = (file for file in path.rglob("*") if file.name.endswith(suffixes) and file.is_file())
     below = sorted((file.relative_to(path), file) for file in named)
     files = [(file, str(name)) for name, file in below if not any(part.startswith(".") for part in name.parts)]
     if not files:
+        wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
         raise SubquadError(f"the folder {path} has no text in it: there should be {wanted}")
     yield from files
 
 
-def _text(file: Path, left_out: _LeftOut, *, alone: bool, name: str) -> str | None:
+def text_of(file: Path, left_out: LeftOut, *, alone: bool, name: str) -> str | None:
     """The text of a file. A file that is not text is refused if it is `alone`, and otherwise counted as left out."""
     content = read_bytes(file)
     try:
@@ -169,24 +181,26 @@ def _text(file: Path, left_out: _LeftOut, *, alone: bool, name: str) -> str | No
     return None
 
 
-def _read_lines(text: str, name: str, collected: _Collected, left_out: _LeftOut, *, labelled: bool) -> None:
+def _read_lines(text: str, name: str, collected: Collected, left_out: LeftOut) -> None:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{name}:{number}"
-        row = _object(line)
+        row = json_object(line)
         if row is None:
             left_out.add("line", "no JSON object", where)
         elif not isinstance(row.get("text"), str):
             left_out.add("line", 'without a "text" in words', where)
-        elif labelled and not isinstance(row.get("label"), str | int):
-            left_out.add("line", 'without a "label" that is a word or a whole number', where)
         else:
-            whole = row["text"].encode(errors="replace").decode()  # JSON can hold unpaired surrogates
-            collected.add(where, whole, str(row.get("label", "")), left_out)
+            collected.add(where, whole_characters(row["text"]), left_out=left_out)
 
 
-def _object(line: str | bytes) -> dict[str, Any] | None:
+def whole_characters(text: str) -> str:
+    """A text with a question mark for each unpaired surrogate, which JSON can hold."""
+    return text.encode(errors="replace").decode()
+
+
+def json_object(line: str | bytes) -> dict[str, Any] | None:
     """The JSON object in a line, or None if there is none or it is nested too deeply."""
     try:
         value = json.loads(line)

@@ -160,7 +160,7 @@ class Decoder(Stack):
                 return mixed
 
             x = self._through(run, x)
-        return self._logits(x)
+        return self.logits(x)
 
     def causal(
         self,
@@ -186,6 +186,21 @@ class Decoder(Stack):
         """Processes one token; the fast path of `causal`. With `reuse`, the old state is overwritten."""
         return self._advance("step", tokens, state, context, context_keep, {"reuse": reuse})
 
+    def hidden(self, tokens: Int[Tensor, "b n"]) -> list[Float[Tensor, "b n w"]]:
+        """Returns the vectors after each block, for a decoder without cross-attention."""
+        x, turn = self._enter(self.embed(tokens), 0)
+        vectors = []
+        for block in self._blocks():
+            x = block.causal(x, rotation=turn)[0]
+            vectors.append(x)
+        return vectors
+
+    def logits(self, x: Float[Tensor, "*b w"]) -> Float[Tensor, "*b v"]:
+        """Returns the logits of the next token, given vectors after the last block."""
+        normalised = self.last_norm(x)
+        logits: Tensor = self.embed.logits(normalised) if self.last is None else self.last(normalised)
+        return logits
+
     def project(self, context: Float[Tensor, "b s w"]) -> list[Projected]:
         """Computes the context's keys and values for every layer, so that steps can reuse them."""
         return [block.cross.project(context) for block in self._blocks() if block.cross is not None]
@@ -207,17 +222,13 @@ class Decoder(Stack):
             advance = getattr(block, method)
             x, new_state = advance(x, old_state, context=block_context, context_keep=context_keep, rotation=turn, **more)
             after.append(new_state)
-        return self._logits(x), DecoderState(torch.tensor(start + tokens.shape[1]), tuple(after))
+        return self.logits(x), DecoderState(torch.tensor(start + tokens.shape[1]), tuple(after))
 
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def _contexts(self, context: Context | None) -> Sequence[Any]:
         return [context] * len(self.blocks) if context is None or isinstance(context, Tensor) else context
-
-    def _logits(self, x: Tensor) -> Tensor:
-        hidden = self.last_norm(x)
-        return self.embed.logits(hidden) if self.last is None else self.last(hidden)
 
 
 class EncoderDecoder(nn.Module):

@@ -4,6 +4,7 @@ from subquad.tasks.base import Task, TaskOptions
 from subquad.tasks.classify import Classify
 from subquad.tasks.copy import Copy
 from subquad.tasks.events import Events
+from subquad.tasks.lm import Lm
 from subquad.tasks.mlm import Mlm
 from subquad.tasks.sorting import Sorting
 from subquad.tasks.transactions import Transactions
@@ -14,7 +15,8 @@ TASKS: dict[str, type[TaskOptions]] = {
     "transactions": Transactions,
     "events": Events,
     "mlm": Mlm,
+    "lm": Lm,
     "classify": Classify,
 }
 
-__all__ = ["TASKS", "Classify", "Copy", "Events", "Mlm", "Sorting", "Task", "TaskOptions", "Transactions"]
+__all__ = ["TASKS", "Classify", "Copy", "Events", "Lm", "Mlm", "Sorting", "Task", "TaskOptions", "Transactions"]

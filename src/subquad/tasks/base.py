@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVa
 import torch
 from torch import Tensor, nn
 
-from subquad.checking import Checked
+from subquad.checking import Checked, Count, NonNegative, Seed
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size
 from subquad.results import Row
@@ -67,6 +67,15 @@ class Predictions(NamedTuple):
     complaints: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Completion(Checked):
+    """How a text is continued."""
+
+    tokens: Count = 200  # number of tokens to write
+    temperature: NonNegative = 0.8  # 0 always takes the likeliest token; 1 draws as the model predicts
+    seed: Seed = 0  # seed of the draws
+
+
 class Stream(Protocol):
     """Reads events of several sequences as they come, and forecasts the next event of each sequence."""
 
@@ -108,6 +117,8 @@ class Task(ABC, Generic[Batch]):
     """How `reply` takes a sequence: as words separated by spaces or commas, as a text with its commas, or not at all."""
     takes: ClassVar[str] = "does not answer single sequences"
     """Says what `subquad predict` can give a model of this task instead, as the rest of "a model of KIND ..."."""
+    completes: ClassVar[bool] = False
+    """Whether `complete` continues texts."""
     reads_texts: ClassVar[bool] = False
     """Whether `examples` can be taken from arbitrary texts."""
 
@@ -181,6 +192,17 @@ class Task(ABC, Generic[Batch]):
     def reply(self, model: nn.Module, words: Sequence[str]) -> str:
         """The model's answer to a user's sequence. A task that implements it also sets `line_form`."""
         raise SubquadError(f"a model of {self.kind} {self.takes}")
+
+    def require_completion(self) -> None:
+        """Raises `SubquadError` if the task does not continue texts, before any text is read."""
+        if not self.completes:
+            raise SubquadError(
+                f"a model of {self.kind} continues no text: leave out --text, --tokens, --temperature and --seed"
+            )
+
+    def complete(self, model: nn.Module, text: str, how: Completion) -> str:
+        """The continuation of a text, without the text. A task that implements it also sets `completes`."""
+        raise NotImplementedError
 
     def predict(self, model: nn.Module, path: Path) -> Predictions:
         """The model's answers for all sequences in a file or folder."""

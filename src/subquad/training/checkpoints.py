@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from subquad.checking import Seed, Whole, read_as
 from subquad.errors import SubquadError
 from subquad.files import read_text
+from subquad.training.scaling import ScalerFields
 
 KEEP = 2
 """Number of checkpoints that are kept, so that an older one can be used if the newest cannot be read."""
@@ -39,6 +40,7 @@ class AboutFields(TypedDict, total=False):
     seed: Seed
     rows: Whole
     moments: Whole
+    scaler: ScalerFields
 
 
 class Checkpoint(NamedTuple):

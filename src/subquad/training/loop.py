@@ -23,6 +23,7 @@ from subquad.tasks.base import Task
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
 from subquad.training.resuming import BEST, FOLDER, Start, best_step, check_best, find_start, go_back, start_over
+from subquad.training.scaling import Scaling
 
 FLUSH_SECONDS = 2.0  # longest time that rows wait in memory
 BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # numbers of the streams of random numbers
@@ -69,11 +70,13 @@ def train(
     """
     accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is applied below, by the run's options
     options.check_processes(accelerator.num_processes)
+    options.check_device(accelerator.device.type)
+    scaling = Scaling(options.precision, accelerator.device.type)
     optimizer = options.build_optimizer(model.parameters())
     if restart and accelerator.is_main_process:
         start_over(run)
     accelerator.wait_for_everyone()
-    start = _find_start(task, model, optimizer, options, run)
+    start = _find_start(task, model, optimizer, scaling, options, run)
     accelerator.wait_for_everyone()  # until all processes have read what the next lines may delete
     if accelerator.is_main_process:
         for complaint in start.complaints:
@@ -83,7 +86,8 @@ def train(
         begin()
     else:
         checkpoints.restore(start.checkpoint, model, optimizer)
-    loop = _Loop(task, model, options, run, seed, accelerator, optimizer, watch)
+        scaling.restore(start.checkpoint.about)
+    loop = _Loop(task, model, options, run, seed, accelerator, optimizer, scaling, watch)
     loop.run_from(start.step)
     loop.restore_best()
     return model
@@ -112,10 +116,11 @@ class _Loop:
         seed: int,
         accelerator: Any,
         optimizer: torch.optim.Optimizer,
+        scaling: Scaling,
         watch: Callable[[Progress], None],
     ) -> None:
         self.task, self.plain, self.options, self.run, self.seed = task, model, options, run, seed
-        self.accelerator, self.plain_optimizer, self.watch = accelerator, optimizer, watch
+        self.accelerator, self.plain_optimizer, self.scaling, self.watch = accelerator, optimizer, scaling, watch
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
@@ -175,8 +180,10 @@ class _Loop:
         if not np.isfinite(loss):
             raise _NotFiniteLossError(step + 1, loss)
         if self.options.clip:
+            self.scaling.unscale(self.optimizer)
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.options.clip)
-        self.optimizer.step()
+        if not self.scaling.step(self.optimizer):
+            raise _NotFiniteLossError(step + 1, math.nan)
         self.optimizer.zero_grad()
         return loss, batch[0].shape[:2].numel()
 
@@ -186,16 +193,14 @@ class _Loop:
         total = torch.zeros((), device=self.accelerator.device)
         for piece in range(pieces):
             with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else nullcontext():
-                with torch.autocast(
-                    self.accelerator.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16"
-                ):
+                with self.scaling.autocast():
                     self.terms.clear()
                     losses = next(piece_losses).total
                 # processes' gradients are averaged, so each counts as often as there are processes
                 scaled = losses * self.accelerator.num_processes / count
                 if self.terms:
                     scaled = scaled + torch.stack(self.terms).mean() / (parts * pieces)
-                self.accelerator.backward(scaled)
+                self.accelerator.backward(self.scaling.scaled(scaled))
             total += losses.detach()
         return total
 
@@ -229,6 +234,8 @@ class _Loop:
             about = {"unit": self.task.units.get(name, "share"), "step": step, "split": "held out"}
             self._keep({"metric": name, "value": value if np.isfinite(value) else None, **about})
         self._keep({"metric": "tokens_per_second", "value": speed, "unit": "1/s", "step": step, "split": "train"})
+        if self.scaling.is_scaled:
+            self._keep({"metric": "loss_scale", "value": self.scaling.scale, "unit": "", "step": step, "split": "train"})
         if step == self.options.steps:
             self._finish(step)
 
@@ -265,7 +272,7 @@ class _Loop:
         """Saves a checkpoint. Rows are written first, so that the rows that it counts are on disk."""
         self._flush()
         if self.accelerator.is_main_process:
-            about = {"seed": self.seed, "rows": self.run.count_rows()}
+            about = {"seed": self.seed, "rows": self.run.count_rows(), **self.scaling.state()}
             checkpoints.save(self.run.folder / FOLDER, step, self.plain, self.plain_optimizer, about)
             oldest = checkpoints.step_of(checkpoints.checkpoint_folders(self.run.folder / FOLDER)[0])
             checkpoints.forget_before(self.run.folder / BEST, oldest)  # a run may continue from the oldest
@@ -290,15 +297,20 @@ class _NotFiniteLossError(Exception):
 
 
 def _find_start(
-    task: Task[Any], model: nn.Module, optimizer: torch.optim.Optimizer, options: TrainOptions, run: Run
+    task: Task[Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaling: Scaling,
+    options: TrainOptions,
+    run: Run,
 ) -> Start:
     """Returns where the run continues. A run that lacks checkpoints, or its best weights, is refused."""
-    start = find_start(
-        run,
-        lambda checkpoint: checkpoints.check_fit(checkpoint, model, optimizer),
-        counter="step",
-        first=options.checkpoint_every,
-    )
+
+    def check(checkpoint: checkpoints.Checkpoint) -> None:
+        checkpoints.check_fit(checkpoint, model, optimizer)
+        scaling.check_state(checkpoint.about)
+
+    start = find_start(run, check, counter="step", first=options.checkpoint_every)
     check_best(run, start, model, task.best if options.keep_best else None)
     return start
 

@@ -30,7 +30,7 @@ class TrainOptions(Checked):
     clip: NonNegative = 1.0  # largest norm of the gradient; 0 for no clipping
     accumulate: Count = 1  # number of parts in which a batch is computed one after the other, to save memory
     recompute: bool = False  # recompute activations in the backward pass instead of storing them, to save memory
-    precision: Literal["float32", "bfloat16"] = "float32"  # number format of the computation; bfloat16 uses autocast
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # the half ones use autocast; float16 needs a GPU
     redraw: Whole = 0  # number of steps after which random features are redrawn; 0 for never
     evaluate_every: Count = 200  # steps between evaluations on held-out data
     checkpoint_every: Count = 200  # steps between checkpoints
@@ -53,6 +53,13 @@ class TrainOptions(Checked):
         mixing = mechanisms(attention, model).state * number_bytes
         on_device = 0 if torch.accelerator.is_available() else sequences * (kept + mixing)
         return held + on_device + self.batch * size.sequence_bytes
+
+    def check_device(self, device: str) -> None:
+        """Raises `SubquadError` if the type of device that the model is trained on does not suit the precision."""
+        if self.precision == "float16" and device == "cpu":
+            raise SubquadError(
+                "--precision float16 needs a GPU, but the model would be trained on a CPU: give bfloat16 or float32"
+            )
 
     def check_processes(self, processes: int) -> None:
         """Raises `SubquadError` if a batch cannot be divided evenly among the processes."""

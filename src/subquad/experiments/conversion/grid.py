@@ -91,6 +91,15 @@ class Grid(Scale):
         """Number of steps of every way."""
         return self.match_steps + self.tune_steps
 
+    @property
+    def cost(self) -> str:
+        """The training that each way takes, beside that of the model to be converted if it is trained here."""
+        if self.original:
+            return f"{self.total_steps} steps"
+        trained = self.training.steps * self.training.batch * self.task.length
+        share = self.total_steps * self.conversion.batch_tokens / trained
+        return f"{self.total_steps} steps, which read {share:.0%} of the tokens that the original's training read"
+
     def trials(self) -> Iterator[Trial]:
         """Yields the trainings of the models to be converted, then long conversions before short ones."""
         if not self.original:

@@ -95,7 +95,7 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
     """Returns a verdict on each claim."""
     grid = SCALES[scale]
     runs = converted(folder, grid)
-    verdicts = [*learned(folder, grid), *fails(runs), *recovers(runs, grid)]
+    verdicts = [*learned(folder, grid), *fails(runs), *compatible(runs, grid), *recovers(runs, grid)]
     return [*verdicts, *matching_helps(runs), *calibrating_helps(runs), *rest_helps(runs)]
 
 
@@ -120,6 +120,19 @@ def fails(runs: Sequence[Converted]) -> Iterator[Verdict]:
         if ratio is not None and ours is not None and theirs is not None:
             figures = f"{between(ratio, '.3f')} times: {ours.value:.1f} against {theirs.value:.1f}"
             yield Verdict(f"{WORDS[FAVOR]} in softmax's place, {what.format(FAR)}", at_least(ratio, FAR), figures)
+
+
+def compatible(runs: Sequence[Converted], grid: Grid) -> Iterator[Verdict]:
+    """Whether FAVOR+ reaches the original's perplexity by fine-tuning, and what share of the original's training it takes.
+
+    Choromanski et al. 2021 call it fully compatible with trained Transformers, with minor fine-tuning.
+    """
+    ours, theirs = nats(runs, Way(FAVOR)), nats(runs, CONTROL, "original")
+    ratio, tuned, before = geometric_ratio(ours, theirs), geometric_mean(ours), geometric_mean(theirs)
+    if ratio is not None and tuned is not None and before is not None:
+        claim = f"{WORDS[FAVOR]} suits a trained model: fine-tuning brings perplexity within {NEAR:g} times the original's"
+        figures = f"{between(ratio, '.3f')} times: {tuned.value:.1f} against {before.value:.1f}, at the cost of {grid.cost}"
+        yield Verdict(claim, at_most(ratio, NEAR), figures)
 
 
 def recovers(runs: Sequence[Converted], grid: Grid) -> Iterator[Verdict]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NotRequired
 
 import numpy as np
 import torch
@@ -14,20 +14,22 @@ from numpy import ndarray
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from subquad.checking import STRICT, Count, FileName, Seed, Whole, excerpt, read_as
+from subquad.checking import STRICT, Count, FileName, Seed, Whole, Words, excerpt, read_as
 from subquad.data.buckets import Buckets, bounded
+from subquad.data.datasets import Columns, load_rows
 from subquad.data.ragged import keep_of, pad
-from subquad.data.splits import shuffled
-from subquad.data.texts import Documents, load_texts, python_docstrings
+from subquad.data.splits import SplitName
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
 from subquad.statistics import grouped_mean
-from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Predictions, Task, TaskOptions
+from subquad.tasks.classify.labelled import Labelled, load_labelled
 from subquad.tasks.classify.model import TextClassifier
 from subquad.tasks.mlm.limits import check_length, length_bytes
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
+    MASK,
     PAD,
     UNKNOWN,
     Vocabulary,
@@ -40,15 +42,18 @@ from subquad.types import AttentionOptions
 BATCH = 32
 """Default number of texts in a training step."""
 SHOWN = 200  # number of characters shown of a text in a sample
-LEAST = 10  # smallest number of labelled texts that can be split
+SEPARATOR = MASK  # stands between the texts of a pair; a classifier has no other use for this token
 
 
 @dataclass(frozen=True)
 class Classify(TaskOptions):
     """Classify texts: your own, or Python's docstrings by package. Starts from scratch or from a run of the task mlm."""
 
-    text: FileName = ""  # *.jsonl(.gz) with "text" and "label" in each line, or a folder; default: Python's docstrings
-    test_text: FileName = ""  # labelled texts for the test, in the same format; default: a tenth of the texts
+    text: FileName = ""  # JSON lines, CSV, TSV, Parquet, or a folder of them or of classes; default: Python's docstrings
+    test_text: FileName = ""  # labelled texts for the test, in the same format; default: the data's own, or a tenth
+    text_column: Words = ""  # column that holds the text; default: text, sentence, or the first of a usual pair
+    pair_column: Words = ""  # column that holds the second text of a pair; default: that of a usual pair, as in GLUE
+    label_column: Words = ""  # column that holds the label; default: label, or a usual name
     start: FileName = ""  # run of the task mlm to start from; its attention, model options, weights and vocabulary are used
     frozen: bool = False  # train only the head and keep the encoder of --start fixed
     examples: Whole = 0  # largest number of training texts; 0 for all
@@ -111,6 +116,7 @@ class LearnedFields(TypedDict):
     vocabulary: dict[str, Any]
     labels: list[str]
     texts: Whole
+    pairs: NotRequired[bool]  # runs of older versions lack it
 
 
 class TextBatch(NamedTuple):
@@ -141,31 +147,22 @@ class ClassifyTask(Task[TextBatch]):
         self.kept = None if learned is None else read_as(LearnedFields, learned, f"{place_of(learned)}: learned")
 
     @cached_property
-    def documents(self) -> Documents:
-        """All labelled texts but those of --test-text."""
-        text = self.options.text
-        documents = load_texts(Path(text), labelled=True) if text else python_docstrings()
-        if self.kept is not None and (had := self.kept["texts"]) != len(documents.texts):
+    def labelled(self) -> Labelled:
+        """The labelled texts of each split. Raises `SubquadError` if they differ from those that the run was made with."""
+        options = self.options
+        columns = Columns(options.text_column, options.pair_column, options.label_column)
+        labelled = load_labelled(options.text, options.test_text, columns, options.split_seed)
+        if self.kept is not None and (had := self.kept["texts"]) != (has := len(labelled.documents.texts)):
             raise SubquadError(
-                f"the texts in {self.options.source} are not those that the run was made with: it had {had:,}, they are "
-                f"{len(documents.texts):,}; start a new run"
+                f"the texts in {options.source} are not those that the run was made with: it had {had:,}, they are "
+                f"{has:,}; start a new run"
             )
-        return documents
+        return labelled
 
     @cached_property
-    def tested(self) -> Documents | None:
-        """The texts of --test-text, without duplicates of the other texts; None if the option is not given."""
-        if not self.options.test_text:
-            return None
-        documents, known = load_texts(Path(self.options.test_text), labelled=True), set(self.documents.texts)
-        new = [at for at, text in enumerate(documents.texts) if text not in known]
-        if not new:
-            raise SubquadError(f"all texts in {self.options.test_text} are in {self.options.source} too: give others")
-        lost = len(documents.texts) - len(new)
-        complaint = (f"{lost:,} texts for the test are left out, which are in {self.options.source} too",) if lost else ()
-        columns = (documents.names, documents.texts, documents.labels)
-        names, texts, labels = ([column[at] for at in new] for column in columns)
-        return Documents(names, texts, labels, (*documents.complaints, *complaint))
+    def is_paired(self) -> bool:
+        """Whether pairs of texts are classified."""
+        return bool(self.labelled.documents.seconds) if self.kept is None else self.kept.get("pairs", False)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -175,7 +172,8 @@ class ClassifyTask(Task[TextBatch]):
         options = self.options
         if options.start:
             return vocabulary_from(started(options.start)["learned"]["vocabulary"])
-        texts = [self.documents.texts[at] for at in self._places["train"]]
+        train, most = self.labelled.splits["train"], options.examples or None
+        texts = [*train.texts[:most], *train.seconds[:most]]
         return learn_vocabulary(options.vocabulary, texts, most=options.vocabulary_size, lowercase=options.lowercase)
 
     @cached_property
@@ -183,7 +181,7 @@ class ClassifyTask(Task[TextBatch]):
         """Names of the classes."""
         if self.kept is not None:
             return list(self.kept["labels"])
-        labels = sorted({self.documents.labels[at] for at in self._places["train"]})
+        labels = sorted(set(self.labelled.splits["train"].labels[: self.options.examples or None]))
         if len(labels) < 2:
             raise SubquadError(
                 f"all texts in {self.options.source} have the label {excerpt(labels[0])}: there is nothing to learn"
@@ -193,19 +191,17 @@ class ClassifyTask(Task[TextBatch]):
     @cached_property
     def train(self) -> _Split:
         """The training texts."""
-        return self._split(self.documents, self._places["train"])
+        return self._split("train", self.options.examples or None)
 
     @cached_property
     def development(self) -> _Split:
         """The texts that are evaluated during training."""
-        return self._split(self.documents, self._places["development"][: self.options.held_out])
+        return self._split("development", self.options.held_out)
 
     @cached_property
     def test(self) -> _Split:
         """The texts that are evaluated at the end."""
-        if self.tested is not None:
-            return self._split(self.tested, np.arange(len(self.tested.texts)))
-        return self._split(self.documents, self._places["test"])
+        return self._split("test")
 
     @cached_property
     def buckets(self) -> Buckets:
@@ -216,7 +212,12 @@ class ClassifyTask(Task[TextBatch]):
     @property
     def learned(self) -> dict[str, Any]:
         """The vocabulary, the labels and the number of texts, which a run stores."""
-        return {"vocabulary": self.vocabulary.as_json(), "labels": self.labels, "texts": len(self.documents.texts)}
+        return {
+            "vocabulary": self.vocabulary.as_json(),
+            "labels": self.labels,
+            "texts": len(self.labelled.documents.texts),
+            "pairs": self.is_paired,
+        }
 
     @property
     def data_size(self) -> DataSize:
@@ -226,7 +227,7 @@ class ClassifyTask(Task[TextBatch]):
     @property
     def complaints(self) -> tuple[str, ...]:
         """Sentences about texts that were left out."""
-        return (*self.documents.complaints, *(() if self.tested is None else self.tested.complaints))
+        return self.labelled.complaints
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
@@ -278,12 +279,38 @@ class ClassifyTask(Task[TextBatch]):
             for text, answer, label in zip(chosen.texts, answers, chosen.labels, strict=True)
         ]
 
+    def words(self, line: str) -> list[str]:
+        """The words of a text, or the two texts of a pair, which a tab separates."""
+        return line.split("\t") if self.is_paired else super().words(line)
+
     def reply(self, model: nn.Module, words: Sequence[str]) -> str:
-        """The most probable class of a user's text, followed by the probability of each class."""
-        (tokens,) = self._encode([" ".join(words)])
+        """The most probable class of a user's text or pair of texts, followed by the probability of each class."""
+        if self.is_paired and len(words) != 2:
+            raise SubquadError(
+                f"the model classifies pairs of texts, but there are {len(words)}: give two, each in quotation marks, or a "
+                "line with a tab between them"
+            )
+        (tokens,) = self._encode(words[:1], words[1:]) if self.is_paired else self._encode([" ".join(words)])
         scores = self.scores(model, _Split([""], [tokens], np.zeros(1, np.int64)))[0]
         order = scores.argsort()[::-1]
         return f"{self.labels[order[0]]}  ({', '.join(f'{self.labels[at]} {scores[at]:.0%}' for at in order)})"
+
+    def predict(self, model: nn.Module, path: Path) -> Predictions:
+        """The class of each text or pair in a file or folder, and the probability of each class."""
+        options = self.options
+        documents = load_rows(path, Columns(options.text_column, options.pair_column), paired=self.is_paired)
+        if bool(documents.seconds) != self.is_paired:
+            raise SubquadError(
+                f"{path} has {'single texts' if self.is_paired else 'pairs of texts'}, but the model classifies "
+                f"{'pairs of texts' if self.is_paired else 'single texts'}: give what it was trained on"
+            )
+        tokens = self._encode(documents.texts, documents.seconds)
+        scores = self.scores(model, _Split(documents.texts, tokens, np.zeros(len(tokens), np.int64)))
+        lines = [
+            [name, self.labels[row.argmax()], *(f"{share:.4f}" for share in row)]
+            for name, row in zip(documents.names, scores, strict=True)
+        ]
+        return Predictions(["text", "label", *self.labels], lines, documents.complaints)
 
     @torch.no_grad()
     def scores(self, model: nn.Module, split: _Split) -> Float[ndarray, "texts classes"]:
@@ -297,36 +324,27 @@ class ClassifyTask(Task[TextBatch]):
             probabilities[rows] = logits.double().softmax(1).cpu().numpy()
         return probabilities
 
-    @cached_property
-    def _places(self) -> dict[str, Int[ndarray, "texts"]]:
-        """Indices of the texts of each split, in an order that depends on their names and the seed."""
-        documents, options = self.documents, self.options
-        number = len(documents.texts)
-        if number < LEAST:
-            raise SubquadError(f"{options.source} has {number} labelled texts, too few to be split: give at least {LEAST}")
-        order = shuffled(documents.names, options.split_seed)
-        tenth = number // 10
-        test = 0 if options.test_text else tenth
-        train = order[test + tenth :]
-        return {
-            "test": order[:test],
-            "development": order[test : test + tenth],
-            "train": train[: options.examples] if options.examples else train,
-        }
-
-    def _split(self, documents: Documents, places: Int[ndarray, "texts"]) -> _Split:
+    def _split(self, split: SplitName, most: int | None = None) -> _Split:
+        documents = self.labelled.splits[split]
         numbers = {label: number for number, label in enumerate(self.labels)}
-        texts = [documents.texts[at] for at in places]
-        labels = [documents.labels[at] for at in places]
+        texts, labels = documents.texts[:most], documents.labels[:most]
+        seconds = (documents.seconds or [""] * len(texts))[:most] if self.is_paired else []
         if unknown := sorted(set(labels) - set(numbers)):
             raise SubquadError(
                 f"a held-out text has the label {excerpt(unknown[0])}, which no text to learn from has: give more"
             )
-        return _Split(texts, self._encode(texts), np.array([numbers[label] for label in labels], dtype=np.int64))
+        shown = [f"{first} | {second}" for first, second in zip(texts, seconds, strict=True)] if seconds else texts
+        labels_of = np.array([numbers[label] for label in labels], dtype=np.int64)
+        return _Split(list(shown), self._encode(texts, seconds), labels_of)
 
-    def _encode(self, texts: Sequence[str]) -> list[Int[ndarray, "n"]]:
+    def _encode(self, texts: Sequence[str], seconds: Sequence[str] = ()) -> list[Int[ndarray, "n"]]:
+        """The tokens of each text, or of each pair of texts with a separator between them, cut to the length."""
+        length = self.options.length
         encoded = self.vocabulary.encode(texts)
-        return [tokens[: self.options.length] if len(tokens) else np.array([UNKNOWN]) for tokens in encoded]
+        if seconds:
+            others = self.vocabulary.encode(seconds)
+            return [join_pair(first, second, length) for first, second in zip(encoded, others, strict=True)]
+        return [tokens[:length] if len(tokens) else np.array([UNKNOWN]) for tokens in encoded]
 
     def _right(self, model: nn.Module, split: _Split) -> Float[ndarray, "texts"]:
         return (self.scores(model, split).argmax(1) == split.labels).astype(float)
@@ -339,6 +357,13 @@ def started(folder: str) -> Mapping[str, Any]:
     if kind != "mlm":
         raise SubquadError(f"{folder} is a run of the task {kind}: --start takes one of the task mlm")
     return about
+
+
+def join_pair(first: Int[ndarray, "n"], second: Int[ndarray, "m"], length: int) -> Int[ndarray, "joined"]:
+    """Joins the tokens of two texts by a separator. To fit into `length` tokens, the longer text is cut first, then both."""
+    room = length - 1
+    second = second[: max(room // 2, room - len(first))]
+    return np.concatenate([first[: room - len(second)], [SEPARATOR], second])
 
 
 def _pad(split: _Split, places: Int[ndarray, "b"]) -> TextBatch:

@@ -40,6 +40,17 @@ def split_texts(documents: Documents, seed: int) -> TextSplits:
     return TextSplits(*([documents.texts[at] for at in part] for part in (train, development, test)))
 
 
+def cut_sentences(documents: int, held_out: Sequence[str] = ("development", "test")) -> tuple[str, ...]:
+    """A sentence for the user if there are so few documents that each is cut into training and these splits."""
+    if documents >= FEW:
+        return ()
+    subject = (
+        "there is 1 document, which is" if documents == 1 else f"there are {documents} documents only, each of which is"
+    )
+    parts = " and ".join(f"10% for {'the test' if split == 'test' else split}" for split in held_out)
+    return (f"{subject} cut: {100 - 10 * len(held_out)}% to learn from, then {parts}",)
+
+
 def _take(order: Int[ndarray, "documents"], sizes: ndarray) -> tuple[Int[ndarray, "taken"], Int[ndarray, "left"]]:
     """Takes at most a tenth of the documents and of the characters, but at least one document. Returns taken and rest."""
     characters_left, most, taken = HELD_OUT * sizes.sum(), int(HELD_OUT * len(sizes)), np.zeros(len(order), bool)

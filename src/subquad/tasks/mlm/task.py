@@ -24,7 +24,7 @@ from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, place_of
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
-from subquad.tasks.mlm.corpus import FEW, TextSplits, Tokens, split_texts
+from subquad.tasks.mlm.corpus import TextSplits, Tokens, cut_sentences, split_texts
 from subquad.tasks.mlm.finding import find, interval_groups, perplexity
 from subquad.tasks.mlm.limits import check_length, length_bytes
 from subquad.tasks.mlm.masking import MaskedBatch, Masking, single_rows
@@ -210,11 +210,7 @@ class MlmTask(Task[MaskedBatch]):
     @property
     def complaints(self) -> tuple[str, ...]:
         """Sentences about texts that were left out, and about the splits of few documents."""
-        documents, number = self.documents, len(self.documents.texts)
-        if number >= FEW:
-            return documents.complaints
-        subject = "there is 1 document, which is" if number == 1 else f"there are {number} documents only, each of which is"
-        return (*documents.complaints, f"{subject} cut: 80% to learn from, then 10% for development and 10% for the test")
+        return (*self.documents.complaints, *cut_sentences(len(self.documents.texts)))
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None

@@ -148,7 +148,7 @@ class Wordpiece:
         letters = sorted(filter(str.isalnum, {*tokenizer.normalizer.normalize_str(" ".join(alphabet))}))
         # Which of two equally frequent pairs is merged first depends on their ids. Listing the letters within words here, in
         # sorted order, makes the result the same every time.
-        trainer = _tokenizers().trainers.WordPieceTrainer(
+        trainer = import_tokenizers().trainers.WordPieceTrainer(
             vocab_size=most,
             special_tokens=[*SPECIAL, *(CONTINUES + letter for letter in letters)],
             limit_alphabet=max(1, most // 4),  # letters at the start of and inside words
@@ -159,7 +159,7 @@ class Wordpiece:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        package = _tokenizers()
+        package = import_tokenizers()
         numbers = {piece: number for number, piece in enumerate(self.pieces)}
         tokenizer = package.Tokenizer(package.models.WordPiece(numbers, unk_token=SPECIAL[UNKNOWN]))
         tokenizer.normalizer = package.normalizers.BertNormalizer(lowercase=self.lowercase)
@@ -179,7 +179,7 @@ class Wordpiece:
 
     def spell(self, tokens: Sequence[int]) -> str:
         pieces = [self.pieces[token] for token in tokens if token != PAD]
-        spelt: str = _tokenizers().decoders.WordPiece(prefix=CONTINUES).decode(pieces)
+        spelt: str = import_tokenizers().decoders.WordPiece(prefix=CONTINUES).decode(pieces)
         return spelt
 
     def name(self, token: int) -> str:
@@ -233,15 +233,16 @@ def encode_blanks(vocabulary: Vocabulary, text: str) -> Int[ndarray, "n"]:
     return np.concatenate(tokens)
 
 
-def _tokenizers() -> Any:
+def import_tokenizers() -> Any:
+    """Returns the package tokenizers, which is needed only for vocabularies that are learned by it."""
     try:
         import tokenizers
         import tokenizers.decoders
         import tokenizers.trainers
     except ImportError:
         raise SubquadError(
-            "a wordpiece vocabulary needs the package tokenizers, which is not installed: pip install 'subquad[hub]', "
-            "or give --vocabulary characters or bytes"
+            "a vocabulary of pieces of words needs the package tokenizers, which is not installed: "
+            "pip install 'subquad[hub]', or give --vocabulary bytes"
         ) from None
     return tokenizers
 
