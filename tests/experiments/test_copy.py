@@ -166,7 +166,8 @@ def test_the_answer_and_the_picture_count_seeds() -> None:
     assert [word["words"] for word in words["data"]["values"]] == ["1 of 2", "2 of 2"]
     table = share_table(finished, trials)
     assert [row[2].text for row in table.rows] == ["1 of 2", "2 of 2"]
-    assert recipe_answer({}, trials) is share_picture({}, trials) is None
+    assert recipe_answer({}, trials) is None
+    assert share_picture({}, trials) is None
 
 
 @pytest.mark.slow

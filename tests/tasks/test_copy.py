@@ -132,9 +132,9 @@ def test_options_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize(("shorter", "full"), [(0.0, 64), (0.25, 48), (1.0, 0)])
 def test_some_sequences_are_shorter(shorter: float, full: int) -> None:
-    lengths = drawn(Copy(length=1000, shorter=shorter)).real.sum(1)
-    assert (lengths[:full] == 1000).all()
-    assert (lengths == 1000).sum() == full
+    lengths = drawn(Copy(length=10**5, shorter=shorter)).real.sum(1)
+    assert (lengths[:full] == 10**5).all()
+    assert (lengths[full:] < 10**5).all()
 
 
 def test_label_smoothing_is_a_divergence_from_smoothed_labels() -> None:
@@ -155,7 +155,7 @@ def test_label_smoothing_is_a_divergence_from_smoothed_labels() -> None:
 
     model = Knowing()
     total, number = task.loss(model, batch)
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
     assert float(total.detach()) / number == pytest.approx(0, abs=1e-6)
     assert float(model.weight.grad or 0) == pytest.approx(0, abs=1e-5)
     with torch.no_grad():

@@ -79,7 +79,7 @@ CHANGES: dict[str, Change] = {
 
 def changed(training: Training, change: Change) -> Training:
     """Returns a training with some options changed. The key ``attention`` stands for the attention as a whole."""
-    parts = {"task": training.task, "model": training.model, "options": training.options}
+    parts: dict[str, Any] = {"task": training.task, "model": training.model, "options": training.options}
     known = {"attention", *(field.name for part in parts.values() for field in fields(part))}
     assert change.keys() <= known, f"no part of a training has {change.keys() - known}"
     replaced: dict[str, Any] = {"attention": change.get("attention", training.attention)}
