@@ -107,7 +107,7 @@ def convergence(trained: Sequence[Trained], trials: Sequence[Trial]) -> Iterator
     for name in dict.fromkeys(trial.variant for trial in trials):
         runs = [run for run, trial in zip(trained, trials, strict=True) if trial.variant == name]
         if rows := points(runs, "loss"):
-            yield f"loss_{name}", curves(rows, "loss", log=True)
+            yield name, curves(rows, "loss", log=True)
 
 
 def figure_one(comparison: Comparison, view: View) -> alt.LayerChart:

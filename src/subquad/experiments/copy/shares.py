@@ -30,13 +30,17 @@ def recipe_answer(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial])
         return None
     work = next(trial.work for trial in trials if trial.variant == LINEAR_FOUND)
     assert isinstance(work, Training)
-    setting = f"batch {work.options.batch}, {work.options.steps} steps, {work.model.layers} + {work.model.layers} layers"
-    figures = (
-        f"{length} symbols in {counts['linear', length]} with the replication's recipe and in "
-        f"{counts[LINEAR_FOUND, length]} with the one found here"
-        for length in done
+    model, options = work.model, work.options
+    setting = (
+        f"batch {options.batch}, {options.steps} steps, {model.layers} + {model.layers} layers, {model.heads} heads of "
+        f"{model.head_dim}"
     )
-    return f"Seeds in which linear attention copies without error ({setting}): {'; '.join(figures)}."
+    symbols = ", ".join(map(str, done))
+    theirs, ours = (", ".join(counts[name, length] for length in done) for name in ("linear", LINEAR_FOUND))
+    return (
+        f"Linear attention copies {symbols} symbols without error in {theirs} seeds with the replication's recipe "
+        f"({setting}), and in {ours} with the recipe found here, at the same batch and steps."
+    )
 
 
 def _count(shares: Mapping[int, float]) -> str:
@@ -66,17 +70,19 @@ def share_chart(dots: Sequence[Row], counts: Sequence[Row]) -> alt.LayerChart:
     """Returns the chart of shares by recipe, from rows with recipe, seed, share and copies, and rows with words."""
     order = [row["recipe"] for row in counts]
     y = alt.Y("recipe:N", title=None).sort(order).axis(labelLimit=NAME_WIDTH)
-    x = alt.X("share:Q", title="share of sequences copied without error").scale(domain=[0, 1], nice=False).axis(format="%")
+    x = alt.X("share:Q", title="share of sequences copied without error").scale(domain=[0, 1], nice=False)
+    x = x.axis(format="%", tickCount=5)
     kinds, colours = ["without error", "with errors"], [PALETTE[3], PALETTE[1]]
     colour = alt.Color("copies:N", title=None).scale(domain=kinds, range=colours).legend(orient="top", symbolOpacity=1)
     points = alt.Chart(alt.Data(values=list(dots))).mark_point(filled=True, size=45, opacity=0.85, clip=False)
     hints = ["recipe:N", "seed:N", alt.Tooltip("share:Q", format=".1%")]
     words = alt.Chart(alt.Data(values=list(counts))).mark_text(align="left", dx=12)
     drawn = alt.layer(
-        points.encode(x=x, y=y, yOffset=alt.YOffset("seed:N"), color=colour, tooltip=hints),
+        points.encode(x=x, y=y, yOffset=alt.YOffset("seed:N").scale(paddingOuter=1.5), color=colour, tooltip=hints),
         words.encode(x=x, y=y, text="words:N"),
     ).properties(width="container", height=alt.Step(ROW_HEIGHT, **{"for": "position"}))
-    return drawn.configure(background="transparent", padding={"right": 60}).configure_view(stroke=None)
+    padding = {"left": 5, "top": 5, "bottom": 5, "right": 60}  # leaves room for the words on the right
+    return drawn.configure(background="transparent", padding=padding).configure_view(stroke=None)
 
 
 def share_table(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> Table:
