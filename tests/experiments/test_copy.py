@@ -14,7 +14,7 @@ from subquad.compare.plan import Plan
 from subquad.compare.views import Comparison
 from subquad.experiments.base import Timing, Training, is_finished
 from subquad.experiments.copy.grid import LINEAR_FOUND, QUICK, SCALES
-from subquad.experiments.copy.recipes import CHANGES, FOUND, THEIRS, changed, differences, put_back
+from subquad.experiments.copy.recipes import FEATURES, FOUND, THEIRS, changed, differences, put_back
 from subquad.experiments.copy.shares import recipe_answer, share_picture, share_table
 from subquad.experiments.copy.verdicts import copies, is_faster, is_linear, reaches_softmax
 from subquad.measure.workers import Limits
@@ -135,7 +135,7 @@ def test_recipes_keep_batch_and_steps_and_differ_in_what_they_say() -> None:
     assert (found.options.batch, found.options.steps) == (8, 3000)
     assert differences(THEIRS, THEIRS) == "nothing"
     assert differences(changed(THEIRS, {"norm": "pre", "length": 9}), THEIRS) == "norm pre"
-    assert differences(changed(THEIRS, CHANGES["learned features"]), THEIRS) == "linear, learned features"
+    assert differences(changed(THEIRS, FEATURES["learned features"]), THEIRS) == "linear, learned features"
     back = found
     for change in put_back().values():
         assert changed(back, change) != back

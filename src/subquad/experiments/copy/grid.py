@@ -13,7 +13,7 @@ from subquad.attention import Favor, Linear, Softmax
 from subquad.compare.cells import Setting
 from subquad.compare.plan import Plan
 from subquad.experiments.base import Scale, Timing, Training, Trial
-from subquad.experiments.copy.recipes import CHANGES, FOUND, SMALL, SOFTMAX, THEIRS, changed, put_back
+from subquad.experiments.copy.recipes import CHANGES, FEATURES, FOUND, SMALL, SOFTMAX, THEIRS, changed, put_back
 from subquad.measure.workers import Limits
 from subquad.models import ModelOptions
 from subquad.tasks import Copy
@@ -107,12 +107,16 @@ def beside_theirs(theirs: Training) -> dict[str, Training]:
 
 
 def why(theirs: Training) -> dict[str, Training]:
-    """The replication's recipe, single changes to it, the recipe found here, and single steps back from that."""
+    """The replication's recipe and the one found here, single changes to the first, and single steps back from the second.
+
+    Feature maps are changed in both.
+    """
     found = changed(theirs, FOUND)
     return {
         "linear": theirs,
         LINEAR_FOUND: found,
-        **{name: changed(theirs, change) for name, change in CHANGES.items()},
+        **{name: changed(theirs, change) for name, change in (CHANGES | FEATURES).items()},
+        **{f"found, but {name}": changed(found, change) for name, change in FEATURES.items()},
         **{f"found, but {name}": changed(found, change) for name, change in put_back().items()},
     }
 
@@ -160,6 +164,6 @@ SCALES: dict[str, CopyScale] = {
         trainings=why(changed(THEIRS, SMALL)),
         lengths=(32,),
         timing=None,
-        minutes="about 6 hours on two cores; can be interrupted and resumed at any time",
+        minutes="about 7 hours on two cores; can be interrupted and resumed at any time",
     ),
 }

@@ -51,7 +51,6 @@ CHANGES: dict[str, Change] = {
     "no dropout": {"dropout": 0.0},
     "gelu": {"activation": "gelu"},
     "relu": {"activation": "relu"},
-    "elu + 1 as printed": {"activation": "nelu-printed"},
     "tied output": {"tied": True},
     "queries and keys x 0.5": {"starting_gain": 0.5},
     "queries and keys x 2": {"starting_gain": 2.0},
@@ -64,10 +63,6 @@ CHANGES: dict[str, Change] = {
     "warm-up and cosine": {"warm_up": 300, "schedule": "cosine"},
     "learning rate 1e-4": {"learning_rate": 1e-4},
     "label smoothing": {"label_smoothing": 0.1},
-    "ReLU features": {"attention": Linear(feature_map=Relu())},
-    "learned features": {"attention": Linear(feature_map=Learned())},
-    "Taylor features": {"attention": Linear(feature_map=Taylor())},
-    "FAVOR+": {"attention": Favor(features=64)},
     "batch 32, equal samples": {"batch": 32, "steps": 750},
     "batch 128, equal samples": {"batch": 128, "steps": 188},
     "batch 32, equal steps": {"batch": 32},
@@ -75,6 +70,13 @@ CHANGES: dict[str, Change] = {
     "10,000 steps": {"steps": 10_000},
 }
 """Single changes to the replication's recipe, by name."""
+FEATURES: dict[str, Change] = {
+    "ReLU features": {"attention": Linear(feature_map=Relu())},
+    "learned features": {"attention": Linear(feature_map=Learned())},
+    "Taylor features": {"attention": Linear(feature_map=Taylor())},
+    "FAVOR+": {"attention": Favor(features=64)},
+}
+"""Other feature maps than elu(x) + 1, by name."""
 
 
 def changed(training: Training, change: Change) -> Training:
