@@ -20,7 +20,7 @@ class ModelOptions(Checked):
     head_dim: Count = 64  # dimension of one head's queries, keys and values
     feed_dim: Count | None = None  # hidden dimension of the feed-forward part; 4 * model_dim if not set
     activation: Activation = (
-        "gelu"  # activation of the feed-forward part; nelu: elu(x) + 1; nelu-printed: the same, branches swapped
+        "gelu"  # activation of the feed-forward part; nelu: elu(x) + 1; nelu-printed: its branches swapped
     )
     positions: PositionKind = "sinusoidal"  # kind of position embedding
     longest: Count = 4096  # largest number of positions, for learned positions
