@@ -78,7 +78,7 @@ def share_chart(dots: Sequence[Row], counts: Sequence[Row]) -> alt.LayerChart:
     hints = ["recipe:N", "seed:N", alt.Tooltip("share:Q", format=".1%")]
     words = alt.Chart(alt.Data(values=list(counts))).mark_text(align="left", dx=12)
     drawn = alt.layer(
-        points.encode(x=x, y=y, yOffset=alt.YOffset("seed:N").scale(paddingOuter=1.5), color=colour, tooltip=hints),
+        points.encode(x=x, y=y, yOffset=alt.YOffset("seed:N").scale(paddingOuter=1), color=colour, tooltip=hints),
         words.encode(x=x, y=y, text="words:N"),
     ).properties(width="container", height=alt.Step(ROW_HEIGHT, **{"for": "position"}))
     padding = {"left": 5, "top": 5, "bottom": 5, "right": 60}  # leaves room for the words on the right
