@@ -9,6 +9,8 @@ import torch
 
 from subquad.attention import Linear, Softmax
 from subquad.cli import main
+from subquad.cli.training_options import CommandLine
+from subquad.cli.trainings import new_command
 from subquad.compare.cells import Setting
 from subquad.compare.plan import Plan
 from subquad.compare.views import Comparison
@@ -143,6 +145,17 @@ def test_recipes_keep_batch_and_steps_and_differ_in_what_they_say() -> None:
     assert back == THEIRS
     with pytest.raises(AssertionError, match="no part of a training has"):
         changed(THEIRS, {"clipping": 1.0})
+
+
+def test_recipes_survive_the_command_line() -> None:
+    """Every option of a recipe is written as words and read again."""
+    names = ("linear", LINEAR_FOUND, "label smoothing", "batch 128, equal samples", "found, but learned features", "FAVOR+")
+    trials = {trial.variant: trial for trial in SCALES["why"].trials() if trial.seed == 0}
+    for name in names:
+        work = trials[name].work
+        assert isinstance(work, Training)
+        options = CommandLine(new_command(trials[name], Path("folder"))[1:]).parse().options
+        assert tuple(options) == (work.task, work.attention, work.model, work.options)
 
 
 def test_folders_of_earlier_versions_are_found_again() -> None:
