@@ -50,6 +50,13 @@ def test_rows_that_no_page_can_show_are_refused(tmp_path: Path, row: Row, proble
         read_rows(tmp_path / "rows.jsonl")
 
 
+def test_a_verdict_that_is_not_decided_is_read_again(tmp_path: Path) -> None:
+    """It once made the rows of a reproduction unreadable."""
+    row: Row = {"metric": "held", "value": None, "unit": "truth", "claim": "it is faster", "figures": "1 of 5 runs done"}
+    append_rows(tmp_path / "rows.jsonl", [row])
+    assert read_rows(tmp_path / "rows.jsonl") == [row]
+
+
 def test_a_machine_that_is_none_is_refused(tmp_path: Path) -> None:
     Run.create(tmp_path, "compare", {"machine": {"memory_bytes": "much"}})
     with pytest.raises(SubquadError, match=r"memory_bytes.* must be a whole number"):

@@ -13,7 +13,7 @@ from subquad.models import Decoder
 from subquad.results import RUNS, Run, describe_run, holds_run, new_folder
 from subquad.tasks import Copy
 
-TINY = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--length", "10", "--batch", "8", "--held-out", "8"]
+TINY = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--length", "4", "--batch", "8", "--held-out", "8"]
 
 
 def trained(folder: Path, *more: str) -> Path:

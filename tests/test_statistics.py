@@ -24,6 +24,7 @@ from subquad.statistics import (
     percentile_interval,
     ratio_interval,
     resample,
+    share_interval,
 )
 
 
@@ -79,6 +80,14 @@ def test_student_by_hand() -> None:
     found = mean_over_seeds([1.0, 2.0, 3.0])
     assert found == pytest.approx((2.0, 2.0 - 4.302653 / math.sqrt(3), 2.0 + 4.302653 / math.sqrt(3)))
     assert mean_over_seeds([7.0]) == (7.0, -math.inf, math.inf)
+
+
+def test_a_share_of_seeds_has_the_exact_interval() -> None:
+    """Five of five successes leave a share of (0.025)^(1/5) or more, and none of five one minus that or less."""
+    low = 0.025 ** (1 / 5)
+    assert share_interval(5, 5) == pytest.approx((1.0, low, 1.0))
+    assert share_interval(0, 5) == pytest.approx((0.0, 0.0, 1 - low))
+    assert share_interval(4, 5) == pytest.approx((0.8, 0.2836, 0.9949), abs=1e-4)
 
 
 def test_differences_and_ratios_are_between_equal_seeds() -> None:

@@ -109,6 +109,11 @@ class Checked:
         if not _deferred.get():
             check(self)
 
+    @classmethod
+    def updated(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the values of a file with those replaced that had another meaning in the version that wrote it."""
+        return values
+
     def check(self) -> None:
         """Raises `OptionError` or `SubquadError` for values that fit their types but do not fit together."""
 
@@ -157,7 +162,7 @@ def read(kind: type[T], values: object, where: str) -> T:
     adapters = _adapters(plain_kind)
     typed = {name: _from_json(adapters[name], value, f"{where}: {name}") for name, value in values.items()}
     try:
-        return kind(**typed)
+        return kind(**(kind.updated(typed) if issubclass(kind, Checked) else typed))
     except OptionError as error:
         raise SubquadError(f"{where}: {error}") from None
 

@@ -45,8 +45,8 @@ RENAMED = {"width": "head_dim"}
 """Maps names that fields of rows had in earlier versions to the current names."""
 
 Scalar = str | float | int | bool | None
-WITHOUT_VALUE = ("sample", "left out", "failure")
-"""Metrics whose rows have no value. A row of any other metric without a value gives the reason in `failure`."""
+WITHOUT_VALUE = ("sample", "left out", "failure", "held")
+"""Metrics whose rows may have no value. A row of any other metric without a value gives the reason in `failure`."""
 _OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 

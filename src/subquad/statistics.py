@@ -133,6 +133,12 @@ def mean_over_seeds(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def share_interval(successes: int, trials: int) -> Interval:
+    """The share of successes in independent trials, with the exact interval of Clopper and Pearson."""
+    exact = stats.binomtest(successes, trials).proportion_ci(ENDS[1] - ENDS[0])
+    return Interval(successes / trials, float(exact.low), float(exact.high))
+
+
 def paired_gaps(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
     """Ours minus theirs for each seed that both have, in the order of seeds."""
     return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}

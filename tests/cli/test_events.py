@@ -195,7 +195,7 @@ def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_other_models_follow_no_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    size = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--length", "6", "--steps", "1", "--held-out", "2"]
+    size = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--length", "2", "--steps", "1", "--held-out", "2"]
     assert main(["train", "copy", *size, "--out", str(tmp_path / "copy")]) == 0
     assert predict(tmp_path / "copy", "--follow") == 2
     assert "a model of copy follows no stream: --follow is for runs on events" in capsys.readouterr().err

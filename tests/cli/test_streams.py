@@ -15,7 +15,7 @@ from subquad.cli import BUG, INTERRUPTED, main
 from subquad.cli.streams import say
 from subquad.errors import OptionError, SubquadError
 
-TINY = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--length", "6", "--steps", "2", "--held-out", "2"]
+TINY = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--length", "2", "--steps", "2", "--held-out", "2"]
 PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
 EVENTS = "sequence,time,type\n" + "".join(f"s{s},{t + s / 10},{'ab'[t % 2]}\n" for s in range(6) for t in range(4))
 
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("streams")
     (found / "events.csv").write_text(EVENTS)
     assert main(["train", "copy", *TINY, "--out", str(found / "schön")]) == 0
-    size = [option for option in TINY[:8] if option not in ("--length", "6")]
+    size = [option for option in TINY[:8] if option not in ("--length", "2")]
     given = ["--data", str(found / "events.csv"), "--steps", "1", "--inner", "4", "--components", "2"]
     assert main(["train", "events", *size, *given, "--out", str(found / "events")]) == 0
     return found

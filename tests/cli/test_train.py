@@ -17,7 +17,7 @@ from subquad.results import Run
 from subquad.tasks import TASKS
 from tests.cli.test_cli import subquad
 
-SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "16", "--length", "10", "--batch", "16", "--held-out", "16"]
+SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "16", "--length", "4", "--batch", "16", "--held-out", "16"]
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:

@@ -108,7 +108,7 @@ def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_model_of_sequences_gives_no_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    size = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--length", "6", "--steps", "1", "--held-out", "2"]
+    size = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--length", "2", "--steps", "1", "--held-out", "2"]
     assert main(["train", "copy", *size, "--out", str(tmp_path / "copy")]) == 0
     assert main(["predict", str(tmp_path / "copy"), "--data", "x.csv"]) == 2
     assert "a model of copy answers sequences and gives no scores" in capsys.readouterr().err

@@ -32,7 +32,7 @@ class Pair(Scale):
     def trials(self) -> Iterator[Trial]:
         for name, attention in (("softmax", Softmax()), ("linear", Linear())):
             model = ModelOptions(layers=1, heads=1, head_dim=4)
-            work = Training(Copy(length=6, held_out=2), attention, model, TrainOptions(steps=2, batch=2))
+            work = Training(Copy(length=2, held_out=2), attention, model, TrainOptions(steps=2, batch=2))
             yield Trial(f"pair-{name}", name, 6, 0, work)
 
 

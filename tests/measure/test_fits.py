@@ -15,6 +15,7 @@ from subquad.measure.fits import (
     pays_from,
     polynomial,
     pooled_scatter,
+    scaling,
 )
 
 LENGTHS = np.array([128, 256, 512, 1024, 2048, 4096], dtype=float)
@@ -46,6 +47,22 @@ def test_the_exponent_is_found_again(exponent: float) -> None:
     assert found.exponent.value == pytest.approx(exponent)
     assert found.exponent.low < exponent < found.exponent.high
     assert growth(Costs(LENGTHS[:2], LENGTHS[:2], LENGTHS[None, :2])) is None
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.5, 2.0])
+def test_the_exponent_beyond_fixed_costs_is_found_again(exponent: float) -> None:
+    """It would be .65 for an exponent of 1 if fixed costs were not taken off."""
+    found = scaling(costs(512.0**exponent + LENGTHS**exponent))
+    assert found is not None
+    assert (found.first_length, found.last_length) == (512, 4096)
+    assert found.exponent.value == pytest.approx(exponent, abs=0.02)
+    assert found.exponent.low < exponent < found.exponent.high
+    assert found.exponent.high - found.exponent.low < 0.5
+
+
+def test_there_is_no_exponent_where_fixed_costs_rule() -> None:
+    assert scaling(costs(3000 + LENGTHS)) is None
+    assert scaling(costs(np.ones(len(LENGTHS)))) is None
 
 
 def test_a_crossover_between_lengths() -> None:

@@ -58,7 +58,7 @@ def test_a_stack_holds_what_arithmetic_says(attention: AttentionOptions) -> None
 @pytest.mark.parametrize("attention", [Linear(), Favor(features=8), Softmax()], ids=str)
 def test_tasks_without_data_know_their_models(form: Any, tied: bool, attention: AttentionOptions) -> None:
     model = replace(SMALL, tied=tied)
-    for task in (Copy(length=10, symbols=7, form=form), Sorting(length=10, symbols=7)):
+    for task in (Copy(length=4, symbols=7, form=form), Sorting(length=10, symbols=7)):
         size = task.size(attention, model)
         built = task.build(attention, model)
         assert size.numbers == held(built)
@@ -113,9 +113,9 @@ def test_training_needs_at_least_what_is_estimated(attention: AttentionOptions, 
 def _estimated_and_measured(attention: AttentionOptions, recompute: bool) -> tuple[int, int]:
     torch.set_num_threads(1)
     give_back_at_once()
-    task, training = Copy(length=256, held_out=1), TrainOptions(batch=16, recompute=recompute)
+    task, training = Copy(length=127, held_out=1), TrainOptions(batch=16, recompute=recompute)
     model = ModelOptions(layers=4, heads=4, head_dim=32)
-    _step(replace(task, length=8), attention, replace(model, layers=1), replace(training, batch=1))
+    _step(replace(task, length=3), attention, replace(model, layers=1), replace(training, batch=1))
     estimated = training.memory_bytes(task.size(attention, model), attention, model)
     return estimated, peak_extra_bytes(lambda: _step(task, attention, model, training))
 

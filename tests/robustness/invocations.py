@@ -31,7 +31,7 @@ Words = dict[str, tuple[str, ...]]
 SMALL_MODEL: Words = {"layers": ("1",), "heads": ("1",), "head_dim": ("4",)}
 SMALL_TRAINING: Words = {"steps": ("1",), "batch": ("2",), "no-page": ()}
 SMALL_TASKS: dict[str, Words] = {
-    "copy": {"length": ("6",), "held-out": ("2",)},
+    "copy": {"length": ("2",), "held-out": ("2",)},
     "sorting": {"length": ("8",), "symbols": ("3",), "held-out": ("2",)},
     "transactions": {"clients": ("60",), "shortest-history": ("2",), "longest-history": ("4",)},
     "events": {"sequences": ("4",), "inner": ("4",), "components": ("2",)},

@@ -11,7 +11,7 @@ SENTENCES = [f"the cat number {n} sat on the mat and saw {n * n % 17} mice run b
 SMALL = ("--layers", "1", "--heads", "1", "--head-dim", "4", "--steps", "2", "--batch", "2", "--checkpoint-every", "1")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "copied": ("train", "copy", "--length", "6", "--held-out", "2", *SMALL),
+    "copied": ("train", "copy", "--length", "2", "--held-out", "2", *SMALL),
     "masked": (
         *("train", "mlm", "--attention", "softmax", "--text", "texts", "--vocabulary", "bytes", "--length", "16"),
         *("--held-out", "2", "--tested", "2", "--no-page", *SMALL),

@@ -6,7 +6,7 @@ from subquad.attention import Linear, Softmax
 from subquad.compare.cells import Setting
 from subquad.compare.plan import Plan
 from subquad.experiments.base import Timing
-from subquad.experiments.copy.grid import SCALES
+from subquad.experiments.copy.grid import QUICK
 from subquad.measure.workers import Limits
 from subquad.models import ModelOptions
 from subquad.tasks import Copy
@@ -14,7 +14,7 @@ from subquad.training import TrainOptions
 
 SIZE = ("--layers", "1", "--heads", "1", "--head-dim", "4", "--batch", "4", "--steps", "6")
 EVERY = ("--evaluate-every", "2", "--checkpoint-every", "2", "--no-page")
-COPY = ("copy", *SIZE, *EVERY, "--length", "6", "--held-out", "2", "--dropout", "0.1")
+COPY = ("copy", *SIZE, *EVERY, "--length", "2", "--held-out", "2", "--dropout", "0.1")
 SETTING = ("--heads", "1", "--head-dim", "2", "--threads", "1")
 REPRODUCE = ("reproduce", "copy", "--scale", "tiny")
 COMPARE = (*SETTING, "--mechanisms", "linear", "favor", "--lengths", "8", "16", "--what", "forward", "--causal")
@@ -24,9 +24,9 @@ ERROR = (
 )
 GRID = (*SETTING, "--grid", "linformer", "--lengths", "512", "1024")
 TINY = replace(
-    SCALES["quick"],
+    QUICK,
     attentions={"softmax": Softmax(), "linear": Linear()},
-    lengths=(6,),
+    lengths=(2,),
     seeds=(0,),
     task=Copy(held_out=2),
     model=ModelOptions(layers=1, heads=1, head_dim=4),

@@ -16,6 +16,7 @@ from subquad.measure.fits import (
     Costs,
     Crossover,
     Growth,
+    Scaling,
     Scatter,
     crossover,
     draw_costs,
@@ -23,6 +24,7 @@ from subquad.measure.fits import (
     growth,
     middle,
     pooled_scatter,
+    scaling,
 )
 from subquad.results import Row
 from subquad.statistics import Interval, percentile_interval
@@ -187,6 +189,11 @@ class Comparison:
         """How a mechanism's time grows with the length. None for fewer than three lengths."""
         costs = self.costs(view, mechanism)
         return None if costs is None else growth(costs)
+
+    def scaling(self, view: View, mechanism: str) -> Scaling | None:
+        """The power of the length that a mechanism's time grows with beyond its fixed costs. None if these rule it."""
+        costs = self.costs(view, mechanism)
+        return None if costs is None else scaling(costs)
 
     def paired(self, view: View, mechanism: str, baseline: str = BASELINE) -> dict[int, list[float]]:
         """The baseline's time divided by the mechanism's, by length, for visits that measured both."""

@@ -17,6 +17,8 @@ Array = NDArray[np.float64]
 
 DRAWS = 1000  # number of bootstrap draws
 FEWEST_POINTS = 3  # smallest number of lengths for a fit
+RULING_SHARE = 0.5  # share of a cost above which fixed costs rule it
+EXPONENTS = np.arange(0.1, 3.0, 0.01)  # exponents among which `scaling` looks for the best
 
 
 class Costs(NamedTuple):
@@ -49,6 +51,14 @@ class Growth(NamedTuple):
     linear: float
     quadratic: float
     exponent: Interval | None
+
+
+class Scaling(NamedTuple):
+    """The exponent p of a + b L^p, with its interval, and the lengths at which the fixed cost a is at most half."""
+
+    exponent: Interval
+    first_length: float
+    last_length: float
 
 
 class Scatter(NamedTuple):
@@ -134,6 +144,34 @@ def growth(costs: Costs) -> Growth | None:
     slopes = np.polyfit(logs, np.log(np.vstack([costs.middle, costs.draws])[:, upper]).T, 1)[0]
     constant, linear, quadratic = polynomial(costs.lengths, costs.middle)
     return Growth(constant, linear, quadratic, percentile_interval(float(slopes[0]), slopes[1:]))
+
+
+def scaling(costs: Costs) -> Scaling | None:
+    """Fits a + b L^p with a, b >= 0. Returns None if fixed costs rule at all but the last one or two lengths."""
+    constants, exponents = _power_fits(costs.lengths, np.vstack([costs.middle, costs.draws]))
+    free = costs.lengths[constants[0] <= RULING_SHARE * costs.middle]
+    if len(free) < FEWEST_POINTS:
+        return None
+    exponent = percentile_interval(float(exponents[0]), exponents[1:])
+    return Scaling(exponent, float(free[0]), float(free[-1]))
+
+
+def _power_fits(lengths: Array, costs: Array) -> tuple[Array, Array]:
+    """Returns a and p of a + b L^p with the least relative error, for each row of costs."""
+    fits = [_power_fit((lengths / lengths[-1]) ** exponent, costs) for exponent in EXPONENTS]
+    constants, errors = (np.stack(parts, axis=1) for parts in zip(*fits, strict=True))
+    best = errors.argmin(axis=1)
+    return constants[np.arange(len(best)), best], EXPONENTS[best]
+
+
+def _power_fit(powers: Array, costs: Array) -> tuple[Array, Array]:
+    """Returns a of a + b x with a, b >= 0 and the least relative error, and this error, for each row of costs."""
+    ones, x = 1 / costs, powers / costs  # a ones + b x is to be 1
+    oo, ox, xx = (ones * ones).sum(1), (ones * x).sum(1), (x * x).sum(1)
+    o, y = ones.sum(1), x.sum(1)
+    slope = np.clip((oo * y - ox * o) / np.maximum(oo * xx - ox * ox, 1e-300), 0, y / xx)  # y / xx: its value for a = 0
+    constant = np.maximum((o - slope * ox) / oo, 0)
+    return constant, ((constant[:, None] * ones + slope[:, None] * x - 1) ** 2).sum(1)
 
 
 def polynomial(lengths: Array, costs: Array, degree: int = 2) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.models.activations import ACTIVATIONS, Activation
 from subquad.models.multihead import MultiheadAttention, Projected
 from subquad.models.options import Norm
 from subquad.models.positions import Rotation
@@ -28,8 +29,10 @@ class Block(nn.Module):
         attention: AttentionOptions | nn.Module,
         cross: AttentionOptions | nn.Module | None = None,
         feed_dim: int | None = None,
+        activation: Activation = "gelu",
         norm: Norm = "pre",
         dropout: float = 0.0,
+        starting_gain: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         """Builds the block.
@@ -40,20 +43,26 @@ class Block(nn.Module):
             attention: options of a mechanism, or a mechanism built for these heads.
             cross: options of a mechanism, or a mechanism, for cross-attention to a context; None for a block without it.
             feed_dim: hidden dimension of the feed-forward part; 4 * model_dim by default.
+            activation: activation of the feed-forward part.
             norm: whether layer normalisation comes before or after each part.
             dropout: dropout probability of each part's output.
+            starting_gain: factor on the initial query and key projections; that of the attention by default.
             generator: random generator for the initial weights.
         """
         super().__init__()
         feed_dim = feed_dim or 4 * model_dim
         self.norm: Norm = norm
-        self.attention = MultiheadAttention(model_dim, heads=heads, attention=attention, generator=generator)
+        self.attention = MultiheadAttention(
+            model_dim, heads=heads, attention=attention, starting_gain=starting_gain, generator=generator
+        )
         self.norm_attention = nn.LayerNorm(model_dim)
         self.cross: MultiheadAttention | None = None
         if cross is not None:
-            self.cross = MultiheadAttention(model_dim, heads=heads, attention=cross, generator=generator)
+            self.cross = MultiheadAttention(
+                model_dim, heads=heads, attention=cross, starting_gain=starting_gain, generator=generator
+            )
             self.norm_cross = nn.LayerNorm(model_dim)
-        self.feed = nn.Sequential(nn.Linear(model_dim, feed_dim), nn.GELU(), nn.Linear(feed_dim, model_dim))
+        self.feed = nn.Sequential(nn.Linear(model_dim, feed_dim), ACTIVATIONS[activation](), nn.Linear(feed_dim, model_dim))
         self.norm_feed = nn.LayerNorm(model_dim)
         self.dropout = nn.Dropout(dropout)
         for layer in self.feed:

@@ -35,6 +35,7 @@ class MultiheadAttention(nn.Module):
         kv_heads: int | None = None,
         context_dim: int | None = None,
         bias: bool = True,
+        starting_gain: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         """Builds the projections, and the mechanism if its options are given.
@@ -46,6 +47,7 @@ class MultiheadAttention(nn.Module):
             kv_heads: number of heads of keys and values; equal to heads by default.
             context_dim: dimension of a context's vectors; model_dim by default.
             bias: whether the projections have biases.
+            starting_gain: factor on the initial query and key projections; that of the attention by default.
             generator: random generator for the initial weights.
         """
         super().__init__()
@@ -63,8 +65,10 @@ class MultiheadAttention(nn.Module):
         self.to_k = nn.Linear(self.context_dim, kv_heads * self.head_dim, bias=bias)
         self.to_v = nn.Linear(self.context_dim, kv_heads * self.head_dim, bias=bias)
         self.to_out = nn.Linear(model_dim, model_dim, bias=bias)
-        traits = traits_of(attend)
-        gain = 1.0 if traits is None else traits.starting_gain
+        gain = starting_gain
+        if gain is None:
+            traits = traits_of(attend)
+            gain = 1.0 if traits is None else traits.starting_gain
         for layer, scale in ((self.to_q, gain), (self.to_k, gain), (self.to_v, 1.0), (self.to_out, 1.0)):
             nn.init.xavier_uniform_(layer.weight, gain=scale, generator=generator)
             if layer.bias is not None:

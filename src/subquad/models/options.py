@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from subquad.checking import BelowOne, Checked, Count
+from subquad.checking import BelowOne, Checked, Count, Moderate
 from subquad.errors import SubquadError
+from subquad.models.activations import Activation
 
 PositionKind = Literal["sinusoidal", "learned", "rotary"]
 Norm = Literal["pre", "post"]
@@ -18,11 +19,15 @@ class ModelOptions(Checked):
     heads: Count = 8  # number of attention heads
     head_dim: Count = 64  # dimension of one head's queries, keys and values
     feed_dim: Count | None = None  # hidden dimension of the feed-forward part; 4 * model_dim if not set
+    activation: Activation = (
+        "gelu"  # activation of the feed-forward part; nelu: elu(x) + 1; nelu-printed: its branches swapped
+    )
     positions: PositionKind = "sinusoidal"  # kind of position embedding
     longest: Count = 4096  # largest number of positions, for learned positions
     norm: Norm = "pre"  # layer normalisation before each part, which trains well when deep, or after, as in 2017
     dropout: BelowOne = 0.0  # dropout probability
     tied: bool = True  # whether the output layer is the transpose of the embedding
+    starting_gain: Moderate | None = None  # factor on the initial query and key projections; the attention's if not set
 
     renamed = {"width": "head_dim", "feed_width": "feed_dim"}  # noqa: RUF012
 

@@ -54,8 +54,10 @@ class Stack(nn.Module):
                 attention=make(),
                 cross=None if make_cross is None else make_cross(),
                 feed_dim=options.feed_dim,
+                activation=options.activation,
                 norm=options.norm,
                 dropout=options.dropout,
+                starting_gain=options.starting_gain,
                 generator=generator,
             )
             for _ in range(options.layers)

@@ -1,5 +1,6 @@
 """The copy task (Katharopoulos et al. 2020, section 4.1): repeat a sequence of symbols."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -9,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from subquad.checking import Count
-from subquad.errors import OptionError, SubquadError
+from subquad.checking import BelowOne, Count, Share
+from subquad.errors import SubquadError
 from subquad.models import Decoder, EncoderDecoder, ModelOptions, Size, decoder_size, generate, with_stack
 from subquad.tasks.base import Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.types import AttentionOptions
@@ -19,7 +20,7 @@ BLANK, SEPARATOR, FIRST = 0, 1, 2  # tokens for padding and for the separator, a
 
 
 class CopyBatch(NamedTuple):
-    """Symbols padded with blanks to the task's capacity, and a mask that is true at symbols."""
+    """Symbols padded with blanks to the task's length, and a mask that is true at symbols."""
 
     symbols: Int[Tensor, "b n"]
     real: Bool[Tensor, "b n"]
@@ -29,27 +30,32 @@ class CopyBatch(NamedTuple):
 class Copy(TaskOptions, Task[CopyBatch]):
     """Copy a sequence of symbols after a separator. Sequences are random."""
 
-    length: Count = 32  # number of positions that a decoder reads and writes, or of the source of an encoder-decoder
+    length: Count = 15  # largest number of symbols to copy
     symbols: Count = 10  # number of different symbols
     form: Literal["decoder", "encoder-decoder"] = "decoder"  # the paper's model, or that of a replication in Julia
     moving: bool = False  # start the copy right after the symbols, as in the paper, instead of always at the same position
+    shorter: Share = 0.5  # share of training sequences with random lengths; the others have the largest length
+    label_smoothing: BelowOne = 0.0  # share of the right symbol's probability that the loss spreads over all symbols
     held_out: Count = 256  # number of new sequences in an evaluation
     kind: str = field(default="copy", init=False)
 
     line_form: ClassVar[LineForm] = "words"
 
     @property
-    def capacity(self) -> int:
-        """Largest number of symbols that can be copied. A decoder reads the symbols twice, and two separators."""
-        return (self.length - 2) // 2 if self.form == "decoder" else self.length
+    def positions(self) -> int:
+        """Number of positions of a sequence. A decoder reads the symbols twice, and two separators."""
+        return 2 * self.length + 2 if self.form == "decoder" else self.length
 
-    def check(self) -> None:
-        if self.capacity < 1:
-            raise OptionError("length", f"must be at least 4, for a symbol, its copy and a separator, but is {self.length}")
+    @classmethod
+    def updated(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Converts the length of runs from before label smoothing existed: a decoder's number of positions to symbols."""
+        if "label_smoothing" in values or values.get("form", "decoder") != "decoder" or "length" not in values:
+            return values
+        return {**values, "length": (values["length"] - 2) // 2}
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
         """Returns the options of `subquad reproduce copy`, with more steps and random features for longer sequences."""
-        rounds = -(-self.length // 32)
+        rounds = -(-self.positions // 32)
         return Defaults(
             model={"layers": 2, "heads": 4, "head_dim": 32},
             training={"batch": 32, "steps": 900 * (1 + rounds)},
@@ -58,9 +64,9 @@ class Copy(TaskOptions, Task[CopyBatch]):
 
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
         """Lower bound on the size of the model and of a training step."""
-        vocabulary, evaluated = self.symbols + FIRST, 8 * self.held_out * self.capacity
+        vocabulary, evaluated = self.symbols + FIRST, 8 * self.held_out * self.length
         if self.form == "decoder":
-            return decoder_size(vocabulary, attention, model, positions=self.length)._replace(data_bytes=evaluated)
+            return decoder_size(vocabulary, attention, model, positions=self.positions)._replace(data_bytes=evaluated)
         decoder = decoder_size(vocabulary, attention, model, positions=self.length, cross=True)
         encoder = with_stack(vocabulary * model.model_dim, attention, model)
         numbers, trained = decoder.numbers + encoder.numbers, decoder.trained + encoder.trained
@@ -77,16 +83,22 @@ class Copy(TaskOptions, Task[CopyBatch]):
         return kind(self.symbols + FIRST, attention, model, generator=generator)
 
     def batch(self, size: int, generator: torch.Generator) -> CopyBatch:
-        """Draws random sequences. Half of them have the largest length, the others random lengths."""
-        lengths = torch.randint(1, self.capacity + 1, (size, 1), generator=generator)
-        lengths[: (size + 1) // 2] = self.capacity
+        """Draws random sequences, the share `shorter` of them with random lengths, the others with the largest length."""
+        lengths = torch.randint(1, self.length + 1, (size, 1), generator=generator)
+        lengths[: size - int(self.shorter * size)] = self.length
         return self._sequences(lengths, generator)
 
     def loss(self, model: nn.Module, batch: CopyBatch) -> Counted:
-        """Cross-entropy of the copied symbols. Blanks and positions before the copy do not count."""
+        """Cross-entropy of the copied symbols. Blanks and positions before the copy do not count.
+
+        With label smoothing it is the Kullback-Leibler divergence from the smoothed labels, whose minimum is 0 as well.
+        """
         logits, targets, counts = self._predict(model, batch)
-        losses = F.cross_entropy(logits[counts].float(), targets[counts], reduction="sum")
-        return Counted(losses, self.count(batch))
+        losses = F.cross_entropy(
+            logits[counts].float(), targets[counts], reduction="sum", label_smoothing=self.label_smoothing
+        )
+        count = self.count(batch)
+        return Counted(losses - count * self._label_entropy, count)
 
     def count(self, batch: CopyBatch) -> int:
         return int(batch.real.sum())
@@ -94,7 +106,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
     @torch.no_grad()
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
         """Accuracy of copies generated token by token, for sequences of the largest length."""
-        batch = self._sequences(torch.full((self.held_out, 1), self.capacity), generator)
+        batch = self._sequences(torch.full((self.held_out, 1), self.length), generator)
         right = (self.answer(model, batch) == batch.symbols) | ~batch.real
         counted = right[batch.real].float().mean()
         return {"token_accuracy": float(counted), "sequence_accuracy": float(right.all(1).float().mean())}
@@ -117,10 +129,10 @@ class Copy(TaskOptions, Task[CopyBatch]):
             context = model.encoder(symbols, keep=self._source_keep(real))
             start = torch.full((len(symbols), 1), SEPARATOR, device=device)
             keep = self._source_keep(real)
-            return generate(model.decoder, start, length=self.capacity, context=context, context_keep=keep).cpu()
+            return generate(model.decoder, start, length=self.length, context=context, context_keep=keep).cpu()
         assert isinstance(model, Decoder)
         if not self.moving:
-            return generate(model, self._prompt(symbols), length=self.capacity).cpu()
+            return generate(model, self._prompt(symbols), length=self.length).cpu()
         answers = torch.full_like(batch.symbols, BLANK)
         for at, length in enumerate(batch.real.sum(1).tolist()):
             written = generate(model, self._prompt(symbols[at : at + 1, :length]), length=length)
@@ -137,9 +149,9 @@ class Copy(TaskOptions, Task[CopyBatch]):
         outside = [number for number in numbers if not 0 <= number < self.symbols]
         if outside:
             raise SubquadError(f"the symbol {outside[0]} is outside the vocabulary, which goes from 0 to {self.symbols - 1}")
-        if not 1 <= len(numbers) <= self.capacity:
-            raise SubquadError(f"the model copies 1 to {self.capacity} symbols, but was given {len(numbers)}")
-        symbols = torch.full((1, self.capacity), BLANK)
+        if not 1 <= len(numbers) <= self.length:
+            raise SubquadError(f"the model copies 1 to {self.length} symbols, but was given {len(numbers)}")
+        symbols = torch.full((1, self.length), BLANK)
         symbols[0, : len(numbers)] = torch.tensor(numbers) + FIRST
         return CopyBatch(symbols, symbols != BLANK)
 
@@ -152,8 +164,18 @@ class Copy(TaskOptions, Task[CopyBatch]):
         """Writes symbols as numbers from 0, and other tokens as "_"."""
         return " ".join("_" if symbol < FIRST else str(symbol - FIRST) for symbol in symbols.tolist())
 
+    @property
+    def _label_entropy(self) -> float:
+        """Entropy in nats of a smoothed label."""
+        if not self.label_smoothing:
+            return 0.0
+        tokens = self.symbols + FIRST
+        wrong = self.label_smoothing / tokens
+        right = 1 - self.label_smoothing + wrong
+        return -right * math.log(right) - (tokens - 1) * wrong * math.log(wrong)
+
     def _sequences(self, lengths: Tensor, generator: torch.Generator) -> CopyBatch:
-        real = torch.arange(self.capacity) < lengths
+        real = torch.arange(self.length) < lengths
         drawn = torch.randint(FIRST, FIRST + self.symbols, real.shape, generator=generator)
         return CopyBatch(drawn.masked_fill(~real, BLANK), real)
 
@@ -178,7 +200,7 @@ class Copy(TaskOptions, Task[CopyBatch]):
     def _spoken_twice(self, symbols: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Separator, symbols, separator, symbols; and a mask that is true at the copy."""
         tokens = torch.cat([self._prompt(symbols), symbols], dim=1)
-        counts = F.pad(real, (self.capacity + 2, 0))
+        counts = F.pad(real, (self.length + 2, 0))
         if not self.moving:
             return tokens, counts
         # removes the blanks in between by moving real tokens to the left, in their order

@@ -17,7 +17,8 @@ class CopyExperiment(Experiment):
     scales = SCALES
 
     def measure(self, folder: Path, scale: str, instruments: Instruments) -> None:
-        instruments.time(folder / "timing", SCALES[scale].timing)
+        if (timing := SCALES[scale].timing) is not None:
+            instruments.time(folder / "timing", timing)
 
     def judge(self, folder: Path, scale: str) -> list[Verdict]:
         return judge(folder, scale)

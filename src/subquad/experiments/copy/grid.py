@@ -1,8 +1,11 @@
 """The trainings and measurements for the replication of *Transformers are RNNs* on the copy task."""
 
+import re
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -10,6 +13,7 @@ from subquad.attention import Favor, Linear, Softmax
 from subquad.compare.cells import Setting
 from subquad.compare.plan import Plan
 from subquad.experiments.base import Scale, Timing, Training, Trial
+from subquad.experiments.copy.recipes import CHANGES, FEATURES, FOUND, SMALL, SOFTMAX, THEIRS, changed, put_back
 from subquad.measure.workers import Limits
 from subquad.models import ModelOptions
 from subquad.tasks import Copy
@@ -17,27 +21,60 @@ from subquad.training import TrainOptions
 from subquad.types import AttentionOptions
 
 CLAIM = "linear attention converges like softmax on the copy task, in linear time, and faster (Katharopoulos et al. 2020)"
+FIVE_SEEDS = (0, 1, 2, 3, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid(Scale):
-    """Every attention at every length with every seed."""
+class CopyScale(Scale):
+    """Trainings at every length with every seed, and a comparison of the time of a training step."""
 
-    attentions: Mapping[str, AttentionOptions]
     lengths: tuple[int, ...]
-    seeds: tuple[int, ...]
-    model: ModelOptions
-    training: TrainOptions
-    timing: Timing
-    """Comparison that times one training step of the replication's encoder-decoder by length."""
-    task: Copy = field(default_factory=Copy)
-    """The task. Its length is replaced by each of `lengths`."""
+    """Numbers of symbols to copy."""
+    seeds: tuple[int, ...] = FIVE_SEEDS
+    timing: Timing | None
+    """Comparison that times one training step of the replication's encoder-decoder by length; None for no comparison."""
+
+    @abstractmethod
+    def recipes(self) -> Mapping[str, Training]:
+        """Trainings by the name of what distinguishes them. The task's length is replaced by each of `lengths`."""
 
     def trials(self) -> Iterator[Trial]:
-        """Yields trials in an order in which every attention gets its first results early."""
-        for length, seed, (name, attention) in product(self.lengths, self.seeds, self.attentions.items()):
-            work = Training(replace(self.task, length=length), attention, self.model, self.training)
-            yield Trial(f"copy-{name}-{length}-{seed}", name, length, seed, work)
+        """Yields trials in an order in which every recipe gets its first results early.
+
+        Names of trials contain the number of positions, as in earlier versions, so that their folders are found again.
+        """
+        for length, seed, (name, recipe) in product(self.lengths, self.seeds, self.recipes().items()):
+            training = changed(recipe, {"length": length})
+            task: Any = training.task
+            yield Trial(f"copy-{folder_word(name)}-{task.positions}-{seed}", name, length, seed, training)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(CopyScale):
+    """Several attentions, trained in the same way."""
+
+    attentions: Mapping[str, AttentionOptions]
+    model: ModelOptions
+    training: TrainOptions
+    task: Copy = field(default_factory=Copy)
+
+    def recipes(self) -> Mapping[str, Training]:
+        return {name: Training(self.task, choice, self.model, self.training) for name, choice in self.attentions.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipes(CopyScale):
+    """Trainings that differ in any options, by name."""
+
+    trainings: Mapping[str, Training]
+
+    def recipes(self) -> Mapping[str, Training]:
+        return self.trainings
+
+
+def folder_word(name: str) -> str:
+    """Returns the name of a recipe with everything but letters, digits and dots replaced by hyphens."""
+    return re.sub(r"[^\w.]+", "-", name).strip("-")
 
 
 def step_timing(longest: int, *, batch: int, budget_seconds: float) -> Timing:
@@ -56,21 +93,48 @@ def attentions(features: int) -> dict[str, AttentionOptions]:
     return {"softmax": Softmax(), "linear": Linear(), "favor": Favor(features=features)}
 
 
+LINEAR_FOUND = "linear, recipe found here"
+"""Name of linear attention with the recipe that was found here."""
+
+
+def beside_theirs(theirs: Training) -> dict[str, Training]:
+    """Softmax and linear attention with the replication's recipe, then linear attention with the one found here."""
+    return {
+        "softmax": changed(theirs, SOFTMAX),
+        "linear": theirs,
+        LINEAR_FOUND: changed(theirs, FOUND),
+    }
+
+
+def why(theirs: Training) -> dict[str, Training]:
+    """The replication's recipe and the one found here, single changes to the first, and single steps back from the second.
+
+    Feature maps are changed in both.
+    """
+    found = changed(theirs, FOUND)
+    return {
+        "linear": theirs,
+        LINEAR_FOUND: found,
+        **{name: changed(theirs, change) for name, change in (CHANGES | FEATURES).items()},
+        **{f"found, but {name}": changed(found, change) for name, change in FEATURES.items()},
+        **{f"found, but {name}": changed(found, change) for name, change in put_back().items()},
+    }
+
+
 QUICK = Grid(
     attentions=attentions(features=64),
-    lengths=(32,),
-    seeds=(0, 1, 2, 3, 4),
+    lengths=(15,),
     model=ModelOptions(layers=2, heads=4, head_dim=32),
     training=TrainOptions(steps=1800, batch=32, evaluate_every=200, checkpoint_every=600),
     timing=step_timing(2048, batch=1, budget_seconds=180),
     minutes="under 20 minutes on two cores",
 )
-SCALES: dict[str, Grid] = {
+SCALES: dict[str, CopyScale] = {
     "quick": QUICK,
     "long": replace(
         QUICK,
         attentions=attentions(features=128),
-        lengths=(64,),
+        lengths=(31,),
         training=TrainOptions(steps=2700, batch=32, evaluate_every=300, checkpoint_every=900),
         timing=step_timing(4096, batch=1, budget_seconds=600),
         minutes="about an hour on two cores",
@@ -78,11 +142,28 @@ SCALES: dict[str, Grid] = {
     "paper": Grid(
         attentions=attentions(features=256),
         lengths=(8, 16, 32, 64),
-        seeds=(0, 1, 2, 3, 4),
         task=Copy(form="encoder-decoder"),
         model=ModelOptions(layers=4, heads=8, head_dim=64),
         training=TrainOptions(steps=10_000, batch=64, schedule="drop", drop_at=3000),
         timing=step_timing(4096, batch=8, budget_seconds=3600),
         minutes="days on two cores; can be interrupted and resumed at any time",
+    ),
+    "replication": Recipes(
+        trainings=beside_theirs(THEIRS),
+        lengths=(8, 16, 32, 64),
+        timing=step_timing(4096, batch=8, budget_seconds=3600),
+        minutes="about 20 hours on two cores and 42 GB of checkpoints; can be interrupted and resumed at any time",
+    ),
+    "replication-quick": Recipes(
+        trainings=beside_theirs(changed(THEIRS, SMALL)),
+        lengths=(32,),
+        timing=None,
+        minutes="about 20 minutes on two cores",
+    ),
+    "why": Recipes(
+        trainings=why(changed(THEIRS, SMALL)),
+        lengths=(32,),
+        timing=None,
+        minutes="about 7 hours on two cores; can be interrupted and resumed at any time",
     ),
 }
