@@ -18,8 +18,9 @@ from subquad.ops.autocast import product
 Projection = Literal["orthogonal", "independent", "hadamard", "givens"]
 Norms = Literal["chi", "fixed"]
 
-FAST_FROM: dict[str, int] = {"hadamard": 1024}
-"""Dimension from which on factors are faster than a dense product on a CPU, as benchmarks/projections.py measures it."""
+FAST_FROM: dict[str, int] = {"hadamard": 2048}
+"""Dimension from which on factors are faster than a dense product on a CPU, also with the gradient, as
+benchmarks/projections.py measures it. Givens rotations are slower at every dimension that was measured."""
 RADIX = 32
 """Size of the Hadamard matrices that a transform is made of: a product of this size is about as fast as a copy."""
 
@@ -132,7 +133,8 @@ def hadamard(dim: int, blocks: int, generator: torch.Generator | None) -> Hadama
     columns are normalised, so that they are only nearly orthogonal. A draw with a nearly zero column is repeated.
     """
     size = 1 << (dim - 1).bit_length()
-    h, drawn = hadamard_matrix(size), []
+    h = hadamard_matrix(size)
+    drawn: list[tuple[Tensor, Tensor]] = []
     while len(drawn) < blocks:
         signs = torch.stack([_signs(size, generator) for _ in range(4)])
         lengths = _hadamard_product(signs, h)[:dim, :dim].norm(dim=0)
