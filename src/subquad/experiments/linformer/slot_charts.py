@@ -91,17 +91,17 @@ def _point(label: str, at: float, interval: Interval) -> Row:
 
 
 def projection_pictures(rows: Sequence[Row], grid: Grid) -> Iterator[Picture]:
-    """Yields the chart of closeness, and heat maps of weights after and before training."""
+    """Yields the chart of closeness, and heat maps of the trained weights and of what training changed in them."""
     variant = grid.shared._replace(sharing="none")
     if closeness_of(rows, variant, next(iter(CLOSENESS)), TRAINED) is not None:
         about = f"n={variant.length}, k={variant.k}"
         caption = f"What E and F are close to: shares of their squared weights, {about} (95% intervals)"
         yield Picture("closeness", caption, closeness_chart(rows, variant))
-    for model in (TRAINED, FRESH):
+    for model, words in ((CHANGE, "what training changed"), (TRAINED, "trained")):
         if slots := [row for row in rows if row["metric"] == WEIGHTS and row["model"] == model]:
-            about = f"linformer, n={slots[0]['length']}, k={slots[0]['k']}, {model}"
+            about = f"linformer, n={slots[0]['length']}, k={slots[0]['k']}, {words}"
             caption = f"Weights of slots by position: {about}; slots in the order of their largest weight"
-            yield Picture(f"weights_{model}".replace(" ", "_"), caption, heat_maps(slots))
+            yield Picture(f"weights_{model}", caption, heat_maps(slots))
 
 
 def closeness_chart(rows: Sequence[Row], variant: Variant) -> alt.LayerChart:
