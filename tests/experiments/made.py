@@ -113,7 +113,7 @@ def _slot_rows() -> Iterator[Row]:
         for metric in (*CLOSENESS, LEARNED):
             for model in (TRAINED, FRESH, CHANGE):
                 yield {"metric": metric, "value": 0.3 + seed / 100, "model": model, **place}
-    for model in (TRAINED, FRESH):
+    for model in (TRAINED, CHANGE):
         for slot in range(1, 5):
             place = {"seed": 0, "length": 128, "k": 32, "sharing": "heads", "layer": 1, "side": "keys"}
             yield {"metric": "weights", "value": slot, "model": model, "text": "0.1 -0.2 0.3", **place}

@@ -18,12 +18,10 @@ ATTENTIONS = re.compile(r"softmax|linear|favor|linformer|infinity|window|hybrid"
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_chart_of_an_experiment_is_a_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_reproduction(tmp_path / "run", name)
-    page = page_of(run)
-    assert page.pictures
     assert main(["report", str(run.folder), "--figures", str(tmp_path / "figures")]) == 0
     pictures = sorted((tmp_path / "figures").glob("*.png"))
     assert f"{len(pictures)} charts, each as PNG and SVG" in " ".join(capsys.readouterr().out.split())
-    assert len(pictures) == len(page_figures(page)) >= len(page.pictures)
+    assert len(pictures) >= (run.folder / "report.html").read_text().count('<div class="chart"') > 0
     for path in pictures:
         assert path.read_bytes().startswith(b"\x89PNG")
         drawn = path.with_suffix(".svg").read_text()

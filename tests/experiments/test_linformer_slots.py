@@ -156,7 +156,9 @@ def test_what_projections_learn_is_judged_over_seeds() -> None:
     rows = share_rows(dict(zip((*CLOSENESS, "learned"), (0.01, 0.7, 0.3, 0.499, 0.8), strict=True)))
     found = [verdict.held for verdict in judge_projections(rows, SCALES["quick"])]
     assert found == [False, True, False, None, True]
-    assert closeness_of(rows, Variant(128, 32, "none"), "neighbours", TRAINED) is not None
+    variant = Variant(128, 32, "none")
+    assert closeness_of(rows, variant, "neighbours", TRAINED) == closeness_of(rows, variant, "neighbours", TRAINED, "keys")
+    assert closeness_of(rows, variant, "neighbours", TRAINED, "both") is None
     assert closeness_of(rows, Variant(128, 32, "heads"), "neighbours", TRAINED) is None
     assert list(judge_projections([], SCALES["quick"])) == []
 

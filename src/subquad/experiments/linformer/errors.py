@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from subquad.attention import Linformer
-from subquad.attention.looking import Call, attention_matrix, watched
+from subquad.attention.looking import Call, watched
 from subquad.errors import SubquadError
 from subquad.experiments.linformer.grid import Effort
 from subquad.measure.lowrank import (
@@ -115,7 +115,8 @@ def _linformers(k: int, call: Call, effort: Effort, drawing: torch.Generator) ->
 
 def fit(attend: Any, call: Call, effort: Effort, drawing: torch.Generator) -> None:
     """Fits a mechanism's weights to the output of softmax attention, by the mean square of relative errors."""
-    exact = attention_matrix(call.attend, call.q, call.k) @ call.v
+    with torch.no_grad():
+        exact = call.attend(call.q, call.k, call.v)
     optimizer = torch.optim.Adam(attend.parameters(), lr=FIT_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, effort.fit_steps)
     for _ in range(effort.fit_steps):

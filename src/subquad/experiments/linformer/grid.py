@@ -179,7 +179,7 @@ SCALES: dict[str, Grid] = {
         ),
         timing=table_timing(4096, memory_bytes=3 * 2**30, budget_seconds=120),
         effort=Effort((32, 64, 128, 256, 512), fit_sequences=64, test_sequences=8, fit_steps=100, fit_batch=4),
-        minutes="under 15 minutes on two cores with Python's own texts; with --data longer: each training reads them",
+        minutes="under 20 minutes on two cores with Python's own texts; with --data longer: each training reads them",
     ),
     "paper": Grid(
         seeds=(0, 1, 2),

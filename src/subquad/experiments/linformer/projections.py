@@ -70,11 +70,12 @@ def projection_rows(folder: str, variant: Variant, seed: int, grams: Sequence[Fl
 
 
 def weight_rows(folder: str, variant: Variant, seed: int) -> Iterator[Row]:
-    """Yields the weights of the first group of heads of each projection, slot by slot, trained and fresh."""
+    """Yields the weights of the first group of heads of each projection, by slot: trained, and what training changed."""
     for projection in projections(folder):
         about: Row = {"length": variant.length, "k": variant.k, "sharing": variant.sharing, "seed": seed}
         about |= {"layer": projection.layers[0], "side": projection.side}
-        for model, weights in ((TRAINED, projection.trained[0]), (FRESH, projection.fresh[0])):
+        change = projection.trained - projection.fresh
+        for model, weights in ((TRAINED, projection.trained[0]), (CHANGE, change[0])):
             for slot, place in enumerate(by_centre(weights)[:SHOWN_SLOTS].tolist(), start=1):
                 text = " ".join(f"{weight:.3g}" for weight in weights[place].tolist())
                 yield {"metric": WEIGHTS, "value": slot, "model": model, "text": text, **about}

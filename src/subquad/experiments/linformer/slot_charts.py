@@ -8,7 +8,7 @@ import numpy as np
 
 from subquad.experiments.linformer.errors import OUTPUT_ERROR, WAYS
 from subquad.experiments.linformer.grid import USUAL, Grid, Variant
-from subquad.experiments.linformer.learned import closeness_of
+from subquad.experiments.linformer.learned import MATRICES, closeness_of
 from subquad.experiments.linformer.needed import ERRORS, FEWEST_LENGTHS, TIMES, Needed, aims, mean_errors, over_seeds
 from subquad.experiments.linformer.projections import CHANGE, CLOSENESS, FRESH, TRAINED, WEIGHTS
 from subquad.experiments.linformer.runs import Pretrained, nats
@@ -91,34 +91,36 @@ def _point(label: str, at: float, interval: Interval) -> Row:
 
 
 def projection_pictures(rows: Sequence[Row], grid: Grid) -> Iterator[Picture]:
-    """Yields the chart of closeness, and heat maps of weights after and before training."""
+    """Yields the chart of closeness, and heat maps of the trained weights and of what training changed in them."""
     variant = grid.shared._replace(sharing="none")
     if closeness_of(rows, variant, next(iter(CLOSENESS)), TRAINED) is not None:
-        caption = f"What the squared weights of E and F are close to, n={variant.length}, k={variant.k} (95% intervals)"
+        about = f"n={variant.length}, k={variant.k}"
+        caption = f"What E and F are close to: shares of their squared weights, {about} (95% intervals)"
         yield Picture("closeness", caption, closeness_chart(rows, variant))
-    for model in (TRAINED, FRESH):
+    for model, words in ((CHANGE, "what training changed"), (TRAINED, "trained")):
         if slots := [row for row in rows if row["metric"] == WEIGHTS and row["model"] == model]:
-            about = f"linformer, n={slots[0]['length']}, k={slots[0]['k']}, {model}"
+            about = f"linformer, n={slots[0]['length']}, k={slots[0]['k']}, {words}"
             caption = f"Weights of slots by position: {about}; slots in the order of their largest weight"
-            yield Picture(f"weights_{model}".replace(" ", "_"), caption, heat_maps(slots))
+            yield Picture(f"weights_{model}", caption, heat_maps(slots))
 
 
 def closeness_chart(rows: Sequence[Row], variant: Variant) -> alt.LayerChart:
-    """Returns the chart of closeness to each thing that projections may learn: trained, before, and the change."""
-    labels = {TRAINED: "linformer, trained", FRESH: "linformer, fresh weights", CHANGE: "what training changed"}
+    """Returns the chart of closeness to each thing that projections may learn: the change, then the weights themselves."""
+    labels: dict[str, tuple[str, str | None]] = {
+        f"linformer, learned by {name} ({side})": (CHANGE, side) for name, side in MATRICES.items()
+    }
+    labels |= {"linformer, trained": (TRAINED, None), "linformer, fresh weights": (FRESH, None)}
     values = [
-        {"kind": words, **_point(labels[model], 0, interval)}
+        {"kind": words, **_point(label, 0, interval)}
         for metric, words in CLOSENESS.items()
-        for model in labels
-        if (interval := closeness_of(rows, variant, metric, model)) is not None
+        for label, (model, side) in labels.items()
+        if (interval := closeness_of(rows, variant, metric, model, side)) is not None
     ]
-    legend = alt.Legend(orient="top", title=None, columns=legend_columns(labels.values()), labelLimit=400)
-    colour = alt.Color("label:N").scale(domain=list(labels.values()), range=PALETTE[1:4]).legend(legend)
+    legend = alt.Legend(orient="top", title=None, columns=legend_columns(labels), labelLimit=400)
+    colour = alt.Color("label:N").scale(domain=list(labels), range=[*PALETTE[1:4], PALETTE[0]]).legend(legend)
     x = alt.X("value:Q", title="share of the squared weights").scale(domain=[0, 1])
     y = alt.Y("kind:N", title=None, sort=list(CLOSENESS.values())).axis(labelLimit=300)
-    base = alt.Chart(alt.Data(values=values)).encode(
-        y=y, yOffset=alt.YOffset("label:N", sort=list(labels.values())), color=colour
-    )
+    base = alt.Chart(alt.Data(values=values)).encode(y=y, yOffset=alt.YOffset("label:N", sort=list(labels)), color=colour)
     hints = ["kind:N", "label:N", *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("value", "low", "high"))]
     drawn = alt.layer(
         base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
