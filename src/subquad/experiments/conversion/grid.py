@@ -199,4 +199,17 @@ SCALES: dict[str, Grid] = {
         conversion=ConversionOptions(batch_tokens=8192, texts=2000, tune_rate=5e-5, map_rate=1e-3),
         minutes="a model of DistilBERT's size: weeks with --data for books, days with --original FOLDER for a trained one",
     ),
+    "trial": Grid(
+        seeds=(0,),
+        features=64,
+        k=32,
+        block=32,
+        model=ModelOptions(layers=6, heads=12, head_dim=64, positions="learned"),
+        task=Mlm(length=512, vocabulary_size=30_522),
+        training=replace(TRAINING, batch=1, warm_up=2, steps=6, evaluate_every=6, checkpoint_every=6),
+        match_steps=2,
+        tune_steps=4,
+        conversion=ConversionOptions(batch_tokens=512, texts=2, tune_rate=5e-5),
+        minutes="six steps each at DistilBERT's size: whether --original FOLDER goes through, not what comes of it",
+    ),
 }

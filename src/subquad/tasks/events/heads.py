@@ -15,6 +15,7 @@ from subquad.tasks.events.forecasts import Forecast, forecast
 from subquad.tasks.events.likelihood import (
     Integral,
     Intensity,
+    Rule,
     Terms,
     compensators,
     log_likelihood,
@@ -100,12 +101,13 @@ class HawkesHead(nn.Module):
         return at
 
     def terms(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"], types: Int[Tensor, "e"]) -> Terms:
-        """Integrates at random points in training with "monte-carlo", and by the trapezoid rule otherwise."""
+        return log_likelihood(self.intensity(h), gaps, types, self.rule(gaps))
+
+    def rule(self, gaps: Float[Tensor, "e"]) -> Rule:
+        """Random points in training with "monte-carlo", and the trapezoid rule otherwise."""
         if self.training and self.integral == "monte-carlo":
-            rule = monte_carlo(self.points, gaps)
-        else:
-            rule = trapezoid(self.points if self.training else FINER * self.points, gaps)
-        return log_likelihood(self.intensity(h), gaps, types, rule)
+            return monte_carlo(self.points, gaps)
+        return trapezoid(self.points if self.training else FINER * self.points, gaps)
 
     def compensators(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"], factor: int = 1) -> Float[Tensor, "e"]:
         return compensators(self.intensity(h), gaps, trapezoid(factor * FINER * self.points, gaps))

@@ -19,6 +19,7 @@ from subquad.models import ModelOptions, Size, detached, with_stack
 from subquad.results import Row
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, Predictions, Task, TaskOptions
 from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
+from subquad.tasks.events.faults import FAULTS, ON_PADDING, Fault, FaultyEventModel, reported, reported_rows
 from subquad.tasks.events.files import Columns
 from subquad.tasks.events.follow import Follower, read_on
 from subquad.tasks.events.heads import HeadName
@@ -75,6 +76,7 @@ class Events(TaskOptions):
     time_weight: NonNegative = 0.0  # weight of the loss of an additional head that predicts only the gap; 0 for none
     chunk: Whole = 512  # number of events after which gradients are cut, to save memory on long sequences; 0 for never
     evaluation_tokens: Count = 16_384  # number of events per batch in evaluations, padding included
+    faults: tuple[Fault, ...] = ()  # faults of the code of Zuo et al. 2020 to put back in, only to see what they do
     kind: str = field(default="events", init=False)
 
     default_notes: ClassVar[str] = (
@@ -82,6 +84,12 @@ class Events(TaskOptions):
         "for sequences of about 60 events. With longer ones, a batch has at most 16,384 events but at least 4 sequences, "
         "and all steps together read 2 million events, in at least 100 steps and three rounds over the data."
     )
+
+    def check(self) -> None:
+        if self.faults and (self.head != "hawkes" or self.chunk):
+            raise SubquadError("--faults are those of an intensity on whole sequences: give --head hawkes and --chunk 0 too")
+        if set(self.faults) & set(ON_PADDING) and not self.time_weight:
+            raise SubquadError(f"the faults {' and '.join(ON_PADDING)} are of the head for the gap: give --time-weight too")
 
     @property
     def columns(self) -> Columns:
@@ -200,13 +208,16 @@ class EventsTask(Task[EventBatch]):
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Sentences about what was left out of the data."""
-        return self.data.complaints
+        """Sentences about what was left out of the data, and about faults that were put back in."""
+        faults = tuple(f"a fault is put back in, {name}: {FAULTS[name]}" for name in self.options.faults)
+        return self.data.complaints + faults
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> EventModel:
         self.options.check_model(attention, model)
+        if self.options.faults:
+            return FaultyEventModel(self.scales, attention, model, self.options.heads, self.options.faults, generator)
         return EventModel(self.scales, attention, model, self.options.heads, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> EventBatch:
@@ -234,10 +245,12 @@ class EventsTask(Task[EventBatch]):
         return int(batch.keep[:, 1:].sum())
 
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        """Metrics on the development split."""
-        scored = self.score(model, self.data.development)
+        """Metrics on the development split. With faults, the likelihood is the reported one, which picks the weights."""
+        watched = self.data.test if "test-picks" in self.options.faults else self.data.development
+        scored = self.score(model, watched)
+        is_faulty = isinstance(model, FaultyEventModel)
         return {
-            "nll": float(-(scored.time + scored.type).mean()),
+            "nll": reported(model, watched).nll if is_faulty else float(-(scored.time + scored.type).mean()),
             "accuracy": accuracy(scored.types, scored.likeliest),
             "rmse": rmse(scored.gaps, scored.expected),
         }
@@ -250,6 +263,8 @@ class EventsTask(Task[EventBatch]):
         rows = metric_rows(scored, baselines, type_head=heads.type_weight > 0, time_head=heads.time_weight > 0)
         if self.process is not None:
             rows += truth_rows(scored, self.process, test)
+        if isinstance(model, FaultyEventModel):
+            rows += reported_rows(model, test)
         return rows + residual_rows(scored)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
@@ -274,14 +289,22 @@ class EventsTask(Task[EventBatch]):
 
     def predict(self, model: nn.Module, path: Path) -> Predictions:
         """Forecasts the next event of each sequence of a file."""
+        self._refuse_faults()
         assert isinstance(model, EventModel)
         sequences = load_sequences(path, self.scales.type_names, self.options.columns, self.options.repairs)
         return read_on(model, sequences, self.options.evaluation_tokens)
 
     def follow(self, model: nn.Module, sequences: int) -> Follower:
         """Returns a reader of event streams that remembers up to `sequences` sequences."""
+        self._refuse_faults()
         assert isinstance(model, EventModel)
         return Follower(model, sequences)
+
+    def _refuse_faults(self) -> None:
+        """Raises `SubquadError` for a run with faults, whose forecasts would be wrong."""
+        if self.options.faults:
+            names = ", ".join(self.options.faults)
+            raise SubquadError(f"this run was trained with faults put back in ({names}): train one without --faults")
 
 
 def _sizes(splits: EventSplits) -> tuple[int, int]:
