@@ -20,7 +20,7 @@ from tests.compare.rows import SECONDS, rows
 SEEDS = 2
 STEPS = range(1, 10)
 METRICS = {
-    "copy": ("token_accuracy",),
+    "copy": ("token_accuracy", "sequence_accuracy"),
     "infinity": ("token_accuracy", "places_off"),
     "events": ("nll", "accuracy"),
     "linformer": ("perplexity", "perplexity_of_unigram", "accuracy"),

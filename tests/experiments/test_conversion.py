@@ -150,7 +150,7 @@ def test_scales_hold_what_they_promise(scale: str) -> None:
             assert trials[trial.start].seed == trial.seed
             steps = (trial.work.options.steps, trial.work.options.tune_steps)
             assert sum(each or 0 for each in steps) == grid.total_steps
-    assert len(grid.seeds) >= 3
+    assert len(grid.seeds) >= (1 if scale == "trial" else 3)
     assert {way for ways in CHARTS.values() for way in ways} == set(WAYS)
     assert len(WAYS) == len(CONVERSIONS) + 3  # controls
 

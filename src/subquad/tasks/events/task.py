@@ -248,9 +248,9 @@ class EventsTask(Task[EventBatch]):
         """Metrics on the development split. With faults, the likelihood is the reported one, which picks the weights."""
         watched = self.data.test if "test-picks" in self.options.faults else self.data.development
         scored = self.score(model, watched)
-        is_faulty = isinstance(model, FaultyEventModel)
+        correct = float(-(scored.time + scored.type).mean())
         return {
-            "nll": reported(model, watched).nll if is_faulty else float(-(scored.time + scored.type).mean()),
+            "nll": reported(model, watched).nll if isinstance(model, FaultyEventModel) else correct,
             "accuracy": accuracy(scored.types, scored.likeliest),
             "rmse": rmse(scored.gaps, scored.expected),
         }

@@ -55,7 +55,7 @@ class Stream:
         parts = [part for tokens in encoded for part in ([BEGIN], tokens)]
         self.tokens = np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32)
 
-    def draw(self, size: int, length: int, generator: torch.Generator) -> Int[Tensor, "b n+1"]:
+    def draw(self, size: int, length: int, generator: torch.Generator) -> Int[Tensor, "b positions"]:
         """Draws windows of `length` tokens and the one after them, or of the whole stream if it is shorter."""
         last = max(0, len(self.tokens) - length - 1)
         begin = torch.randint(last + 1, (size,), generator=generator).tolist()
