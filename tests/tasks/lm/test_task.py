@@ -144,7 +144,7 @@ def test_writing_goes_on_beyond_the_length_and_depends_on_the_seed(task: LmTask)
     assert task.complete(model, "", Completion(tokens=1))
     likeliest = task.complete(model, "the", Completion(tokens=20, temperature=0.0))
     assert task.complete(model, "the", Completion(tokens=20, temperature=1e-300)) == likeliest
-    assert task.complete(model, "the", Completion(tokens=20, temperature=1e300)) != likeliest
+    assert task.complete(model, "the", Completion(tokens=20, temperature=1e38)) != likeliest
     assert task.complete(model, "long " * 50, Completion(tokens=3))
 
 
