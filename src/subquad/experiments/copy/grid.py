@@ -152,18 +152,18 @@ SCALES: dict[str, CopyScale] = {
         trainings=beside_theirs(THEIRS),
         lengths=(8, 16, 32, 64),
         timing=step_timing(4096, batch=8, budget_seconds=3600),
-        minutes="about 20 hours on two cores and 42 GB of checkpoints; can be interrupted and resumed at any time",
+        minutes="about 20 hours on two cores, and 42 GB of checkpoints; can be interrupted and resumed at any time",
     ),
     "replication-quick": Recipes(
         trainings=beside_theirs(changed(THEIRS, SMALL)),
         lengths=(32,),
         timing=None,
-        minutes="about 20 minutes on two cores",
+        minutes="about 25 minutes on two cores",
     ),
     "why": Recipes(
         trainings=why(changed(THEIRS, SMALL)),
         lengths=(32,),
         timing=None,
-        minutes="about 7 hours on two cores; can be interrupted and resumed at any time",
+        minutes="about 9 hours on two cores; can be interrupted and resumed at any time",
     ),
 }

@@ -97,8 +97,8 @@ def _time_fold(comparison: Comparison) -> Fold:
 THEIR_CONVERGENCE = (
     "In figures 2 and 3 there, linear attention came to 0 at lengths 8 and 32 in 3000 steps at a batch of 8, and stayed at "
     "up to 70 at the others, so that the authors saw no stable convergence. In figure 4, softmax came to between 10 and 18. "
-    "Transformers.jl, which they changed, adds the losses of the 8 sequences of a batch: guessing among 10 symbols costs "
-    "8 ln 10 = 18.4 there, so softmax hardly learned to copy either. Here, a loss is the mean over symbols."
+    "Transformers.jl 0.1.15, which they may have changed in this, adds the losses of the 8 sequences of a batch: guessing "
+    "among 10 symbols then costs 8 ln 10 = 18.4. Here, a loss is the mean over symbols."
 )
 
 

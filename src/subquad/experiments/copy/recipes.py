@@ -26,11 +26,12 @@ THEIRS = Training(
 """The recipe of Do and Bergner 2022, a replication of *Transformers are RNNs*: linear attention, batch 8, 3000 steps.
 
 Sections 3.3 to 3.5 give the sizes, the learning rate, elu(x) + 1 in the feed-forward part and the cross-entropy. All else is
-that of Transformers.jl 0.1, which they changed: Adam without clipping or schedule (AdamW without decay here), layer
-normalisation after each part, dropout 0.1, an output layer of its own, and projections with Xavier's initial weights.
+that of Transformers.jl 0.1.15, which they changed: Adam without clipping or schedule (AdamW without decay here), layer
+normalisation after each part, dropout 0.1, an output layer of its own, and projections with Xavier's initial weights. Unlike
+there, encoder and decoder have an embedding each, softmax's weights have no dropout, and no end symbol is predicted.
 """
 SMALL: Change = {"layers": 2, "heads": 4, "head_dim": 32}
-"""A smaller model, on which a recipe takes a minute instead of hours."""
+"""A smaller model, with which a training takes minutes instead of hours."""
 SOFTMAX: Change = {"attention": Softmax()}
 FOUND: Change = {
     "norm": "pre",
@@ -43,7 +44,7 @@ FOUND: Change = {
     "warm_up": 300,
     "schedule": "cosine",
 }
-"""Changes to the replication's recipe with which linear attention copies without error, at the same batch and steps."""
+"""Changes to the replication's recipe, at the same batch and steps: the defaults here, with warm-up and cosine."""
 
 CHANGES: dict[str, Change] = {
     "softmax": SOFTMAX,
