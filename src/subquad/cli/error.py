@@ -226,4 +226,6 @@ def _inputs(sequences: Sequence[Sequence[Call]]) -> Inputs:
         for layer, call in enumerate(calls, start=1)
         if min(call.q.shape[2], call.k.shape[2])
     ]
+    if not samples:
+        raise SubquadError("the model reads nothing with its attention: give longer sequences")
     return Inputs("model", 1.0, samples)

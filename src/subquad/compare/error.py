@@ -265,15 +265,9 @@ def _angle_cell(kernel: Kernel, angle: int, seed: int) -> Cell:
         q, k = torch.zeros(2, 1, 1, 1, PAIR_DIM, dtype=torch.float64)
         q[..., 0], k[..., 0], k[..., 1] = 1.0, math.cos(turn), math.sin(turn)
         q, k = (part * PAIR_LENGTH * PAIR_DIM**0.25 for part in (q, k))
-        drawn = Random(PAIR_FEATURES, kernel, "independent", per_head=True)
-        phi = drawn.build(heads=PAIR_DRAWS, head_dim=PAIR_DIM, generator=_generator(seed)).double()
-        phi_q, phi_k = (phi(part.expand(1, PAIR_DRAWS, 1, PAIR_DIM)) for part in (q, k))
-        assert phi_q.exponent is not None  # the features of every kernel of softmax have one
-        assert phi_k.exponent is not None
-        logarithm = phi_q.exponent + phi_k.exponent - float(pairs(q, k).score) / math.log(2)
-        ratios = ((phi_q.values * phi_k.values).sum(-1, keepdim=True) * logarithm.exp2()).flatten()
+        ratios = _estimates(kernel, q, k, _generator(seed)) / pairs(q, k).score.exp().flatten()
         squares = mean_over_seeds((ratios - 1).square().tolist())
-        formula = float(expected_error(kernel, q, k, phi.directions))
+        formula = float(expected_error(kernel, q, k, PAIR_FEATURES // 2 if kernel in PAIRED else PAIR_FEATURES))
         low, high = ratios.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
         deviations = {
             "deviation": math.sqrt(squares.value),
@@ -285,6 +279,17 @@ def _angle_cell(kernel: Kernel, angle: int, seed: int) -> Cell:
         return [{**about, "value": float(ratios.mean()), "low": low, "high": high, "unit": "ratio", **deviations}]
 
     return Cell(about, 1, rows)
+
+
+def _estimates(kernel: Kernel, q: Tensor, k: Tensor, generator: torch.Generator) -> Tensor:
+    """Returns estimates of exp(q . k / sqrt d) for one query and one key, each from a group of the features of one map."""
+    features = Random(PAIR_FEATURES * PAIR_DRAWS, kernel, "independent")
+    phi = features.build(heads=1, head_dim=PAIR_DIM, generator=generator).double()
+    phi_q, phi_k = phi(q), phi(k)
+    assert phi_q.exponent is not None  # the features of every kernel of softmax have one
+    assert phi_k.exponent is not None
+    groups = (phi_q.values * phi_k.values).view(2 if kernel in PAIRED else 1, PAIR_DRAWS, -1).sum((0, 2))
+    return groups * PAIR_DRAWS * (phi_q.exponent + phi_k.exponent).exp2().flatten()
 
 
 def _layer_cell(original: Sequence[LayerOutputs], swap_layers: SwapLayers, favor: Favor, grid: ErrorGrid) -> Cell:
