@@ -139,7 +139,7 @@ def grows(aim: str, needed: Needed) -> Iterator[Verdict]:
     same, in_log = (f"{aim}: {claim}" for claim in ("as many slots at any length", "slots grow with log n rather than n"))
     growth = law(needed)
     if growth is None:
-        yield Verdict(same, None, f"k = {counts}; at other lengths not with the numbers of slots that were tried")
+        yield Verdict(same, None, f"k = {counts}; other lengths were not measured, or need more slots than were tried")
         return
     yield Verdict(same, at_most(growth.exponent, FLAT), f"k = {counts}: as n to the power of {between(growth.exponent)}")
     lines = (
