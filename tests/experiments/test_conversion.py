@@ -26,7 +26,7 @@ from subquad.experiments.conversion.grid import (
     Grid,
     Way,
 )
-from subquad.experiments.conversion.page import CHARTS, points, way_table
+from subquad.experiments.conversion.page import CHARTS, points, published_table, way_table
 from subquad.experiments.conversion.verdicts import (
     CONTROL,
     Converted,
@@ -91,6 +91,24 @@ def test_compatibility_is_judged_beside_the_original_with_its_cost() -> None:
     assert verdict.held is False
     assert verdict.figures.endswith("at the cost of 120 steps")
     assert list(compatible([], QUICK)) == []
+
+
+def test_the_published_curves_stand_beside_ours() -> None:
+    """The published words, perplexities here before and after fine-tuning, and seconds per step."""
+    found = runs({CONTROL: {"original": 10.0, "swapped": 10.0, "tuned": 8.0}, Way(FAVOR): {"swapped": 50.0, "tuned": 12.0}})
+    favor, softmax = published_table(found).rows
+    assert "much higher" in favor[1].text
+    assert (favor[2].value, favor[3].value) == (pytest.approx(100.0, rel=1e-3), pytest.approx(24.0, rel=1e-3))
+    assert (softmax[2].value, softmax[3].value) == (pytest.approx(20.0, rel=1e-3), pytest.approx(16.0, rel=1e-3))
+    assert favor[4].value == pytest.approx(1 / 5)  # one second in five steps
+    assert [row[2].text for row in published_table([]).rows] == ["-", "-"]
+
+
+def test_the_scale_for_a_trial_is_of_the_size_of_distilbert() -> None:
+    trial = SCALES["trial"]
+    assert (trial.model.layers, trial.model.heads, trial.model.head_dim) == (6, 12, 64)
+    assert trial.task.vocabulary_size == 30_522
+    assert {one.work.options.tune_steps for one in replace(trial, original="x").trials()} == {4, 6}  # type: ignore[union-attr]
 
 
 def test_ways_are_judged_beside_softmax_fine_tuned_as_long() -> None:

@@ -200,7 +200,7 @@ SCALES: dict[str, Grid] = {
         minutes="a model of DistilBERT's size: weeks with --data for books, days with --original FOLDER for a trained one",
     ),
     "trial": Grid(
-        seeds=(0,),
+        seeds=(0, 1, 2),
         features=64,
         k=32,
         block=32,

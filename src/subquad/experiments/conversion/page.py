@@ -5,7 +5,7 @@ from pathlib import Path
 
 import altair as alt
 
-from subquad.experiments.conversion.grid import SCALES, WAYS, WINDOW, Grid, Way
+from subquad.experiments.conversion.grid import FAVOR, SCALES, WAYS, WINDOW, Grid, Way
 from subquad.experiments.conversion.verdicts import CONTROL, Converted, converted, judge, nats
 from subquad.report.curves import curves
 from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
@@ -30,6 +30,17 @@ CAPTIONS = {
 DEVELOPMENT_NOTE = "On development texts, by which the best model of each stage is chosen; the table has test texts."
 
 
+PUBLISHED_NOTE = (
+    "Dmitriev et al. 2020 compare the perplexity of DistilBERT with FAVOR+, as it is fine-tuned, with that of the original. "
+    "They print no figures. The first chart has the same two curves from the runs of this folder."
+)
+PUBLISHED = {
+    Way(FAVOR): '"much higher in comparison with the original model"',
+    CONTROL: "the level that FAVOR+ does not reach",
+}
+"""What is published of each curve."""
+
+
 def conversion_page(folder: Path, scale: str) -> Page:
     """Returns the page: perplexity by step of all ways, those that are only fine-tuned first."""
     grid = SCALES[scale]
@@ -44,6 +55,7 @@ def conversion_page(folder: Path, scale: str) -> Page:
         chapters=[Chapter("Perplexity by step", pictures[1:], DEVELOPMENT_NOTE)] if pictures[1:] else [],
         folds=[
             verdict_fold(verdicts),
+            Fold("Beside the published curves", [paragraph(PUBLISHED_NOTE), table(published_table(runs))]),
             Fold("Perplexity after each stage", [paragraph(_words(grid)), table(way_table(runs))]),
         ],
         commands=[Command("", f"subquad reproduce conversion --scale {scale}")],
@@ -73,6 +85,24 @@ def way_table(runs: Sequence[Converted]) -> Table:
             rows.append([Cell(way.words), _count(last), *stages, beside, _seconds(runs, way)])
     columns = ["recipe", "seeds", *STAGES.values(), "times softmax fine-tuned", "training"]
     return Table("Perplexity after each stage", columns, rows)
+
+
+def published_table(runs: Sequence[Converted]) -> Table:
+    """The two published curves in words, beside where the same curves begin and end here, and the cost of a step."""
+    rows = []
+    for way, words in PUBLISHED.items():
+        start = geometric_mean(nats(runs, way, "swapped"))
+        ends = [_cell(interval, ".1f") for interval in (start, geometric_mean(nats(runs, way)))]
+        rows.append([Cell(way.words), Cell(words), *ends, _step_seconds(runs, way)])
+    columns = ["curve", "published", "here, before the first step", "here, after the last", "seconds per step"]
+    return Table("Perplexity on test texts", columns, rows)
+
+
+def _step_seconds(runs: Sequence[Converted], way: Way) -> Cell:
+    """Mean duration of a training step over all runs of a way."""
+    last = [max(conversion.rows, key=lambda row: row["step"]) for conversion in runs if conversion.way == way]
+    steps, seconds = sum(row["step"] for row in last), sum(row["elapsed"] for row in last)
+    return NOTHING if not steps else Cell(f"{seconds / steps:.2g}", seconds / steps)
 
 
 def _count(seeds: Mapping[int, float]) -> Cell:

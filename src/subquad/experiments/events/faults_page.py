@@ -79,7 +79,7 @@ def arm_chart(points: Sequence[Row], title: str) -> alt.Chart:
     colour = alt.Color("label:N").scale(domain=list(LABELS), range=list(LABELS.values())).legend(legend)
     drawn = alt.Chart(alt.Data(values=list(points))).mark_point(filled=True, size=70, opacity=0.8)
     drawn = drawn.encode(
-        x=alt.X("value:Q", title=title).scale(zero=False),
+        x=alt.X("value:Q", title=title).scale(type="symlog", constant=0.5),
         y=alt.Y("arm:N", title=None, sort=arms).axis(grid=True, labelLimit=200),
         color=colour,
         tooltip=["arm:N", "label:N", alt.Tooltip("value:Q", format=".4~g"), "seed:O"],
