@@ -1,9 +1,10 @@
 """The mechanisms under contract: every entry of MECHANISMS as it is, and the variants of its options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Normal
@@ -77,6 +78,11 @@ def has_causal(name: str) -> bool:
 
 
 CAUSAL = [name for name in CASES if has_causal(name)]
+
+
+def variants_are_slow(names: Iterable[str]) -> list[Any]:
+    """Parameters of a long test: mechanisms with their default options in the suite, others by `make test-slow`."""
+    return [pytest.param(name, marks=[] if name in MECHANISMS else pytest.mark.slow) for name in names]
 
 
 def inputs(

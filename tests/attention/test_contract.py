@@ -14,10 +14,23 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from subquad.attention import MECHANISMS, Mechanism
-from tests.attention.cases import CASES, CAUSAL, HEAD_DIM, HEADS, build, equation, gradients, has_causal, inputs
+from tests.attention.cases import (
+    CASES,
+    CAUSAL,
+    HEAD_DIM,
+    HEADS,
+    build,
+    equation,
+    gradients,
+    has_causal,
+    inputs,
+    variants_are_slow,
+)
 
 every = pytest.mark.parametrize("name", CASES)
 every_causal = pytest.mark.parametrize("name", CAUSAL)
+most = pytest.mark.parametrize("name", variants_are_slow(CASES))
+most_causal = pytest.mark.parametrize("name", variants_are_slow(CAUSAL))
 
 
 def some_keep(batch: int, keys: int) -> Tensor:
@@ -102,7 +115,7 @@ def test_the_future_changes_nothing(name: str, cut: int, dtype: torch.dtype) -> 
     assert_close(attend.causal(q, k, v)[0][:, :, :cut], before, rtol=tight, atol=tight)
 
 
-@every_causal
+@most_causal
 @settings(max_examples=8)
 @given(cuts=st.lists(st.integers(0, 157), max_size=4))
 def test_causal_cut_anywhere_and_continued_is_the_whole(name: str, cuts: list[int]) -> None:
@@ -172,7 +185,7 @@ def test_gradcheck(name: str) -> None:
     assert torch.autograd.gradcheck(lambda *qkv: attend(*qkv, keep=keep), (q, k, v), fast_mode=True)
 
 
-@every_causal
+@most_causal
 def test_gradcheck_of_the_causal_form_and_its_state(name: str) -> None:
     attend = build(name)
     q, k, v = (x.detach()[:1].requires_grad_() for x in inputs(5))
@@ -190,7 +203,7 @@ def test_gradcheck_of_the_causal_form_and_its_state(name: str) -> None:
     assert torch.autograd.gradcheck(run, (q, k, v, *floats), fast_mode=True)
 
 
-@every
+@most
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e3])
 def test_finite_for_loud_input(name: str, dtype: torch.dtype, scale: float) -> None:
@@ -243,7 +256,7 @@ def test_autocast_changes_nothing_inside(name: str) -> None:
     assert_close(under.float(), plain, rtol=tight, atol=tight)
 
 
-@every
+@most
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("value_width", [HEAD_DIM, 5, 11])
 def test_a_backward_inside_autocast_is_the_one_outside(name: str, dtype: torch.dtype, value_width: int) -> None:
@@ -303,7 +316,7 @@ def test_an_empty_sequence_gives_an_empty_result(name: str) -> None:
         assert_close(tuple(after), tuple(state))
 
 
-@every_causal
+@most_causal
 @pytest.mark.parametrize("length", [0, 1, 9, 200])
 def test_no_sequences_give_none(name: str, length: int) -> None:
     """In every form, from a state and from none, with gradients."""

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from subquad.attention import Linear
 from subquad.feature_maps import FEATURE_MAPS
-from tests.attention.cases import CASES, CAUSAL, build, equation, gradients, inputs
+from tests.attention.cases import CASES, CAUSAL, build, equation, gradients, inputs, variants_are_slow
 
 
 class Piece(NamedTuple):
@@ -68,7 +68,7 @@ def follow(attend: Any, plan: list[Piece], given: Stream, state: Any) -> tuple[T
     return torch.cat(parts, dim=2), state
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", variants_are_slow(CAUSAL))
 @settings(max_examples=10)
 @given(trunk=PLANS, branches=st.tuples(PLANS, PLANS))
 @example(

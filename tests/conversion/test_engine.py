@@ -96,7 +96,7 @@ class Killed:
         convert(self.teacher, self.attention, self.options, made, seed=0, watch=watch)
 
 
-@pytest.mark.parametrize("tune_rate", [1e-3, 1e2])
+@pytest.mark.parametrize("tune_rate", [1e-3, pytest.param(1e2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("every_step", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_conversion_that_is_killed_again_and_again_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_step: bool, tune_rate: float

@@ -74,7 +74,7 @@ def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquad.conversion.vectors.DRAWS", 10)
 
 
-@pytest.mark.parametrize("kind", ["BertModel", "GPT2LMHeadModel"])
+@pytest.mark.parametrize("kind", ["BertModel", pytest.param("GPT2LMHeadModel", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("token", [0.02, pytest.param(0.04, marks=pytest.mark.slow)])
 def test_minutes_count_everything(tmp_path: Path, kind: str, token: float) -> None:
     machine = Machine(tmp_path, token, kind)
@@ -90,6 +90,7 @@ def test_minutes_count_everything(tmp_path: Path, kind: str, token: float) -> No
     assert next(at for at, words in machine.said if words.startswith("conversion, swapped: ")) < 60
 
 
+@pytest.mark.slow
 def test_recipes_share_the_time_equally(tmp_path: Path) -> None:
     run = Machine(tmp_path, 0.005, "BertForMaskedLM").convert()
     elapsed = {row["recipe"]: row["elapsed"] for row in run.rows() if row["metric"] == "loss"}
@@ -99,7 +100,7 @@ def test_recipes_share_the_time_equally(tmp_path: Path) -> None:
     assert matched == pytest.approx(0.3 * elapsed["conversion"], rel=0.1)
 
 
-@pytest.mark.parametrize("slower", [0.3, 3.0])
+@pytest.mark.parametrize("slower", [pytest.param(0.3, marks=pytest.mark.slow), 3.0])
 def test_minutes_are_kept_by_a_machine_whose_pace_changes(tmp_path: Path, slower: float) -> None:
     run = Machine(tmp_path, 0.02, slower=slower).convert()
     assert 0.9 * 240 <= spent(run)["all"] <= 1.05 * 240

@@ -119,7 +119,7 @@ def test_a_middle_bears_one_wild_visit() -> None:
     assert middle([1.0, 1.1, 30.0]) == pytest.approx(1.1)
 
 
-@pytest.mark.parametrize("others", [0, 20])
+@pytest.mark.parametrize("others", [pytest.param(0, marks=pytest.mark.slow), 20])
 def test_a_repeated_run_lands_in_the_interval(others: int) -> None:
     """What the intervals promise, on simulated runs: 95 of 100, give or take what 300 trials leave.
 

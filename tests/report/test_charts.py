@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import altair as alt
 import pytest
 
 from subquad.compare.views import Comparison, name_view
@@ -68,3 +69,13 @@ def test_runs_are_told_apart(shown: list[Row], tmp_path: Path) -> None:
     picture = png.with_suffix(".svg").read_text()
     assert "other" in picture
     assert "stroke-dasharray" in picture
+
+
+def test_characters_that_svg_cannot_hold_are_replaced(tmp_path: Path) -> None:
+    """A NUL in a name would end the process that draws."""
+    rows = [{"name": f"a\0b\x1b{number}", "value": number} for number in range(2)]
+    chart = alt.Chart(alt.Data(values=rows), title="c\0d").mark_bar().encode(x="name:N", y="value:Q")
+    (pixels,) = save({"bars": chart}, tmp_path)
+    drawn = pixels.with_suffix(".svg").read_text()
+    assert "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}1" in drawn
+    assert "c\N{REPLACEMENT CHARACTER}d" in drawn

@@ -3,7 +3,7 @@
 On the page a chart contains every view, and the signal `view` chooses which one is drawn. A figure has one view only.
 """
 
-import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import altair as alt
 
 from subquad.compare.views import AXES, BASELINE, Comparison, View, name_view
 from subquad.files import file_names, write_whole
+from subquad.report.library import GRAMMAR
 from subquad.results import Row
 from subquad.statistics import percentile_interval
 
@@ -25,6 +26,7 @@ METRICS: dict[str, str] = {
     "throughput": "tokens per second",
 }
 HEIGHT = 320
+NOT_IN_SVG = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 WIDTH = 480
 """Width of a figure. On the page a chart is as wide as its container."""
 LEGEND_COLUMNS = alt.ExprRef("width < 450 ? 1 : 4")
@@ -154,11 +156,20 @@ def _mechanism(names: Sequence[str]) -> alt.Color:
 
 def save(drawn: Mapping[str, alt.TopLevelMixin], folder: Path) -> Iterator[Path]:
     """Writes each chart as SVG and PNG into a folder, under its name, and yields the paths of the PNG files."""
+    import vl_convert
+
     stems = file_names(drawn)
     for name, chart in drawn.items():
-        vector, pixels = io.StringIO(), io.BytesIO()
-        chart.save(vector, format="svg")
-        chart.save(pixels, format="png", ppi=144)
-        write_whole(folder / f"{stems[name]}.svg", vector.getvalue())
-        write_whole(path := folder / f"{stems[name]}.png", pixels.getvalue())
+        figure = _without_control_characters(chart.to_dict())
+        write_whole(folder / f"{stems[name]}.svg", vl_convert.vegalite_to_svg(figure, GRAMMAR))
+        write_whole(path := folder / f"{stems[name]}.png", vl_convert.vegalite_to_png(figure, GRAMMAR, ppi=144))
         yield path
+
+
+def _without_control_characters(part: Any) -> Any:
+    """Replaces characters that SVG cannot hold, which end the process that draws, in a chart's specification."""
+    if isinstance(part, Mapping):
+        return {_without_control_characters(name): _without_control_characters(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_without_control_characters(value) for value in part]
+    return NOT_IN_SVG.sub("\N{REPLACEMENT CHARACTER}", part) if isinstance(part, str) else part

@@ -15,17 +15,19 @@ from altair import SCHEMA_VERSION
 from subquad.errors import SubquadError
 from subquad.files import write_whole
 
+GRAMMAR = "_".join(SCHEMA_VERSION.split(".")[:2])
+"""Version of Vega-Lite in which charts are specified."""
+
 
 @cache
 def chart_library() -> str:
     """The text of a script that defines `window.vegaEmbed`, safe to stand in an HTML page."""
     import vl_convert
 
-    version = "_".join(SCHEMA_VERSION.split(".")[:2])
-    kept = _cache_folder() / f"vega-{metadata.version('vl-convert-python')}-{version}.js"
+    kept = _cache_folder() / f"vega-{metadata.version('vl-convert-python')}-{GRAMMAR}.js"
     text = _read_kept(kept)
     if text is None:
-        text = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version).replace("</script", r"<\/script")
+        text = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", GRAMMAR).replace("</script", r"<\/script")
         with suppress(SubquadError, OSError):  # the page is written all the same where nothing can be kept
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_whole(kept, f"{_digest(text)}\n{text}")

@@ -60,7 +60,7 @@ def test_a_batch_holds_each_token_and_the_next(task: LmTask) -> None:
 
 
 @pytest.mark.parametrize("attention", CAUSAL, ids=lambda options: options.kind)
-@pytest.mark.parametrize("context", [0, 3, 15])
+@pytest.mark.parametrize("context", [pytest.param(0, marks=pytest.mark.slow), 3, pytest.param(15, marks=pytest.mark.slow)])
 def test_reading_through_predicts_each_token_once(attention: AttentionOptions, context: int, task: LmTask) -> None:
     """Beside one window for each token, read by itself."""
     model = task.build(attention, SMALL, seeded()).eval()

@@ -122,6 +122,6 @@ def test_mistakes() -> None:
 
 def test_without_the_package_pieces_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(SubquadError, match=r"needs the package tokenizers, .* or give --vocabulary characters or bytes"):
+    with pytest.raises(SubquadError, match=r"needs the package tokenizers, .* or give --vocabulary bytes"):
         learned("wordpiece")
     assert learned("characters").size > FIRST
