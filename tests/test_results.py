@@ -132,3 +132,12 @@ def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(SubquadError, match="broken"):
         write_whole(path, "new")
     assert path.read_text() == "old"
+
+
+def test_a_number_beyond_floats_is_refused(tmp_path: Path) -> None:
+    """Figures are computed with floats."""
+    run = Run.create(tmp_path / "run", "compare", {}, [{"metric": "seconds", "value": 1.0}])
+    with run.rows_path.open("a") as file:
+        file.write(f'{{"metric": "seconds", "value": {"9" * 1000}}}\n')
+    with pytest.raises(SubquadError, match=r"line 2 of .*: value is too large a number: mend the row or take it out"):
+        Run.open(tmp_path / "run").rows()

@@ -6,6 +6,7 @@ pages are rebuilt from these two files, and both are checked when they are read.
 
 import json
 import os
+import sys
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -203,6 +204,8 @@ def _row(line: bytes, place: str) -> Row:
     for name, value in fields.items():
         if not isinstance(value, Scalar):
             raise SubquadError(f"{place}: {excerpt(name)} must be a text, a number or nothing, but is {excerpt(value)}")
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise SubquadError(f"{place}: {excerpt(name)} is too large a number: mend the row or take it out")
     return _Record(fields, place)
 
 
