@@ -139,5 +139,5 @@ def test_a_number_beyond_floats_is_refused(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", "compare", {}, [{"metric": "seconds", "value": 1.0}])
     with run.rows_path.open("a") as file:
         file.write(f'{{"metric": "seconds", "value": {"9" * 1000}}}\n')
-    with pytest.raises(SubquadError, match=r"line 2 of .*: value is too large a number: mend the row or take it out"):
+    with pytest.raises(SubquadError, match=r"line 2 of .*: 'value' is too large a number: mend the row or take it out"):
         Run.open(tmp_path / "run").rows()

@@ -6,8 +6,8 @@ pages are rebuilt from these two files, and both are checked when they are read.
 
 import json
 import os
-import sys
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
