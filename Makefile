@@ -1,37 +1,62 @@
 PYTHON ?= python3
 VENV := .venv
 PEERS := .venv-peers
+WHEELS := .venv-wheels
+INSTALLED_WHEEL := .venv-installed-wheel
+PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
 RUN := $(VENV)/bin/python
 
-.PHONY: compare test tests test-slow test-robustness test-kills test-families lint types bench bench-training bench-generation bench-peers clean
+.PHONY: compare test tests test-slow test-robustness test-kills test-families test-sanitized wheels test-wheels lint types \
+	bench bench-training bench-training-speed bench-decoding bench-kernels bench-generation bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
-compare: $(VENV)/installed
+compare: $(VENV)/kernels
 	$(VENV)/bin/subquad compare
 
-test: $(VENV)/installed
+test: $(VENV)/kernels
 	$(MAKE) --no-print-directory -j 3 lint types tests
 
-tests: $(VENV)/installed
-	$(RUN) -m pytest -n auto --dist worksteal -m "not slow and not robustness and not kills"
+# Compiled modules are kept, for the processes that tests start.
+tests: $(VENV)/kernels
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n auto --dist worksteal \
+		-m "not slow and not robustness and not kills and not sanitized and not wheels"
 
-test-slow: $(VENV)/installed
+test-slow: $(VENV)/kernels
 	$(RUN) -m pytest -n auto -m slow
 
 # 200 kills at random moments: every run, resumed, comes to the same end, and no process is left. About 17 minutes on two busy
 # cores.
-test-kills: $(VENV)/installed
+test-kills: $(VENV)/kernels
 	$(RUN) -m pytest -s -m kills tests/runs/test_kills.py
 
 # 2,000 strange command lines, damaged run folders and hostile models, each in a process of its own, in less than ten
 # minutes on two cores. `python -m tests.robustness` runs all there are, about 8,500.
-test-robustness: $(VENV)/installed
+test-robustness: $(VENV)/kernels
 	$(RUN) -m pytest -s -m robustness tests/robustness
 
 # Every family of the installed transformers, built small: what works with another attention. Writes docs/families.md in
 # about 20 minutes on two cores. `make test-families RESUME=--resume` goes on with a run that was stopped.
-test-families: $(VENV)/installed
+test-families: $(VENV)/kernels
 	$(RUN) -m tests.families $(RESUME)
+
+# The native kernels with AddressSanitizer and UndefinedBehaviorSanitizer, which come with gcc.
+test-sanitized: $(VENV)/kernels
+	$(RUN) -m pytest -m sanitized tests/native
+
+# Wheels for all platforms, in dist. The compiler is that of the package ziglang, in an environment of its own.
+wheels: $(WHEELS)/installed
+	for platform in $(PLATFORMS); do \
+		SUBQUAD_WHEEL_FOR=$$platform $(WHEELS)/bin/python -m hatchling build -t wheel -d dist || exit 1; \
+	done
+
+# What is in the wheels, the kernels in them on emulated processors, and the contract suite on the wheel for Linux on x86-64,
+# in a new environment that finds no compiler.
+test-wheels: wheels $(VENV)/kernels
+	$(RUN) -m pytest -m wheels tests/native
+	$(PYTHON) -m venv --clear $(INSTALLED_WHEEL)
+	$(INSTALLED_WHEEL)/bin/python -m pip install --quiet -c constraints.txt "$$(ls dist/*manylinux*x86_64.whl)[dev]"
+	env -u CC -u PYTHONPATH PATH=$(CURDIR)/$(INSTALLED_WHEEL)/bin $(INSTALLED_WHEEL)/bin/python -m pytest \
+		-m "not slow" tests/attention/test_contract.py tests/ops/test_forms.py tests/native/test_values.py
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .
@@ -41,22 +66,39 @@ types: $(VENV)/installed
 	$(VENV)/bin/mypy
 
 # The same with more lengths and more time, on one thread: the figures of the README.
-bench: $(VENV)/installed
+bench: $(VENV)/kernels
 	$(VENV)/bin/subquad compare --threads 1 --lengths 128..16384 192 384 768 --budget 900 --run-limit 120
 
 # What accumulation, recomputing and bfloat16 save in training, and what they cost.
-bench-training: $(VENV)/installed
+bench-training: $(VENV)/kernels
 	$(RUN) benchmarks/training_memory.py
 
+# How many times as fast training steps are with native kernels.
+bench-training-speed: $(VENV)/kernels
+	$(RUN) benchmarks/training_speed.py
+
+# What native kernels reach: rates, threads, growth.
+bench-kernels: $(VENV)/kernels
+	$(RUN) benchmarks/kernels.py
+
+# How far a token of a whole decoder is from reading its weights once.
+bench-decoding: $(VENV)/kernels
+	$(RUN) benchmarks/decoding.py
+
 # Whether generating from a state takes as long for the last tokens as for the first.
-bench-generation: $(VENV)/installed
+bench-generation: $(VENV)/kernels
 	$(RUN) benchmarks/generation.py
 
 # The neighbours, in an environment of their own.
 bench-peers: $(PEERS)/installed
 	$(PEERS)/bin/python benchmarks/peers.py
 
-$(VENV)/installed: pyproject.toml constraints.txt
+# Compiles the kernels again after a change; without a compiler it says so, and everything runs on PyTorch alone.
+$(VENV)/kernels: $(VENV)/installed $(wildcard src/subquad/native/*.[ch]) src/subquad/native/build.py
+	$(RUN) -m subquad.native --if-needed || true
+	touch $@
+
+$(VENV)/installed: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,data,dev]'
@@ -68,5 +110,11 @@ $(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers-requirements
 	$(PEERS)/bin/python -m pip install --quiet -c constraints.txt -e . -r benchmarks/peers-requirements.txt
 	touch $@
 
+$(WHEELS)/installed: pyproject.toml
+	$(PYTHON) -m venv $(WHEELS)
+	$(WHEELS)/bin/python -m pip install --quiet hatchling ziglang
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(PEERS)
+	rm -rf $(VENV) $(PEERS) $(WHEELS) $(INSTALLED_WHEEL) dist
+	rm -f src/subquad/native/kernels.so src/subquad/native/kernels.dylib src/subquad/native/kernels.dll

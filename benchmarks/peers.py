@@ -33,7 +33,8 @@ from rich.progress import Progress
 from rich.table import Column, Table
 from torch import Tensor
 
-from subquad import Favor, Linear, Linformer, MultiheadAttention, Softmax
+import peer_landmarks
+from subquad import Favor, Linear, Linformer, MultiheadAttention, Softmax, Sparse, Window
 from subquad.measure.fits import pays_from
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave
@@ -43,7 +44,7 @@ from subquad.types import AttentionOptions
 
 HEADS, HEAD_DIM = 8, 64
 BASELINE = "softmax"
-FEATURES = SLOTS = 256
+FEATURES = SLOTS = REACH = 256
 LEAK_LENGTH = 512
 STEPS = 50  # in one measurement of decoding, because one step is short for a clock
 
@@ -55,7 +56,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Comparison:
-    """subquad's linear, favor and linformer beside the same mechanisms of other packages."""
+    """subquad's mechanisms beside the same mechanisms of other packages."""
 
     lengths: tuple[int, ...] = (128, 512, 1024, 4096)
     memory_lengths: tuple[int, ...] = (4096,)
@@ -73,6 +74,7 @@ def mixers(form: Literal["bidirectional", "causal"]) -> dict[str, Mix]:
     """PyTorch's fused attention and subquad's mechanisms that have the form."""
     generator = torch.Generator().manual_seed(0)
     options: dict[str, AttentionOptions] = {"linear": Linear(), "favor": Favor(FEATURES), "linformer": Linformer(SLOTS)}
+    options |= {"window": Window(REACH), "sparse": Sparse()}
     built = {name: each.build(heads=HEADS, head_dim=HEAD_DIM, generator=generator) for name, each in options.items()}
     if form == "bidirectional":
         return {BASELINE: F.scaled_dot_product_attention, **built}
@@ -92,7 +94,8 @@ def work(mix: Mix, what: What, length: int, seed: int) -> Run:
         return torch.no_grad()(lambda: mix(q, k, v))
     gradient = draw()
     inputs = tuple(x.requires_grad_() for x in (q, k, v))
-    return lambda: torch.autograd.grad(mix(*inputs), inputs, gradient)
+    # a reformer does not read its queries
+    return lambda: torch.autograd.grad(mix(*inputs), inputs, gradient, allow_unused=True)
 
 
 def layered(layer: Callable[[Tensor], Any]) -> Mix:
@@ -106,6 +109,7 @@ def own(name: str, kind: Kind, length: int) -> Mix:
         return mixers(kind)[name]
     options: dict[str, AttentionOptions] = {BASELINE: Softmax(), "linear": Linear()}
     options["linformer"] = Linformer(SLOTS, length, sharing="heads")
+    options |= {"window": Window(REACH), "sparse": Sparse()}
     layer = MultiheadAttention(HEADS * HEAD_DIM, heads=HEADS, attention=options[name])
     return layered(layer if kind == "layer" else lambda x: layer.causal(x)[0])
 
@@ -157,6 +161,56 @@ def linformer_pytorch(kind: Kind, length: int) -> Mix:
     return layered(module.MHAttention(*sizes, 0.0, "C0", "headwise", None, None, False, mask))
 
 
+def local_attention(kind: Kind, length: int) -> Mix:
+    """Windows of the same reach, without its rotary positions. It pads lengths to a multiple of the window."""
+    module = import_module("local_attention")
+    sizes = {"look_backward": 1, "look_forward": int(kind == "bidirectional"), "exact_windowsize": True}
+    mix: Mix = module.LocalAttention(REACH, causal=kind == "causal", autopad=True, use_rotary_pos_emb=False, **sizes)
+    return mix
+
+
+def longformer(kind: Kind, length: int) -> Mix:
+    """The self-attention of transformers' Longformer, without the output projection that the other layers have."""
+    module = import_module("transformers.models.longformer.modeling_longformer")
+    config = module.LongformerConfig(
+        attention_window=[2 * REACH],
+        hidden_size=HEADS * HEAD_DIM,
+        num_attention_heads=HEADS,
+        num_hidden_layers=1,
+        attention_probs_dropout_prob=0.0,
+    )
+    layer = module.LongformerSelfAttention(config, 0)
+    padding = -length % (2 * REACH)
+    mask = F.pad(torch.zeros(1, length), (0, padding), value=-10000.0)
+
+    def run(x: Tensor) -> Tensor:
+        mixed: Tensor = layer(F.pad(x, (0, 0, 0, padding)), mask, mask < 0, mask > 0, False)[0]
+        return mixed[:, :length]
+
+    return layered(run)
+
+
+def big_bird(kind: Kind, length: int) -> Mix:
+    """The block-sparse attention of transformers' BigBird: 8 blocks of 64 keys for each block, as subquad's default has.
+
+    In training mode, because in evaluation its random blocks are all the first block; dropout is off. No output projection.
+    """
+    module = import_module("transformers.models.big_bird.modeling_big_bird")
+    config = module.BigBirdConfig(
+        hidden_size=HEADS * HEAD_DIM,
+        num_attention_heads=HEADS,
+        num_hidden_layers=1,
+        block_size=64,
+        num_random_blocks=3,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=length,
+    )
+    layer = module.BigBirdBlockSparseAttention(config, seed=0).train()
+    masks = module.BigBirdModel.create_masks_for_block_sparse_attn(torch.ones(1, length), 64)
+    blocked, band, of_queries, of_keys = masks
+    return layered(lambda x: layer(x, band, of_queries, of_keys, blocked, blocked)[0])
+
+
 CORES: tuple[Kind, ...] = ("bidirectional", "causal")
 SOFTMAX, OWN, FAST = f"torch {BASELINE}", "subquad linear", "pytorch-fast-transformers linear"
 COMPILED = "subquad linear, compiled"
@@ -174,6 +228,12 @@ CANDIDATES: dict[str, tuple[tuple[Kind, ...], Callable[[Kind, int], Mix]]] = {
     "subquad linformer": (("bidirectional", "layer"), partial(own, "linformer")),
     "linformer linformer": (("layer",), linformer),
     "linformer-pytorch linformer": (("layer", "causal layer"), linformer_pytorch),
+    "subquad window": ((*CORES, "layer"), partial(own, "window")),
+    "local-attention window": (CORES, local_attention),
+    "transformers longformer": (("layer",), longformer),
+    "subquad sparse": ((*CORES, "layer"), partial(own, "sparse")),
+    "transformers bigbird": (("layer",), big_bird),
+    **peer_landmarks.ROWS,
 }
 # These take so long and so much that the others would get few rounds beside them.
 HEAVY = {("linear-attention-transformer linear", "causal"), ("performer-pytorch favor", "causal")}

@@ -3,10 +3,11 @@
 from importlib import import_module
 
 LIBRARIES = (
-    *("accelerate", "altair", "vl_convert", "transformers", "tokenizers", "scipy.stats", "sklearn", "pyarrow.csv"),
+    *("accelerate", "altair", "vl_convert", "transformers", "tokenizers", "sklearn", "pyarrow.csv"),
+    *("scipy.optimize", "scipy.stats", "torch._dynamo"),  # the last is imported by every optimizer
     *("subquad.hub", "subquad.conversion.pretrained"),
 )
-COMMANDS = ("compare", "advise", "train", "convert", "predict", "spectrum", "reproduce", "report")
+COMMANDS = ("compare", "advise", "train", "convert", "predict", "spectrum", "check", "reproduce", "report")
 
 
 def import_everything() -> None:

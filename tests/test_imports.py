@@ -12,13 +12,13 @@ import subquad
 PACKAGE = Path(subquad.__file__).parent
 # The rooms in the order of the design's table: each may import from itself and from those before it.
 ROOMS = [
-    *("errors", "checking", "files", "statistics", "words", "capacity", "machine", "results", "types", "native"),
+    *("errors", "checking", "files", "statistics", "words", "native", "capacity", "machine", "results", "types"),
     *("ops", "feature_maps", "attention", "models", "data", "tasks", "training", "runs", "hub", "measure", "conversion"),
-    *("compare", "choose", "check", "report", "experiments", "cli"),
+    *("compare", "choose", "check", "testing", "report", "experiments", "cli"),
 ]
 ANYWHERE = ("__init__", "__main__")  # the package's own face, which imports what it is asked for
 
-WITHOUT_TORCH = ["errors", "checking", "files", "statistics", "words", "capacity", "machine", "results", "report"]
+WITHOUT_TORCH = ["errors", "checking", "files", "statistics", "words", "native", "capacity", "machine", "results", "report"]
 """Rooms that must not reach torch, directly or through what they import, in whatever function."""
 
 MUST_NOT_KNOW = {

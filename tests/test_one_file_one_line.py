@@ -113,7 +113,7 @@ class CosineAttention(Mechanism):
 
 
 def _equation(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-    weights = attend.options.base + F.cosine_similarity(q[:, :, :, None], k[:, :, None], dim=-1)
+    weights = attend.options.base + q @ k.mT / (q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :])
     if keep is not None:
         weights = weights * keep[:, None, None, :]
     weights = weights.tril() if causal else weights

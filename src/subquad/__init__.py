@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from subquad import hub
-    from subquad.attention import MECHANISMS, Favor, Hybrid, Infinity, Linear, Linformer, Softmax, require_causal
+    from subquad.attention import (
+        MECHANISMS,
+        Favor,
+        Hybrid,
+        Infinity,
+        Layers,
+        Linear,
+        Linformer,
+        Lsh,
+        Nystrom,
+        Softmax,
+        Sparse,
+        Window,
+        require_causal,
+    )
     from subquad.errors import SubquadError
     from subquad.feature_maps import FEATURE_MAPS, Elu, Learned, Random, Relu, Taylor
     from subquad.models import (
@@ -31,6 +45,7 @@ __all__ = [
     "FEATURE_MAPS",
     "MECHANISMS",
     "Block",
+    "Cosformer",
     "Decoder",
     "Elu",
     "Encoder",
@@ -38,20 +53,25 @@ __all__ = [
     "Favor",
     "Hybrid",
     "Infinity",
+    "Layers",
     "Learned",
     "Linear",
     "Linformer",
+    "Lsh",
     "ModelOptions",
     "MultiheadAttention",
+    "Nystrom",
     "Random",
     "Relu",
     "Sampling",
     "Softmax",
+    "Sparse",
     "SubquadError",
     "Taylor",
     "TokenEmbedding",
     "TrainedModel",
     "ValueEmbedding",
+    "Window",
     "generate",
     "hub",
     "load",

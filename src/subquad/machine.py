@@ -10,6 +10,8 @@ from typing import Any
 
 import psutil
 
+from subquad import native
+
 PACKAGES = ("subquad", "torch", "numpy", "scipy")
 
 
@@ -49,6 +51,7 @@ def processor() -> str:
 
 
 def circumstances(command: str) -> dict[str, Any]:
-    """What run.json says about any run: versions, the machine, the command, and when it was started."""
+    """What run.json says about any run: versions, the machine, the kernels, the command, and when it was started."""
     started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return {"versions": versions(), "machine": describe(), "command": command, "started": started}
+    about = {"versions": versions(), "machine": describe(), "kernels": native.describe()}
+    return about | {"command": command, "started": started}

@@ -145,6 +145,11 @@ def new_folder(*names: str) -> Path:
     return RUNS / "-".join([*names, f"{datetime.now(UTC):%Y%m%d-%H%M%S}"])
 
 
+def folder_name(attention: str) -> str:
+    """The name of an attention, or of several by layer, as part of a folder's name."""
+    return attention.replace("*", "x").replace(",", "-")
+
+
 def holds_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
     return (folder / "run.json").exists()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
-from scipy import stats
 
 ENDS = (0.025, 0.975)
 """Quantiles at the ends of a 95% interval."""
@@ -51,8 +51,8 @@ def resample(units: int, statistic: Statistic, *, seed: int = 0, resamples: int 
     if units < 2:  # which scipy refuses: every draw is the observation itself
         return np.repeat(statistic(np.zeros((1, units), int)), resamples)
     with np.errstate(invalid="ignore"), warnings.catch_warnings():  # a statistic may be undefined for some draws
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # about an interval of scipy's that is not used
-        drawn = stats.bootstrap(
+        warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)  # about an interval of scipy's that is not used
+        drawn = scipy.stats.bootstrap(
             (np.arange(units),),
             lambda indices, axis: statistic(indices),
             n_resamples=resamples,
@@ -129,13 +129,13 @@ def mean_over_seeds(values: Sequence[float]) -> Interval:
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(mean, -np.inf, np.inf)
-    half = float(stats.sem(values) * stats.t.ppf(ENDS[1], len(values) - 1))
+    half = float(scipy.stats.sem(values) * scipy.stats.t.ppf(ENDS[1], len(values) - 1))
     return Interval(mean, mean - half, mean + half)
 
 
 def share_interval(successes: int, trials: int) -> Interval:
     """The share of successes in independent trials, with the exact interval of Clopper and Pearson."""
-    exact = stats.binomtest(successes, trials).proportion_ci(ENDS[1] - ENDS[0])
+    exact = scipy.stats.binomtest(successes, trials).proportion_ci(ENDS[1] - ENDS[0])
     return Interval(successes / trials, float(exact.low), float(exact.high))
 
 

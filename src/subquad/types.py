@@ -21,7 +21,7 @@ m    number of features
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -55,6 +55,17 @@ class Scratch(Protocol):
         ...
 
 
+class Fused(NamedTuple):
+    """A feature function that native kernels compute themselves."""
+
+    kind: Literal["elu", "relu", "positive", "hyperbolic", "learned"]
+    """Name of the function."""
+    omega: Float[Tensor, "*h d r"] | None = None
+    """Random or learned directions of the last three."""
+    bias: Float[Tensor, "h 1 r"] | None = None
+    """What is added to the products with learned directions."""
+
+
 @runtime_checkable
 class FeatureFunction(Protocol):
     """phi: from queries or keys to features, with the gradient that lets an op recompute instead of store."""
@@ -80,6 +91,10 @@ class FeatureFunction(Protocol):
 
     def feature_count(self, d: int) -> int:
         """m, the number of features that an input with d numbers gives."""
+        ...
+
+    def fused(self) -> Fused | None:
+        """What native kernels need to compute the features themselves; None if they cannot."""
         ...
 
 
@@ -152,6 +167,10 @@ class Traits:
     """What a user does without when this mechanism takes the place of softmax attention."""
     causal: bool = True
     """Whether the module has `causal` and `step`."""
+    steps: bool = True
+    """Whether the causal form continues a state, as decoding does; false only for attentions of other packages."""
+    foreign: bool = False
+    """Whether the module runs code that is no mechanism of this interface, which commands run in child processes only."""
     constant_state: bool = True
     """Whether the state of the causal form has the same size after any number of positions."""
     max_length: int | None = None
@@ -199,6 +218,24 @@ class AttentionOptions(Checked):
     def traits(self) -> Traits:
         """What other code needs to know about the mechanism."""
         raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Name in messages, tables and folders: the kind, or the kinds by layer."""
+        return self.kind
+
+    @property
+    def parts(self) -> "tuple[AttentionOptions, ...]":
+        """The different mechanisms among the layers; only `subquad.attention.Layers` has several."""
+        return (self,)
+
+    def for_layers(self, layers: int) -> "Sequence[AttentionOptions]":
+        """The mechanism of each of so many layers. Raises `SubquadError` if they do not fit."""
+        return [self] * layers
+
+    def counts(self, layers: int) -> "Sequence[tuple[AttentionOptions, int]]":
+        """Each mechanism with how many of so many layers have it: `for_layers` counted, for any number of layers."""
+        return [(self, layers)]
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         """Sizes of the built module, so that one that is too large is refused before it is built."""

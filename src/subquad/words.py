@@ -1,10 +1,12 @@
 """How numbers are said: digits, ranges, durations, amounts of memory, and comparisons such as "times as fast"."""
 
 import math
+from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from subquad.statistics import Interval  # which imports scipy, not needed to say a number
+    from subquad.statistics import Interval  # which imports numpy, not needed to say a number
 
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 FRACTIONS = {
@@ -91,3 +93,9 @@ def _fraction(ratio: float) -> str:
 def capitalized(text: str) -> str:
     """The text with its first letter in upper case and the others as they are."""
     return text[:1].upper() + text[1:]
+
+
+def run_lengths(names: Sequence[str]) -> str:
+    """Returns a list of names in which equal neighbours are counted, such as "linear*3,softmax"."""
+    runs = [(name, len(list(group))) for name, group in groupby(names)]
+    return ",".join(name if count == 1 else f"{name}*{count}" for name, count in runs)

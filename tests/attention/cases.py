@@ -9,17 +9,40 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from subquad import MECHANISMS, Elu, Favor, Hybrid, Infinity, Learned, Linear, Linformer, Random, Relu, Softmax, Taylor
+from subquad import (
+    MECHANISMS,
+    Cosformer,
+    Elu,
+    Favor,
+    Hybrid,
+    Infinity,
+    Learned,
+    Linear,
+    Linformer,
+    Lsh,
+    Nystrom,
+    Random,
+    Relu,
+    Softmax,
+    Sparse,
+    Taylor,
+    Window,
+)
 from subquad.attention import Mechanism
 from subquad.attention.linformer import ConvolutionSlots, LearnedSlots, MeanSlots
 from subquad.ops import reference
 from subquad.ops.linear import reference as linear_reference
+from subquad.ops.lsh import reference as lsh_reference
+from subquad.ops.nystrom import reference as nystrom_reference
+from subquad.ops.sparse.patterns import drawn
 from subquad.types import Features
 
 HEADS, HEAD_DIM = 3, 7  # small primes
 
 small = Linformer(k=11, max_length=311)
 brief = Infinity(segment=29, basis=14, points=17, widths=(0.05, 0.1))
+# the fourth block of queries sees nothing
+GIVEN = "001011110/010110110/010000101/000000000/101001011/011110101/101101001/110101100/000011111"
 VARIANTS: dict[str, Any] = {
     "softmax-materialised": Softmax(materialised=True),
     "linear-elu": Linear(Elu()),
@@ -51,6 +74,21 @@ VARIANTS: dict[str, Any] = {
     "hybrid-learned-projections": Hybrid(block=31, rest=Random(features=13, projections="learned"), log_gain=-1.0),
     "hybrid-none": Hybrid(block=19, rest="none"),
     "hybrid-elu": Hybrid(block=37, rest=Elu()),
+    "window-narrow": Window(reach=17),
+    "window-dilated": Window(reach=11, dilation=3),
+    "window-global": Window(reach=23, global_tokens=5),
+    "sparse-mixture": Sparse(block=11, near=1, global_blocks=1, random_blocks=2),
+    "sparse-window": Sparse(block=13, near=2, global_blocks=0, random_blocks=0),
+    "sparse-strided": Sparse("strided", block=10, stride=3),
+    "sparse-fixed": Sparse("fixed", block=7, stride=4, summary=2),
+    "sparse-given": Sparse("given", block=67, blocks=GIVEN),
+    "window-dilated-global": Window(reach=7, dilation=2, global_tokens=3),
+    "cosformer-short": Cosformer(max_length=617),
+    "lsh-small": Lsh(rounds=3, buckets=4, chunk=5),
+    "lsh-one-round": Lsh(rounds=1, buckets=2, chunk=3),
+    "lsh-separate": Lsh(rounds=3, buckets=6, chunk=7, shared=False),
+    "nystrom-few": Nystrom(landmarks=11),
+    "nystrom-one": Nystrom(landmarks=1, iterations=2),
 }
 CASES: dict[str, Any] = {name: options() for name, options in MECHANISMS.items()} | VARIANTS
 
@@ -148,6 +186,50 @@ def _infinity(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None,
     return torch.stack(rows)
 
 
+def _cosformer(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Positions count real keys; queries that are not at their places come after them."""
+    real = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool) if keep is None else keep
+    of_keys = (real.cumsum(1) - 1).clamp(min=0)
+    of_queries = of_keys if q.shape[2] == k.shape[2] else real.sum(1, keepdim=True).expand(-1, q.shape[2])
+    weights = linear_reference.cosine_weights(q, k, of_queries, of_keys, attend.options.max_length)
+    weights = weights * reference.visible(q.shape[2], k.shape[2], keep, causal, q.device)
+    total = weights.sum(-1, keepdim=True)
+    return torch.where(total == 0, 0.0, weights / torch.where(total == 0, 1.0, total)) @ v
+
+
+def _lsh(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Sequence by sequence, with padding taken out for real; aligned queries at padding ask from where they stand."""
+    options, rows, aligned = attend.options, [], q.shape[2] == k.shape[2]
+    for index in range(len(q)):
+        real = torch.ones(k.shape[2], dtype=torch.bool) if keep is None else keep[index]
+        places = real.cumsum(0) - 1 if aligned else torch.full((q.shape[2],), int(real.sum()))
+        asking = k[index] * real[:, None] if options.shared and aligned else q[index]
+        mixed = lsh_reference.attend(
+            asking,
+            k[index][:, real],
+            v[index][:, real],
+            attend.rotations.to(q.dtype),
+            options.chunk,
+            places,
+            causal=causal,
+            aligned=real if aligned else torch.zeros_like(places, dtype=torch.bool),
+            shared=options.shared,
+        )
+        rows.append(mixed)
+    return torch.stack(rows)
+
+
+def _nystrom(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Sequence by sequence, with padding taken out for real; queries at padding are answered, but no part of landmarks."""
+    options, rows = attend.options, []
+    for index in range(len(q)):
+        real = torch.ones(k.shape[2], dtype=torch.bool) if keep is None else keep[index]
+        asked = real if q.shape[2] == k.shape[2] else torch.ones(q.shape[2], dtype=torch.bool)
+        q_real, k_real, v_real = q[index][:, asked], k[index][:, real], v[index][:, real]
+        rows.append(nystrom_reference.attend(q[index], k_real, v_real, q_real, options.landmarks, options.iterations))
+    return torch.stack(rows)
+
+
 def _hybrid(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
     """Sequence by sequence, with padding taken out for real."""
     mixed = 0.0 * v.sum() + torch.zeros(*q.shape[:3], v.shape[3], dtype=v.dtype)
@@ -177,6 +259,71 @@ def _hybrid_weights(attend: Any, q: Tensor, k: Tensor, *, causal: bool, aligned:
     weights = torch.where(is_near, near, far) * ((key <= query) | (not causal))
     total = weights.sum(-1, keepdim=True)
     return torch.where(total == 0, 0.0, weights / torch.where(total == 0, 1.0, total))
+
+
+def _window(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Query by query, with padding taken out for real. Queries that are not at the places of keys see all of them."""
+    if q.shape[2] != k.shape[2]:
+        return _softmax(attend, q, k, v, keep, causal)
+    options = attend.options
+    places = torch.arange(k.shape[2])
+    mixed = [(0 * v[index].sum(1, keepdim=True)).expand_as(v[index]) for index in range(len(v))]
+    for index in range(len(q)):
+        real = places if keep is None else places[keep[index]]
+        rows = []
+        for at in range(len(real)):
+            near = [at + step * options.dilation for step in range(-options.reach, options.reach + 1)]
+            seen = range(len(real)) if at < options.global_tokens else [*range(options.global_tokens), *near]
+            seen = sorted({other for other in seen if 0 <= other < (at + 1 if causal else len(real))})
+            keys = real[torch.tensor(seen)]
+            weights = (k[index, :, keys] @ q[index, :, real[at], :, None] / HEAD_DIM**0.5).softmax(1)
+            rows.append((weights * v[index, :, keys]).sum(1))
+        if rows:
+            mixed[index] = mixed[index].index_copy(1, real, torch.stack(rows, dim=1))
+    return torch.stack(mixed) if mixed else torch.zeros_like(v)
+
+
+def _sparse(attend: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Sequence by sequence, with padding taken out for real. Queries that are not at the places of keys see all of them."""
+    if q.shape[2] != k.shape[2]:
+        return _softmax(attend, q, k, v, keep, causal)
+    rows = []
+    for index in range(len(q)):
+        real = torch.arange(k.shape[2]) if keep is None else torch.arange(k.shape[2])[keep[index]]
+        size = len(real)
+        block = torch.arange(size) // attend.options.block
+        pairs = _sparse_blocks(attend, int(block[-1]) + 1 if size else 0, causal)[block[:, None], block]
+        pairs = pairs.tril() if causal else pairs
+        scores = (q[index, :, real] @ k[index, :, real].mT / HEAD_DIM**0.5).exp() * pairs
+        total = scores.sum(-1, keepdim=True)
+        mixed = scores / torch.where(total == 0, 1.0, total) @ v[index, :, real]
+        rows.append((0 * v[index].sum(1, keepdim=True)).expand_as(v[index]).index_copy(1, real, mixed))
+    return torch.stack(rows)
+
+
+def _sparse_blocks(attend: Any, count: int, causal: bool) -> Tensor:
+    """The pairs of blocks that count, each by the sentence that describes its pattern."""
+    options = attend.options
+    row, column = torch.arange(count)[:, None], torch.arange(count)
+    apart = (row - column).abs()
+    if options.pattern == "strided":
+        return (apart < options.stride) | (apart % options.stride == 0)
+    if options.pattern == "fixed":
+        same = row // options.stride == column // options.stride
+        return same | (column % options.stride >= options.stride - options.summary)
+    if options.pattern == "given":
+        return torch.tensor([[mark == "1" for mark in line] for line in options.blocks.split("/")])[:count, :count]
+    pairs = (apart <= options.near) | (row < options.global_blocks) | (column < options.global_blocks)
+    for block in range(count):
+        last = block + 1 if causal else count
+        others = [other for other in range(last) if not pairs[block, other]]
+        for run in range(options.random_blocks):
+            some = others[run * len(others) // options.random_blocks : (run + 1) * len(others) // options.random_blocks]
+            if some:
+                pairs[block, some[int(drawn(attend.pattern.seed, torch.tensor(block), torch.tensor(run))) % len(some)]] = (
+                    True
+                )
+    return pairs
 
 
 def _plain(features: Features) -> Tensor:
@@ -247,4 +394,9 @@ EQUATIONS: dict[str, Callable[..., Tensor]] = {
     "linformer": _linformer,
     "infinity": _infinity,
     "hybrid": _hybrid,
+    "window": _window,
+    "sparse": _sparse,
+    "nystrom": _nystrom,
+    "lsh": _lsh,
+    "cosformer": _cosformer,
 }

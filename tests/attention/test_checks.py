@@ -179,6 +179,7 @@ def test_nan_in_a_state_is_named(name: str, bad: float) -> None:
             assert not mixed.isnan().any()
             assert not said or f"state.{field} holds {what}, first at (0, " in said
             used = field not in ("peak", "histogram") or name in ("favor", "infinity-sticky")
+            used = used and not name.startswith("lsh")  # a query reads the keys of its own buckets only
             assert said or not (used and bad != bad)
 
 
@@ -260,7 +261,7 @@ def test_a_mechanism_without_causal_form_is_refused_in_words() -> None:
     attend = Linformer().build(heads=2, head_dim=4)
     with pytest.raises(
         SubquadError,
-        match="linformer has no causal form: it mixes positions; choose softmax, linear, favor, infinity or hybrid",
+        match=r"linformer has no causal form: it mixes positions; choose softmax, linear, favor, (\w+, )+\w+ or \w+$",
     ):
         require_causal(attend)
     with pytest.raises(SubquadError, match="linformer has no causal form"):
@@ -269,8 +270,8 @@ def test_a_mechanism_without_causal_form_is_refused_in_words() -> None:
 
 def test_a_file_with_an_unknown_kind_is_refused() -> None:
     with pytest.raises(
-        SubquadError, match=r"must have a kind out of softmax, linear, favor, linformer, infinity, hybrid, but is .*sparse"
+        SubquadError, match=r"must have a kind out of softmax, linear, favor, linformer, .*, but is .*unheard-of"
     ):
-        options_from({"kind": "sparse"})
+        options_from({"kind": "unheard-of"})
     with pytest.raises(SubquadError, match="has 'bits', which this version does not know: it was made by another one"):
         options_from({"kind": "favor", "bits": 3})

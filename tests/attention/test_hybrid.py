@@ -54,7 +54,8 @@ def test_a_window_alone_is_softmax_within_it() -> None:
 def test_a_few_blocks_at_a_time_are_all_at_once(
     rest: Any, blocks: int, padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is how a CPU works where no gradient is wanted."""
+    """Which is how PyTorch's operations work on a CPU where no gradient is wanted."""
+    monkeypatch.setenv("SUBQUAD_KERNELS", "torch")
     attend = build(Hybrid(block=8, rest=rest, log_gain=0.0))
     q, k, v = inputs(117)
     keep = torch.rand(2, 117, generator=torch.Generator().manual_seed(3)) > 0.3 if padded else None

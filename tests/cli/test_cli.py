@@ -30,11 +30,11 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     "arguments", [["--help"], ["--version"], ["report", "--help"], ["advise", "--help"], ["advise", "--length", "4"]]
 )
 def test_what_needs_no_pytorch_does_not_import_it(arguments: list[str], tmp_path: Path) -> None:
-    """Importing it takes seconds."""
+    """Importing it takes seconds. Importing SciPy's statistics takes most of one."""
     script = (
         "import sys\nfrom subquad.cli import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
-        "sys.exit('torch' in sys.modules)"
+        "sys.exit(' '.join({'torch', 'scipy.optimize', 'scipy.stats'} & sys.modules.keys()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -116,11 +116,14 @@ def subquad(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_from_comparing_to_advice(tmp_path: Path) -> None:
+def test_from_comparing_to_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Compare, resume, report with figures, advise: one after the other, for real."""
+    monkeypatch.chdir(tmp_path)
     options = ("--lengths", "16..64", "--budget", "300", "--verbose")
-    done = subquad("compare", *SMALL, *options, "--out", "runs/a", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert main(["compare", *SMALL, *options, "--out", "runs/a"]) == 0
+    printed = capsys.readouterr().out
     for words in (
         "forward, causal, 16: softmax",
         "Pays from, tokens",
@@ -128,7 +131,7 @@ def test_from_comparing_to_advice(tmp_path: Path) -> None:
         "linear",
         "runs/a/report.html",
     ):
-        assert words in done.stdout
+        assert words in printed
     run = Run.open(tmp_path / "runs" / "a", "compare")
     cells = [row for row in run.rows() if row["metric"] == "seconds"]
     assert sorted((row["mechanism"], row["length"], row["visit"]) for row in cells) == sorted(
@@ -137,21 +140,21 @@ def test_from_comparing_to_advice(tmp_path: Path) -> None:
     assert all(row["low"] <= row["value"] <= row["high"] for row in cells)
     assert run.about["command"].startswith("subquad compare --mechanisms linear")
 
-    again = subquad("compare", "--resume", "runs/a", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert len(run.rows()) == len(Run.open(run.folder).rows())  # nothing was missing
+    before = run.rows()
+    assert main(["compare", "--resume", "runs/a"]) == 0
+    assert Run.open(run.folder).rows() == before  # nothing was missing
+    capsys.readouterr()
 
     with run.rows_path.open("ab") as file:
         file.write(b'{"metric": "sec')  # killed while writing
-    report = subquad("report", "runs/a", "--figures", "figures", cwd=tmp_path)
-    assert report.returncode == 0, report.stderr
-    assert "charts, each as PNG and SVG: figures" in report.stdout
+    assert main(["report", "runs/a", "--figures", "figures"]) == 0
+    assert "charts, each as PNG and SVG: figures" in capsys.readouterr().out
     assert (tmp_path / "figures" / "time-attention-forward-causal.png").stat().st_size > 1000
 
-    advice = subquad("advise", "--length", "48", "--causal", "--what", "forward", "--memory", "2GiB", cwd=tmp_path)
-    assert advice.returncode == 0, advice.stderr
-    assert re.search(r"Use \w+ for 48 tokens: attention, forward, causal takes", advice.stdout)
-    assert "What is given up" in advice.stdout
+    assert main(["advise", "--length", "48", "--causal", "--what", "forward", "--memory", "2GiB"]) == 0
+    advice = capsys.readouterr().out
+    assert re.search(r"Use \w+ for 48 tokens: attention, forward, causal takes", advice)
+    assert "What is given up" in advice
 
 
 @pytest.mark.slow
@@ -189,14 +192,15 @@ def interrupt_after_first_rows(command: Sequence[str], rows: Path, cwd: Path) ->
     return process.returncode, said
 
 
-def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "subquad", "compare", *SMALL, "--lengths", "16..65536", "--out", "runs/a"]
     code, said = interrupt_after_first_rows(command, tmp_path / "runs" / "a" / "rows.jsonl", tmp_path)
     assert code == 130
     assert said == "subquad: interrupted; what was measured is kept, go on with: subquad compare --resume runs/a\n"
     assert (tmp_path / "runs" / "a" / "report.html").exists()
     before = Run.open(tmp_path / "runs" / "a").rows()
-    assert subquad("compare", "--resume", "runs/a", "--budget", "3", cwd=tmp_path).returncode == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--resume", "runs/a", "--budget", "3"]) == 0
     after = Run.open(tmp_path / "runs" / "a").rows()
     assert after[: len(before)] == before
     assert len(after) > len(before)
@@ -232,9 +236,8 @@ def test_linformers_grid(tmp_path: Path) -> None:
 
 def test_options_of_mechanisms_reach_them(tmp_path: Path) -> None:
     tuned = ["--mechanisms", "favor", "linear", "--features", "32", "--kernel", "hyperbolic", "--feature-map", "relu"]
-    rest = ["--lengths", "16", "--what", "forward", "--budget", "2", "--out", "run"]
-    done = subquad("compare", *tuned, *rest, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    rest = ["--lengths", "16", "--what", "forward", "--threads", "1", "--budget", "0.1", "--out", str(tmp_path / "run")]
+    assert main(["compare", *tuned, *rest]) == 0
     variants = Run.open(tmp_path / "run").about["options"]["variants"]
     assert variants["favor"]["features"] == 32
     assert variants["favor"]["kernel"] == "hyperbolic"

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from subquad.attention import COMMON, MECHANISMS
 from subquad.cli import main
 from subquad.cli.compare import _answer
 from subquad.report.compare import load
+from subquad.results import Run
 from tests.report.runs import make_run
 
 
@@ -56,3 +58,16 @@ def test_a_run_is_resumed_with_a_budget_and_verbosely(tmp_path: Path, capsys: py
     assert "(forward, causal, 8)" in capsys.readouterr().out
     assert main(["compare", "--resume", str(run), "--seed", "3"]) == 2
     assert "leave --seed out" in capsys.readouterr().err
+
+
+def test_the_common_attentions_are_compared_and_all_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--what", "forward", "--causal", "--heads", "1", "--head-dim", "4", "--lengths", "8", "--budget", "0.001"]
+    for words, wanted in (([], {"softmax", "materialised", *COMMON}), (["all"], {"materialised", *MECHANISMS})):
+        run = tmp_path / "".join(["run", *words])
+        assert main(["compare", *(["--mechanisms", *words] if words else []), *sizes, "--out", str(run)]) == 0
+        assert set(Run.open(run, "compare").about["options"]["variants"]) == wanted
+        assert ("--mechanisms all also measures infinity, hybrid, " in capsys.readouterr().out) == (not words)
+    assert main(["compare", "--mechanisms", "all", "favour", *sizes, "--out", str(tmp_path / "none")]) == 2
+    assert "there is no attention 'favour': did you mean 'favor'?" in capsys.readouterr().err
+    assert main(["compare", "--mechanisms", "linear*3,softmax", *sizes, "--out", str(tmp_path / "none")]) == 2
+    assert "compare measures one attention at a time, but was given 'linear*3,softmax'" in capsys.readouterr().err

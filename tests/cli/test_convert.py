@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from subquad import Hybrid, Layers, Softmax, load
+from subquad.attention import Mechanism
 from subquad.cli import main
 from subquad.results import Run
 from tests.cli import test_mlm
@@ -107,11 +109,25 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads((out / "model" / "run.json").read_text())["options"]["mechanism"]["block"] == 4
     for arguments, said in (
         ([str(trained), "--text", str(texts)], "a run is converted on its own text and length"),
-        ([str(trained), "--keep-layers", "0"], "a run has one attention in all layers"),
+        ([str(trained), "--keep-layers", "0"], "all 1 layers would stay exact: keep fewer"),
+        ([str(trained), "--attention", "hybrid,softmax*2"], "are the attentions of 3 layers, but the model has 1"),
+        ([str(trained), "--attention", "softmax*2"], "all layers would keep their softmax attention"),
         ([str(out / "model")], "was trained with hybrid: a conversion starts from softmax"),
     ):
         assert main(["convert", *arguments]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_only_some_layers_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts, trained, out = test_mlm.write(tmp_path / "texts"), tmp_path / "trained", tmp_path / "converted"
+    options = ["--text", str(texts), "--vocabulary", "characters", "--attention", "softmax", "--no-page"]
+    assert main(["train", "mlm", *test_mlm.SMALL, "--layers", "2", *options, "--out", str(trained)]) == 0
+    words = ["--attention", "hybrid,softmax", "--block", "4", "--no-controls"]
+    assert main(["convert", str(trained), *words, *FEW, "--out", str(out)]) == 0
+    model = load(out)
+    assert model.options.attention == Layers((Hybrid(block=4), Softmax()))
+    assert [module.options.kind for module in model.modules() if isinstance(module, Mechanism)] == ["hybrid", "softmax"]
+    assert main(["predict", str(out / "model"), "the cat [MASK]at on"]) == 0
 
 
 def test_mistakes(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

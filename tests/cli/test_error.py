@@ -130,7 +130,8 @@ def test_ctrl_c_keeps_what_was_measured(
     monkeypatch.setattr("subquad.compare.error._kernel_row", interrupt)
     assert main(["error", *TINY, *SHORT, "--out", str(tmp_path / "run")]) == 130
     assert f"go on with: subquad error --resume {tmp_path / 'run'}" in capsys.readouterr().err
-    assert {row["metric"] for row in Run.open(tmp_path / "run").rows()} == {"estimate", "largest norm", "output error"}
+    metrics = {row["metric"] for row in Run.open(tmp_path / "run").rows()}
+    assert metrics == {"scores", "estimate", "largest norm", "output error"}
 
 
 def test_advice_about_an_error_needs_a_measurement(

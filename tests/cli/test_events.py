@@ -11,6 +11,7 @@ import pytest
 
 from subquad.cli import main
 from subquad.results import Run
+from tests.cli.resuming import check_it_goes_on
 
 SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--batch", "8", "--steps", "6", "--evaluate-every", "2"]
 SMALL += ["--checkpoint-every", "3", "--inner", "8", "--learning-rate", "0.01", "--optimizer", "adamw"]
@@ -70,13 +71,7 @@ def test_training_keeps_the_test_and_the_best(trained: tuple[Path, str, str]) ->
 
 
 def test_a_run_goes_on_as_if_it_had_not_stopped(run: Path) -> None:
-    whole = Run.open(run).rows()
-    (last,) = (run / "checkpoint").glob("step-*6")
-    shutil.rmtree(last)
-    assert main(["train", "--resume", str(run)]) == 0
-    again = Run.open(run).rows()
-    speed = "tokens_per_second"
-    assert [row for row in again if row["metric"] != speed] == [row for row in whole if row["metric"] != speed]
+    check_it_goes_on(run)
 
 
 def test_forecasts_without_the_old_data(
@@ -180,7 +175,7 @@ def test_formulas_in_names(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other.csv").write_text("sequence,time,type\na,1,zzz\na,2,a\n")
+    (tmp_path / "other.csv").write_text("sequence,time,type\na,1,zzz\n")
     for arguments, said in (
         (["--data", str(tmp_path / "none.csv")], "there is no file or folder"),
         (["--data", str(tmp_path / "other.csv")], "zzz"),
@@ -192,6 +187,45 @@ def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.Captur
         printed = capsys.readouterr().err
         assert said in printed
         assert printed.count("\n") == 1
+
+
+def test_one_unknown_type_blocks_no_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor do times that go back. All sequences are forecast, and after a single event there is one to predict."""
+    new = tmp_path / "new.csv"
+    new.write_text("sequence,time,type\ns,1,a\ns,2,unheard\ns,3,b\nt,5,a\nt,4,b\nalone,1,b\nu,,a\nu,1,a\n")
+    assert predict(run, "--data", str(new)) == 0
+    printed = capsys.readouterr()
+    lines = list(csv.DictReader(printed.out.splitlines()))
+    assert [(line["sequence"], line["events"]) for line in lines] == [("s", "2"), ("t", "2"), ("alone", "1"), ("u", "1")]
+    assert "1 event is left out, with the type 'unheard', which is none of the 2 known" in printed.err
+    assert "1 event is before the one before, which is mended by sorting" in printed.err
+    assert "nothing to predict" not in printed.err
+    assert "--" not in printed.err
+
+
+def test_advice_names_options_that_the_command_has(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("sequence,when,type\ns,1,a\n")
+    assert predict(run, "--data", str(bad)) == 2
+    said = capsys.readouterr().err
+    assert "(--time-column is an option of `subquad train`; a run keeps those that it was trained with" in said
+    bad.write_text("sequence,time,type\n" + "".join(f"s{at},{time},a\n" for at in range(9) for time in (1, 3, 2)))
+    assert main(["reproduce", "events", "--data", str(bad), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "time goes backwards" in said
+    assert "(--backwards is an option of `subquad train`; `subquad reproduce` takes data as they are" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_are_looked_for_before_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict(tmp_path / "no-run", "--data", str(tmp_path / "none.csv")) == 2
+    assert "there is no file or folder" in capsys.readouterr().err
+
+
+def test_progress_is_printed_where_there_is_no_terminal(trained: tuple[Path, str, str]) -> None:
+    steps = [line for line in trained[1].splitlines() if line.startswith("step ")]
+    assert [line.split(":")[0] for line in steps] == ["step 2 of 6", "step 4 of 6", "step 6 of 6"]
+    assert all("loss" in line and "nll" in line for line in steps)
 
 
 def test_other_models_follow_no_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

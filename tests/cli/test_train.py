@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from subquad import Favor, Hybrid, Layers, Softmax, load
 from subquad.attention import MECHANISMS
 from subquad.cli import main
 from subquad.results import Run
@@ -29,15 +30,15 @@ def test_from_training_to_an_answer(
 ) -> None:
     """A model that learned to copy four symbols copies the user's, from the command line, a file and standard input."""
     options = ["--attention", "softmax", "--steps", "400", "--learning-rate", "5e-3", "--symbols", "5"]
-    done = subquad("train", "copy", *SMALL, *options, "--out", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"token accuracy: ([\d.]+)", done.stdout)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "copy", *SMALL, *options, "--out", "run"]) == 0
+    found = re.search(r"token accuracy: ([\d.]+)", capsys.readouterr().out)
     assert found is not None
     assert float(found[1]) > 0.9
     assert (tmp_path / "run" / "report.html").exists()
 
-    answer = subquad("predict", "run", "3", "1", "4", "1", cwd=tmp_path)
-    assert (answer.returncode, answer.stdout) == (0, "3 1 4 1\n")
+    assert main(["predict", "run", "3", "1", "4", "1"]) == 0
+    assert capsys.readouterr().out == "3 1 4 1\n"
     piped = subprocess.run(
         [sys.executable, "-m", "subquad", "predict", "run"],
         cwd=tmp_path,
@@ -48,7 +49,6 @@ def test_from_training_to_an_answer(
     )
     assert piped.stdout == "4 3 2\n"
 
-    monkeypatch.chdir(tmp_path)
     Path("lines").write_text("0 1\n\n2, 3, 4\n")
     assert main(["predict", "run", "--file", "lines"]) == 0
     assert capsys.readouterr().out == "0 1\n2 3 4\n"
@@ -170,3 +170,24 @@ def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_options_of_tasks_and_mechanisms_do_not_clash(task: str, attention: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", task, "--attention", attention, "--help"]) == 0
     assert "--learning-rate" in capsys.readouterr().out
+
+
+def test_mechanisms_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = ["--length", "6", "--heads", "1", "--head-dim", "4", "--batch", "2", "--steps", "1", "--no-page"]
+    words = ["train", "copy", "--attention", "favor*2,hybrid,softmax", "--features", "6", "--block", "5", *size]
+    run = tmp_path / "run"
+    assert main([*words, "--layers", "4", "--out", str(run)]) == 0
+    wanted = Layers((Favor(features=6), Favor(features=6), Hybrid(block=5), Softmax()))
+    assert load(run).options.attention == wanted
+    assert main(["train", "copy", "--attention", "favor*2,hybrid,softmax", "--help"]) == 0
+    assert "--log-gain" in capsys.readouterr().out
+    for attention, layers, said in (
+        ("linear*3,softmax", "6", "linear*3,softmax are the attentions of 4 layers, but the model has 6: name 6, or make"),
+        ("linear,,softmax", "2", "takes a name, or names by layer such as linear*3,softmax, but was given"),
+        ("linear*0,softmax", "2", "must name 1 to 1000 layers"),
+        ("linear*1001", "2", "must name 1 to 1000 layers"),
+        ("softmax,favour", "2", "there is no attention 'favour': did you mean 'favor'?"),
+        ("softmax,linformer", "2", "linformer has no causal form"),
+    ):
+        assert main(["train", "copy", "--attention", attention, "--layers", layers, *size]) == 2
+        assert said in capsys.readouterr().err

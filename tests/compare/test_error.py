@@ -10,6 +10,7 @@ from subquad import Favor, SubquadError
 from subquad.attention.looking import LayerOutputs
 from subquad.compare import error
 from subquad.compare.error import ANGLES, ErrorGrid, Inputs, Sample, check_memory, measure, plan, random_inputs
+from subquad.compare.error_cell import SCORE_DIMS, Cell
 from subquad.measure.error import relative_error
 from subquad.results import Row, Run
 
@@ -106,8 +107,9 @@ def test_layers_of_a_swapped_model_are_compared_with_the_original() -> None:
 
 def test_the_same_values_twice_are_measured_once() -> None:
     twice = ErrorGrid((4, 4), ("positive",), ("independent",), length=4, head_dim=4)
-    assert len(plan(twice, [])) == len(ANGLES)
-    assert len(plan(twice, [random_inputs(1.0, twice)])) == len(ANGLES) + 3
+    without_inputs = len(ANGLES) + 2 * len(SCORE_DIMS)
+    assert len(plan(twice, [])) == without_inputs
+    assert len(plan(twice, [random_inputs(1.0, twice)])) == without_inputs + 3
 
 
 def test_errors_that_are_not_finite_are_rows_without_a_value() -> None:
@@ -121,7 +123,7 @@ def test_errors_that_are_not_finite_are_rows_without_a_value() -> None:
 def test_any_prefix_goes_on_to_the_same_end(kept: int, tmp_path: Path) -> None:
     cells = plan(TINY, [random_inputs(0.5, TINY)], swap_layers)
     whole, cut = (Run.create(tmp_path / name, "error", {}) for name in ("whole", "cut"))
-    seen: list[error.Cell] = []
+    seen: list[Cell] = []
     measure(cells, whole, seen.append)
     assert seen == cells
     cut.append(whole.rows()[:kept])

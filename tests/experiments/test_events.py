@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from subquad.cli import main
@@ -12,9 +13,21 @@ from subquad.experiments.base import Training
 from subquad.experiments.events import costs as event_costs
 from subquad.experiments.events import grid as events
 from subquad.experiments.events.grid import SCALES, Grid, Setting, Source
-from subquad.experiments.events.verdicts import Trained, cheaper, difference, judge, over_seeds, trained
+from subquad.experiments.events.page import events_page
+from subquad.experiments.events.verdicts import (
+    Trained,
+    cheaper,
+    difference,
+    judge,
+    over_seeds,
+    over_sequences,
+    standing,
+    trained,
+)
 from subquad.models import ModelOptions
+from subquad.report.page import render
 from subquad.results import Row, Run
+from subquad.statistics import Interval
 from subquad.tasks import Events
 from subquad.training import TrainOptions
 from tests.experiments.runs import finished_training
@@ -73,6 +86,41 @@ def test_verdicts(tmp_path: Path) -> None:
     assert found["taxi, sinusoidal times: softmax tells the next type better than always the most frequent one"] is True
     assert found["taxi, sinusoidal times: favor tells the next type better than always the most frequent one"] is False
     assert not any("published" in claim for claim in found if claim.startswith("simulated"))
+
+
+def test_a_small_but_certain_difference_is_behind(tmp_path: Path) -> None:
+    """Sequences differ by nats, attentions on each of them by thousandths, which an interval over sequences tells."""
+    rng = np.random.default_rng(0)
+    for seed in (0, 1):
+        level = rng.normal(50.0, 20.0, 40)
+        for attention, more in (("softmax", 0.0), ("favor", 0.05), ("linear", -0.05)):
+            values = level + more * rng.uniform(0.5, 1.5, 40)
+            rows = [
+                {"metric": "sequence_nll", "value": value, "sequence": at, "events": 10, "step": 9}
+                for at, value in enumerate(values)
+            ]
+            path = tmp_path / f"events-taxi-sinusoidal-{attention}-{seed}"
+            nll = {"metric": "nll", "value": values.mean() / 10, "split": "test", "step": 9}
+            finished_training(path, [*rows, nll], {"times": "sinusoidal"})
+    runs = trained(tmp_path)
+    gap = over_sequences(runs, TAXI, "favor", "softmax")
+    assert gap is not None
+    assert 0.004 < gap.low < gap.value < gap.high < 0.006
+    figures = {verdict.claim: verdict.figures for verdict in judge(tmp_path)}
+    claim = "taxi, sinusoidal times: {} is at least as good as softmax, within 0.01 nats per event"
+    assert "paired over test sequences behind by 0.005" in figures[claim.format("favor")]
+    assert "paired over test sequences ahead by 0.005" in figures[claim.format("linear")]
+    assert standing(Interval(0.001, -0.001, 0.003)) == "level, +0.0010 (-0.0010 to +0.0030)"
+    assert over_sequences(runs, TAXI, "infinity", "softmax") is None
+
+
+def test_the_page_names_the_table_of_published_rows(tmp_path: Path) -> None:
+    run(tmp_path, TAXI, "softmax", 0, nll=-0.5)
+    html = render(events_page(tmp_path, "quick"))
+    assert "Chang et al. 2025 (S2P2), on the splits of EasyTPP (Xue et al. 2024)" in html
+    for model, value in (("THP", "-0.372"), ("NHP", "-0.514"), ("AttNHP", "-0.493"), ("S2P2", "-0.522")):
+        assert f"{model}, published" in html
+        assert value in html
 
 
 def test_seeds_that_differ_decide_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from subquad import MECHANISMS, Linformer, ModelOptions, SubquadError
 from subquad.models import CausalEncoder, detached
 from subquad.models.positions import rotation, rotation_at, sinusoids
 
-CAUSAL = [name for name in MECHANISMS if name != "linformer"]
+CAUSAL = [name for name, options in MECHANISMS.items() if options().traits.causal]
 
 
 def encoder(name: str, positions: str = "rotary") -> CausalEncoder:

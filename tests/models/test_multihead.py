@@ -64,11 +64,11 @@ def test_grouped_heads_are_repeated_heads() -> None:
 def test_merging_heads_costs_no_copy(name: str) -> None:
     """The result has the layout of the projections, so heads lie beside each other already."""
     layer = make(name)
-    q, k, v = layer._turned(torch.randn(2, 300, 20), None)
+    q, k, v = layer._inputs(torch.randn(2, 300, 20), None, None)
     mixed = layer.attend(q, k, v)
-    if name == "linformer":
+    if name in ("linformer", "nystrom", "lsh"):
         pytest.skip("PyTorch's attention decides on the layout")
-    assert mixed.transpose(1, 2).is_contiguous()
+    assert mixed.transpose(1, 2).flatten(2).data_ptr() == mixed.data_ptr()
 
 
 def test_bias_is_optional_and_context_may_have_another_width() -> None:

@@ -49,7 +49,8 @@ def held(model: nn.Module) -> int:
 
 @pytest.mark.parametrize("attention", VARIANTS, ids=str)
 def test_a_stack_holds_what_arithmetic_says(attention: AttentionOptions) -> None:
-    for options in (SMALL, replace(SMALL, positions="learned", longest=11, norm="post", feed_dim=5)):
+    changed = replace(SMALL, positions="learned", longest=11, norm="post", feed_dim=5)
+    for options in (SMALL, changed, replace(SMALL, share_attention=2, fewer_heads=1)):
         assert stack_numbers(attention, options) == held(Encoder(nn.Identity(), attention, options))
 
 

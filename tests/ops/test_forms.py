@@ -1,4 +1,4 @@
-"""Loops for a CPU and the all-parallel form for a GPU are the same function, and continue from each other."""
+"""Native kernels and loops for a CPU and the all-parallel form for a GPU are the same function, and continue each other."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
+from subquad import native
 from subquad.feature_maps import FEATURE_MAPS, FeatureMap, Kernel, Random
 from subquad.ops import linear, scratch
 from subquad.ops.autocast import prefers_parallel
 from subquad.ops.linear import chunks, empty_state, parallel
+from subquad.ops.linear import native as native_form
 from subquad.ops.linear.blocks import runs_of
 from subquad.ops.linear.sums import block_length
 
@@ -23,6 +25,21 @@ MAPS: dict[str, Any] = {name: options() for name, options in FEATURE_MAPS.items(
 }
 MAPS["wide"] = Random(features=64)
 every_map = pytest.mark.parametrize("name", MAPS)
+needs_native = pytest.mark.skipif(not native.is_there(), reason="the native kernels are not compiled")
+in_blocks = pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(linear.attend_in_blocks, id="torch"),
+        pytest.param(native_form.attend, id="native", marks=needs_native),
+    ],
+)
+in_chunks = pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(linear.attend_in_chunks, id="torch"),
+        pytest.param(native_form.attend_causal, id="native", marks=needs_native),
+    ],
+)
 
 
 def setup(name: str, length: int, scale: float = 1.0) -> tuple[FeatureMap, list[Tensor]]:
@@ -32,25 +49,27 @@ def setup(name: str, length: int, scale: float = 1.0) -> tuple[FeatureMap, list[
     return phi, [x.requires_grad_() for x in made]
 
 
+@in_blocks
 @every_map
-def test_blocks_equal_parallel(name: str) -> None:
+def test_blocks_equal_parallel(name: str, form: Any) -> None:
     phi, (q, k, v) = setup(name, 700)
     keep = torch.rand(2, 700) > 0.2
-    one = linear.attend_in_blocks(q, k, v, phi.sides(), keep)
+    one = form(q, k, v, phi.sides(), keep)
     other = parallel.attend(q, k, v, phi.sides(), keep)
     assert_close(one, other, rtol=1e-9, atol=1e-9)
     of = (q, k, v, *phi.parameters())
     assert_close(torch.autograd.grad(one.sum(), of), torch.autograd.grad(other.sum(), of), rtol=1e-8, atol=1e-8)
 
 
+@in_chunks
 @every_map
 @pytest.mark.parametrize("scale", [1.0, 8.0])
-def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float) -> None:
+def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float, form: Any) -> None:
     phi, (q, k, v) = setup(name, 700, scale)
     sides, start = phi.sides(), empty_state(k, v, phi.sides()[1])
     parts = [[x[:, :, :333] for x in (q, k, v)], [x[:, :, 333:] for x in (q, k, v)]]
     results = []
-    forms: list[Any] = [linear.attend_in_chunks, parallel.attend_causal]
+    forms: list[Any] = [form, parallel.attend_causal]
     for first in forms:
         for second in forms:
             begun, state = first(*parts[0], sides, start)
@@ -65,9 +84,10 @@ def test_chunks_equal_parallel_and_continue_each_other(name: str, scale: float) 
         assert_close(torch.autograd.grad(mixed.sum(), of, retain_graph=True), wanted, rtol=1e-5, atol=1e3 * tight)
 
 
+@in_chunks
 @pytest.mark.parametrize("name", ["taylor", "wide"])
 @pytest.mark.parametrize("given", [False, True])
-def test_states_between_saved_ones_are_found_again(name: str, given: bool) -> None:
+def test_states_between_saved_ones_are_found_again(name: str, given: bool, form: Any) -> None:
     """Long enough for several runs of several blocks, with padding, from a state or from none."""
     phi, (q, k, v) = setup(name, 1700)
     runs = runs_of(q, v, phi.feature_count(5))
@@ -77,7 +97,7 @@ def test_states_between_saved_ones_are_found_again(name: str, given: bool) -> No
     start = empty_state(k, v, phi)
     if given:
         start = parallel.attend_causal(2 * v, k.flip(2), q, phi.sides(), start)[1]
-    one, _ = chunks.attend_in_chunks(q, k, v, phi.sides(), start if given else None, keep)
+    one, _ = form(q, k, v, phi.sides(), start if given else None, keep)
     other, _ = parallel.attend_causal(q, k, v, phi.sides(), start, keep)
     assert_close(one, other, rtol=1e-9, atol=1e-9)
     wanted = torch.autograd.grad(other.sin().sum(), (q, k, v), retain_graph=True)
@@ -92,6 +112,17 @@ def test_less_is_saved_than_fused_softmax_saves(name: str, length: int) -> None:
     own = [q, k, v, *phi.parameters()]
     ours = saved_beside(own, lambda: chunks.attend_in_chunks(q, k, v, phi.sides())[0])
     assert ours <= saved_beside(own, lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)) / 2
+
+
+@needs_native
+@pytest.mark.parametrize("length", [100, 700, 3000])
+@pytest.mark.parametrize("name", MAPS)
+def test_native_kernels_save_no_more_than_fused_softmax(name: str, length: int) -> None:
+    """One number for each position, beside queries, keys, values, weights and the result."""
+    phi, (q, k, v) = setup(name, length)
+    own = [q, k, v, *phi.parameters()]
+    softmax = saved_beside(own, lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    assert saved_beside(own, lambda: native_form.attend_causal(q, k, v, phi.sides())[0]) <= softmax
 
 
 def saved_beside(own: list[Tensor], run: Callable[[], Tensor]) -> int:
@@ -122,7 +153,11 @@ def test_results_do_not_live_in_the_scratch_memory() -> None:
     sides, start = phi.sides(), empty_state(k, v, phi)
     whole: Any = lambda *x: (linear.attend_in_blocks(*x),)  # noqa: E731
     chunked: Any = lambda *x: chunks.attend_in_chunks(*x, start)  # type: ignore[call-arg]  # noqa: E731
-    for form in (whole, chunked):
+    forms = [whole, chunked]
+    if native.is_there():
+        native_chunked: Any = native_form.attend_causal
+        forms += [lambda *x: (native_form.attend(*x),), lambda *x: native_chunked(*x, start)]
+    for form in forms:
         mixed = form(q.detach(), k.detach(), v.detach(), sides)
         flat = [mixed[0], *(mixed[1] if len(mixed) > 1 else ())]
         kept = [part.clone() for part in flat]

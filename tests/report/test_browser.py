@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from subquad.report.compare import load, write_comparison
 from subquad.report.training import write_training_page
@@ -45,30 +45,38 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-@contextmanager
-def opening(path: Path) -> Iterator[tuple[Page, list[str], list[str]]]:
-    """A page with its charts drawn, and lists of what it complained about and what it asked for."""
+Opened = tuple[Page, list[str], list[str]]
+"""A page with its charts drawn, and lists of what it complained about and what it asked for."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests. Each page that it opens has its own context, so that pages share nothing."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1000, "height": 800})
-        complaints: list[str] = []
-        requests: list[str] = []
-        page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-drawn=yes]", state="attached")
-        yield page, complaints, requests
-        browser.close()
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def opening(browser: Browser, path: Path) -> Iterator[Opened]:
+    """Opens a page and waits until its charts are drawn."""
+    page = browser.new_page(viewport={"width": 1000, "height": 800})
+    complaints: list[str] = []
+    requests: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-drawn=yes]", state="attached")
+    yield page, complaints, requests
+    page.close()
 
 
 @pytest.fixture
-def opened(path: Path) -> Iterator[tuple[Page, list[str], list[str]]]:
-    with opening(path) as found:
+def opened(browser: Browser, path: Path) -> Iterator[Opened]:
+    with opening(browser, path) as found:
         yield found
-
-
-Opened = tuple[Page, list[str], list[str]]
 
 
 def lines(page: Page, chart: str = "time") -> int:
@@ -145,9 +153,9 @@ def test_readable_on_a_phone_and_in_the_dark(opened: Opened, width: int, scheme:
     assert (light[0] > light[1] + 400) if scheme == "light" else (light[1] > light[0] + 400)
 
 
-def test_training_is_drawn_without_complaint_or_network(training_path: Path) -> None:
+def test_training_is_drawn_without_complaint_or_network(browser: Browser, training_path: Path) -> None:
     """Each run, and the mean over seeds of each attention."""
-    with opening(training_path) as (page, complaints, requests):
+    with opening(browser, training_path) as (page, complaints, requests):
         assert page.locator("#chart-loss .mark-line path").count() == 4 + 2
         assert page.locator("#chart-token_accuracy .mark-line path").count() == 4 + 2
         page.locator("#chart-loss .role-legend-symbol path").first.click()
@@ -156,10 +164,10 @@ def test_training_is_drawn_without_complaint_or_network(training_path: Path) -> 
         assert len(requests) == 1
 
 
-def test_names_that_would_do_harm_are_shown_as_text(tmp_path: Path) -> None:
+def test_names_that_would_do_harm_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
     """A metric, an attention, a command and a sample that are markup, also in what hovering shows."""
     write_training_page([trained(tmp_path / "run")], tmp_path / "report.html")
-    with opening(tmp_path / "report.html") as (page, complaints, requests):
+    with opening(browser, tmp_path / "report.html") as (page, complaints, requests):
         assert page.locator("figure svg").count() == 2
         assert page.locator("td", has_text=HOSTILE).count() >= 3
         page.locator("#chart-loss .mark-symbol path").nth(1).hover(force=True)
@@ -179,7 +187,7 @@ def test_prints_dark_on_light(opened: Opened) -> None:
     assert page.evaluate("getComputedStyle(document.querySelector('#chart-time svg text')).fill") == "rgb(0, 0, 0)"
 
 
-def test_legends_fit_on_a_phone(tmp_path: Path) -> None:
+def test_legends_fit_on_a_phone(browser: Browser, tmp_path: Path) -> None:
     """Long names stand below each other, where they would be cut off beside each other."""
     runs = []
     for name in ("softmax", "infinity with a sticky memory", "linformer with shared projections"):
@@ -187,7 +195,7 @@ def test_legends_fit_on_a_phone(tmp_path: Path) -> None:
         run.append({"metric": "loss", "value": 1.0 / step, "step": step, "split": "train"} for step in range(1, 9))
         runs.append(run)
     write_training_page(runs, tmp_path / "report.html")
-    with opening(tmp_path / "report.html") as (page, complaints, _):
+    with opening(browser, tmp_path / "report.html") as (page, complaints, _):
         page.set_viewport_size({"width": 360, "height": 700})
         page.reload()
         page.wait_for_selector("html[data-drawn=yes]", state="attached")

@@ -1,5 +1,6 @@
 """The page of `subquad error`."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from subquad.report.error import (
     write_error_page,
 )
 from subquad.report.error_charts import curves, estimate_points, kernel_points, layer_points, needed_points, size_points
+from subquad.report.error_scores import score_chart, score_points
 from subquad.results import Row, Run
 from tests.runs.made import write_pages_quickly
 
@@ -43,6 +45,9 @@ def rows(*, model: bool = True) -> list[Row]:
             ends = {"value": 1.0, "low": -0.5, "high": 3.0, "deviation": 0.5, "deviation_low": 0.4, "deviation_high": 0.6}
             about = {"kernel": kernel, "features": 64, "angle": angle, "formula": 0.5, "negative": 0.1}
             found.append({"metric": "estimate", **ends, **about})
+    for what, scaled, dim in product(("variance", "largest_weight", "slope"), (False, True), (4, 64)):
+        ends = {"value": 0.5 if scaled else dim / 64, "low": 0.01, "high": 1.0}
+        found.append({"metric": "scores", "what": what, "scaled": scaled, "dim": dim, **ends})
     for what in ("attention", "hidden") if model else ():
         for layer in (1, 2):
             ends = {"value": 0.1 * layer, "low": 0.09 * layer, "high": 0.11 * layer}
@@ -103,6 +108,14 @@ def test_points() -> None:
     assert layers[-1] == ("attention, on the inputs of the exact model", 2)
 
 
+def test_scores_are_drawn_with_and_without_their_division() -> None:
+    points = list(score_points(rows()))
+    assert {(point["label"], point["dim"]) for point in points} == set(product(("q . k", "q . k / sqrt d"), (4, 64)))
+    drawn = score_chart(points, interactive=True).to_dict()
+    titles = [panel["title"] for panel in drawn["concat"]]
+    assert titles == ["variance of scores", "largest weight of a query", "slope of the weights"]
+
+
 def test_intervals_that_reach_below_zero_are_drawn_on_a_logarithmic_axis() -> None:
     points = list(estimate_points(rows()))
     assert {point["kind"] for point in points} == {"measured", "published"}
@@ -128,7 +141,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_figures(tmp_path: Path) -> None:
     charts = dict(figures(rows()))
     by_view = ("kernels", "projections", "formulas", "needed")
-    single = {"sizes", "estimates", "deviations", "layers", "lengths"}
+    single = {"sizes", "estimates", "deviations", "layers", "lengths", "scores"}
     views = ("the model", "random, size 0.5", "random, size 1")
     assert set(charts) == single | {f"{name} {view}" for name in by_view for view in views}
     for name in (*single, "kernels the model"):

@@ -39,7 +39,8 @@ def trained(folder: Path, metrics: tuple[str, ...] = (HOSTILE,)) -> Run:
 
 def compared_with(folder: Path) -> Run:
     run = Run.create(folder, "compare", {**ABOUT, "mechanisms": {HOSTILE: {"time": HOSTILE, "space": HOSTILE}}})
-    run.append({**row, "mechanism": HOSTILE if row["mechanism"] == "favor" else row["mechanism"]} for row in compared())
+    plain = compared(views=[("bidirectional", "training")])
+    run.append({**row, "mechanism": HOSTILE if row["mechanism"] == "favor" else row["mechanism"]} for row in plain)
     run.append({**row, "device": HOSTILE} for row in compared(views=[("causal", "training")]))
     return run
 

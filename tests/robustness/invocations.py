@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
 from subquad.attention import MECHANISMS
-from subquad.cli import advise, compare, convert, error, predict, report, reproduce, spectrum, training_options
+from subquad.cli import advise, check, compare, convert, error, predict, report, reproduce, spectrum, training_options
 from subquad.conversion import ConversionOptions
 from subquad.models import ModelOptions
 from subquad.tasks import TASKS
@@ -46,6 +46,11 @@ SMALL_ATTENTIONS: dict[str, Words] = {
     "linformer": {"k": ("2",), "max-length": ("64",)},
     "infinity": {"segment": ("4",), "basis": ("4",), "points": ("4",), "bins": ("4",)},
     "hybrid": {"block": ("4",)},
+    "window": {"reach": ("3",)},
+    "sparse": {"block": ("2",)},
+    "nystrom": {"landmarks": ("2",)},
+    "cosformer": {"max-length": ("64",)},
+    "lsh": {"rounds": ("1",), "buckets": ("2",), "chunk": ("4",)},
 }
 ENDLESS = {
     ("train copy", "steps"),
@@ -95,7 +100,7 @@ def _training() -> Iterator[Base]:
         given = SMALL_TASKS[task] | SMALL_MODEL | SMALL_TRAINING
         yield Base(f"train {task}", ("train", task), given, (TASKS[task], *shared), texts.get(task, ()))
     for attention, options in MECHANISMS.items():
-        task = "mlm" if attention == "linformer" else "copy"
+        task = "copy" if options().traits.causal else "mlm"
         given = SMALL_TASKS[task] | SMALL_MODEL | SMALL_TRAINING | SMALL_ATTENTIONS[attention]
         command = ("train", task, "--attention", attention)
         yield Base(f"train with {attention}", command, given, (options,), texts.get(task, ()))
@@ -123,6 +128,8 @@ def _commands() -> Iterator[Base]:
     yield Base("error", ("error",), brief, (error.Error,))
     examined: Words = {**brief, **few, "no-random": ()}
     yield Base("error of a model", ("error", "bert"), examined | {"text": ("texts",)}, (), ("bert", "texts"))
+    asked: Words = {"heads": ("1",), "head_dim": ("4",), "checks": ("batch",), "length": ("16",)}
+    yield Base("check", ("check", "linear"), asked, (check.Check,))
     yield Base("report", ("report", "copied"), {}, (report.Report,), ("copied",))
     yield Base("reproduce", ("reproduce", "nothing"), {}, (reproduce.Reproduce,))
     tiny: Words = {"steps": ("1",), "tune-steps": ("1",), "texts": ("2",), "batch-tokens": ("16",), "no-page": ()}
@@ -197,7 +204,7 @@ def _misused() -> Iterator[Case]:
         "report of nothing": ("report",),
         "report of two kinds": ("report", "copied", "compared"),
     }
-    for command in ("compare", "advise", "train", "convert", "predict", "spectrum", "error", "reproduce", "report"):
+    for command in ("compare", "advise", "train", "convert", "predict", "spectrum", "error", "check", "reproduce", "report"):
         words[f"help of {command}"] = (command, "--help")
         words[f"an unknown option of {command}"] = (command, "--no-such-option", "7")
         words[f"words too many for {command}"] = (command, "copied", "copied", "copied", "--", "copied")

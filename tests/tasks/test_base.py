@@ -113,7 +113,7 @@ def test_what_a_task_cannot_do_is_said_in_a_sentence(
     capsys.readouterr()
     for words, said in (
         (
-            ["predict", run, "--data", "x"],
+            ["predict", run, "--data", str(tmp_path)],
             "a model of parity answers sequences and gives no scores: give a sequence",
         ),
         (["predict", run, "--follow"], "a model of parity follows no stream: --follow is for runs on events"),

@@ -11,7 +11,7 @@ import torch
 from subquad import Linear, Linformer, ModelOptions, SubquadError
 from subquad.tasks import TASKS, Classify, Mlm
 from subquad.tasks.classify import TextBatch, TextClassifier
-from subquad.tasks.classify.task import SEPARATOR, join_pair
+from subquad.tasks.classify.batches import SEPARATOR, join_pair
 
 SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
 

@@ -5,23 +5,31 @@ and ``attend.step(q, k, v, state)``. See `subquad.types` for the shapes.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from subquad.attention.base import LossTerm, Mechanism
+from subquad.attention.cosformer import Cosformer, CosformerAttention, CosformerState
 from subquad.attention.favor import Favor, FavorAttention
 from subquad.attention.hybrid import Hybrid, HybridAttention
 from subquad.attention.infinity import Infinity, InfinityAttention
+from subquad.attention.layers import Layers, joined
 from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
+from subquad.attention.lsh import Lsh, LshAttention, LshState
+from subquad.attention.nystrom import Nystrom, NystromAttention
 from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
-from subquad.checking import read_kind
-from subquad.errors import SubquadError
+from subquad.attention.sparse import Sparse, SparseAttention, SparseState
+from subquad.attention.window import Window, WindowAttention
+from subquad.checking import read_as, read_kind
+from subquad.errors import OptionError, SubquadError
 from subquad.feature_maps import FEATURE_MAPS
 from subquad.ops.hybrid import HybridState
 from subquad.ops.linear import LinearState
 from subquad.ops.streams import InfinityState
+from subquad.ops.window import WindowState
 from subquad.types import AttentionOptions, CausalAttention, MechanismSize, Traits
 
 MECHANISMS: dict[str, type[AttentionOptions]] = {
@@ -31,11 +39,25 @@ MECHANISMS: dict[str, type[AttentionOptions]] = {
     "linformer": Linformer,
     "infinity": Infinity,
     "hybrid": Hybrid,
+    "window": Window,
+    "sparse": Sparse,
+    "nystrom": Nystrom,
+    "lsh": Lsh,
+    "cosformer": Cosformer,
 }
+COMMON = ("linear", "favor", "linformer")
+"""Mechanisms that most people choose among, which `subquad compare` measures unless others are named."""
 
 
 def options_from(values: object, where: str = "the attention") -> AttentionOptions:
     """Reads options from the values that `dataclasses.asdict` gave; `where` names their place in error messages."""
+    if isinstance(values, Mapping) and values.get("kind") == Layers.kind:
+        listed = read_as(list[dict[str, Any]], values.get("mechanisms"), f"{where}: mechanisms")
+        mechanisms = [options_from(each, f"{where}: mechanisms[{at}]") for at, each in enumerate(listed)]
+        try:
+            return Layers(tuple(mechanisms))
+        except OptionError as error:
+            raise SubquadError(f"{where}: {error}") from None
     if isinstance(values, Mapping):
         values = {
             name: read_kind(FEATURE_MAPS, value, f"{where}: {name}") if isinstance(value, Mapping) else value
@@ -56,9 +78,15 @@ def built(
 
 def layers_size(options: AttentionOptions, *, heads: int, head_dim: int, layers: int) -> MechanismSize:
     """Returns the total size of the mechanisms of `layers` layers, some of which may share parameters."""
-    size = options.size(heads=heads, head_dim=head_dim)
-    copies = 1 if options.traits.shares_layers else layers
-    return MechanismSize(copies * size.numbers, size.state, copies * size.derived)
+    built_ones = [
+        (part.size(heads=heads, head_dim=head_dim), min(count, 1) if part.traits.shares_layers else count)
+        for part, count in options.counts(layers)
+    ]
+    return MechanismSize(
+        numbers=sum(count * size.numbers for size, count in built_ones),
+        state=max((size.state for size, _ in built_ones), default=0),
+        derived=sum(count * size.derived for size, count in built_ones),
+    )
 
 
 def traits_of(attend: nn.Module) -> Traits | None:
@@ -73,7 +101,8 @@ def require_causal(attention: AttentionOptions | nn.Module) -> None:
     elif isinstance(attention, nn.Module):
         has_causal, name = isinstance(attention, CausalAttention), type(attention).__name__
     else:
-        has_causal, name = attention.traits.causal, attention.kind
+        without = [part for part in attention.parts if not part.traits.causal]
+        has_causal, name = not without, without[0].kind if without else attention.kind
     if has_causal:
         return
     causal = [other for other, options_class in MECHANISMS.items() if options_class().traits.causal]
@@ -82,15 +111,20 @@ def require_causal(attention: AttentionOptions | nn.Module) -> None:
 
 def require_length(options: AttentionOptions, length: int) -> None:
     """Raises `SubquadError` for sequences longer than a mechanism with these options takes."""
-    longest = options.traits.max_length
-    if longest is not None and length > longest:
-        raise SubquadError(
-            f"k has {length} positions, but {options.kind} was built for max_length={longest}: build it with a larger one"
-        )
+    for part in options.parts:
+        longest = part.traits.max_length
+        if longest is not None and length > longest:
+            raise SubquadError(
+                f"k has {length} positions, but {part.kind} was built for max_length={longest}: build it with a larger one"
+            )
 
 
 __all__ = [
+    "COMMON",
     "MECHANISMS",
+    "Cosformer",
+    "CosformerAttention",
+    "CosformerState",
     "Favor",
     "FavorAttention",
     "Hybrid",
@@ -99,17 +133,30 @@ __all__ = [
     "Infinity",
     "InfinityAttention",
     "InfinityState",
+    "Layers",
     "Linear",
     "LinearAttention",
     "LinearState",
     "Linformer",
     "LinformerAttention",
     "LossTerm",
+    "Lsh",
+    "LshAttention",
+    "LshState",
     "Mechanism",
+    "Nystrom",
+    "NystromAttention",
     "Softmax",
     "SoftmaxAttention",
     "SoftmaxState",
+    "Sparse",
+    "SparseAttention",
+    "SparseState",
+    "Window",
+    "WindowAttention",
+    "WindowState",
     "built",
+    "joined",
     "layers_size",
     "options_from",
     "require_causal",

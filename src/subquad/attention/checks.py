@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from subquad.errors import NotFiniteError, SubquadError
-from subquad.ops.autocast import needs_gradient, precise
+from subquad.ops.autocast import is_traced, needs_gradient, precise
 
 State = TypeVar("State", bound=tuple[Tensor, ...])
 
@@ -116,9 +116,9 @@ def check_result(
     """Returns the result; raises `NotFiniteError` on a CPU if an input was not finite, which the sum of the result shows.
 
     `also` holds further tensors to sum, since PyTorch's fused attention may turn NaN into zeros. On a GPU the check is left
-    out, as it would have to wait for the result.
+    out, as it would have to wait for the result, and where operations are traced.
     """
-    if mixed.device.type != "cpu" or torch.compiler.is_compiling():
+    if mixed.device.type != "cpu" or is_traced():
         return mixed
     if all(part.detach().sum().isfinite() for part in (mixed, *also)):
         return mixed

@@ -326,13 +326,9 @@ class InfinityAttention(Mechanism):
         written = self._write(held, k, v, count == self.options.segment)
         if not (torch.compiler.is_compiling() or bool(part.any())) or not self.options.basis:
             return written
-        # real positions are the last `count` places of the reversed segment
-        place = torch.arange(self.options.segment, device=k.device) - (self.options.segment - count[:, None])
-        t = (place.to(held.signal.dtype) + 0.5) / count.clamp_min(1)[:, None]
-        t = t.masked_fill(place < 0, torch.nan)
-        solved = memory.ridge(self._basis(), t, self.options.ridge)[:, None]
-        segment = torch.cat([k, v], dim=3).to(held.signal.dtype)
-        alone = product(solved, segment.detach() if self.options.detached else segment)
+        if self.options.detached:
+            k, v = k.detach(), v.detach()
+        alone = streams.fit_end(self._basis(), torch.cat([k, v], dim=3).to(held.signal.dtype), count, self.options.ridge)
         signal = torch.where(part[:, None, None, None], alone, written.signal)
         return written._replace(signal=signal, written=torch.where(part, 1, written.written))
 

@@ -76,6 +76,10 @@ class LinearAttention(Mechanism):
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, LinearState]:
         """Attends from one position; the fast path of `causal`. With `reuse`, the old state is overwritten."""
+        if state is not None and q.shape[1:] == (self.heads, 1, self.head_dim):
+            quick = linear.quick_step(q, k, v, self.feature_map.sides(), state, reuse)
+            if quick is not None:
+                return quick
         check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
         before = self._checked(state, v)
         before = reusable(self, before, q, k, v) if reuse else before

@@ -39,9 +39,14 @@ COMMANDS: dict[str, Command] = {
     "predict": Command("subquad.cli.predict", "print the answer of a trained model to a sequence"),
     "spectrum": Command("subquad.cli.spectrum", "measure the rank of a model's attention matrices, by layer and head"),
     "error": Command("subquad.cli.error", "measure how far FAVOR+ is from exact attention, by number of features"),
+    "check": Command("subquad.cli.check", "ask whether an attention is what it says: padding, future, gradients, ..."),
     "reproduce": Command("subquad.cli.reproduce", "repeat a published experiment, with a verdict on each of its claims"),
     "report": Command("subquad.cli.report", "write the page of one or several runs, and each chart as PNG and SVG"),
 }
+
+
+WITHOUT_MECHANISMS = ("advise", "report")
+"""Commands that only read rows."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,6 +125,10 @@ def _run(words: Sequence[str]) -> int:
         from subquad.cli.values import choose
 
         choose("command", words[0], COMMANDS)
+    if words[0] not in WITHOUT_MECHANISMS:
+        from subquad.cli.installed import join_installed
+
+        join_installed(say)
     try:
         code: int = import_module(COMMANDS[words[0]].module).main(words[1:])
     except SystemExit as ended:  # the parser has printed help or an error message

@@ -17,10 +17,13 @@ from rich.progress import Progress as Bar
 from rich.progress import ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
-from subquad.attention import MECHANISMS, Softmax
-from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words
+from subquad import native
+from subquad.attention import COMMON, MECHANISMS, Softmax
+from subquad.check.importing import is_import_name
+from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words, excerpt
 from subquad.cli import INTERRUPTED
-from subquad.cli.options import registry
+from subquad.cli.options import clashing, registry
+from subquad.cli.outside import Calling, open_outside, read_variant
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.values import Flag, choose, parse_bytes, parse_lengths
@@ -45,14 +48,21 @@ Tuning: Any = make_dataclass(
     frozen=True,
 )
 
-ASKED_FOR = ("infinity", "hybrid")
-"""Mechanisms that are measured only if they are named, since they would use much of the time budget."""
+ALL = "all"
+"""Name that stands for all mechanisms."""
+BUDGETS = {"some": 120.0, ALL: 600.0}
+"""Time for measuring in seconds: for the mechanisms that are named or common, and for all."""
+
+
+def _others() -> list[str]:
+    """Returns the mechanisms that are measured only if they are named, so that the usual comparison stays short."""
+    return [name for name in MECHANISMS if name not in (BASELINE, *COMMON)]
 
 
 def _mechanisms_help() -> str:
-    usual = [MATERIALISED, *(name for name in MECHANISMS if name not in (BASELINE, *ASKED_FOR))]
-    others = [name for name in MECHANISMS if name in ASKED_FOR]
-    return f"Attentions to compare with softmax: {', '.join(usual)} (these by default), {', '.join(others)}."
+    usual, others = ", ".join([MATERIALISED, *COMMON]), ", ".join(_others())
+    ours = f"{usual} (these by default), {others}; {ALL} for all of them"
+    return f"Attentions to compare with softmax: {ours}; and any on q, k and v, as MODULE:NAME."
 
 
 @dataclass(frozen=True)
@@ -86,10 +96,15 @@ class Compare(Checked):
     """Data type of the inputs."""
     device: Several[Words] = ("cpu",)
     """Devices: cpu, cuda, cuda:1, ..."""
+    kernels: tuple[native.Kernels, ...] = ()
+    """Who computes linear attention, FAVOR+ and the hybrid on a CPU: native kernels or PyTorch's operations. Native ones by
+    default if they were compiled."""
+    outside: Calling = field(default_factory=Calling)
     grid: Literal["linformer"] | None = None
     """linformer: measure the speed-up and memory of Linformer by length and slots, next to the published table."""
-    budget: Positive = 120.0
-    """Time for measuring in seconds. The most informative measurements come first; `--resume` continues with the others."""
+    budget: Positive | None = None
+    """Time for measuring in seconds; 120 by default, 600 for all attentions. The most informative measurements come first;
+    `--resume` continues with the others."""
     memory_limit: Words = "1GiB"
     """Memory limit of one measurement. A measurement that needs more is recorded as out of memory."""
     run_limit: Positive = 30.0
@@ -111,11 +126,13 @@ RESUMED_WITH = ("resume", "budget", "verbose")
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a comparison, prints the answer and writes the page."""
-    options = parse(Compare, arguments, prog="subquad compare", registry=registry(MECHANISMS.values()))
+    flags = clashing({"shared": Compare, **{name: options for name, options in MECHANISMS.items() if name != BASELINE}})
+    rules = registry(MECHANISMS.values(), flags)
+    options = parse(Compare, arguments, prog="subquad compare", registry=rules, flags=flags)
     if options.resume is not None:
         _refuse_other_options(options)
         run = Run.open(options.resume, "compare")
-        plan, limits = read_plan(run.about["options"])
+        plan, limits = read_plan(run.about["options"], read_variant)
     else:
         plan, limits = _plan(options), _limits(options)
         about = describe_run(plan, limits, shlex.join(["subquad", "compare", *arguments]))
@@ -123,11 +140,17 @@ def main(arguments: Sequence[str]) -> int:
         run = Run.create(folder, "compare", about)
     with run.writing():
         try:
-            measure_run(run, plan, limits, options.budget, Output(), verbose=options.verbose)
+            measure_run(run, plan, limits, _budget(options), Output(), verbose=options.verbose)
         except KeyboardInterrupt:
             print(f"subquad: interrupted; what was measured is kept, go on with: {_resume_command(run)}", file=sys.stderr)
             return INTERRUPTED
+    if not (options.resume or options.mechanisms or options.grid):
+        Output().print(f"There are more: --mechanisms {ALL} also measures {', '.join(_others())}.", soft_wrap=True)
     return 0
+
+
+def _budget(options: Compare) -> float:
+    return options.budget or BUDGETS[ALL if ALL in options.mechanisms else "some"]
 
 
 def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Console, *, verbose: bool = False) -> None:
@@ -145,6 +168,7 @@ def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Co
         page = run.folder / "report.html"
         write_comparison([measured], page)
         _answer(measured, console, verbose=verbose)
+        _tell_kernels(plan, console)
         console.print(f"The page: {page}", soft_wrap=True)
     if interrupt is not None:
         raise interrupt
@@ -152,6 +176,15 @@ def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Co
         names = ", ".join(_name(group) for group in left[:3]) + (", ..." if len(left) > 3 else "")
         groups = f"{len(left)} groups of measurements" + (f" ({names})" if verbose else "")
         console.print(f"The budget had no time for {groups}. Go on with: {_resume_command(run)}", soft_wrap=True)
+
+
+def _tell_kernels(plan: Plan, console: Console) -> None:
+    """Prints which kernels ran, and what is missed without native ones."""
+    used = dict.fromkeys(setting.kernels for setting in plan.settings)
+    names = [f"native ({native.target()})" if name == "native" else "PyTorch's" for name in used]
+    reason = native.missing()
+    missing = "" if reason is None else f" {capitalized(reason)}."
+    console.print(f"Kernels: {' and '.join(names)}.{missing}")
 
 
 def _resume_command(run: Run) -> str:
@@ -190,9 +223,12 @@ def _plan(options: Compare) -> Plan:
 
 
 def _settings(options: Compare) -> list[Setting]:
-    """Returns every combination of batch, heads, head dimension, threads, dtype and device."""
+    """Returns every combination of batch, heads, head dimension, threads, dtype, device and kernels."""
     threads = options.threads or (torch.get_num_threads(),)
-    axes = (options.batch, options.heads, options.head_dim, threads, options.dtype, options.device)
+    kernels = options.kernels or (native.chosen(),)
+    if "native" in kernels and not native.is_there():
+        raise SubquadError(f"--kernels native: {native.missing()}")
+    axes = (options.batch, options.heads, options.head_dim, threads, options.dtype, options.device, kernels)
     return [Setting(*values) for values in product(*axes)]
 
 
@@ -200,8 +236,18 @@ def _variants(options: Compare) -> dict[str, AttentionOptions]:
     """Returns the options of the measured attentions by name, the baseline first."""
     attentions: dict[str, AttentionOptions] = {BASELINE: Softmax(), MATERIALISED: Softmax(materialised=True)}
     attentions |= {name: getattr(options.tuning, name) for name in MECHANISMS if name != BASELINE}
-    usual = [name for name in attentions if name not in ASKED_FOR]
-    chosen = [choose("attention", name, attentions) for name in options.mechanisms] or usual
+    for name in options.mechanisms:
+        if "," in name or "*" in name:
+            raise SubquadError(
+                f"compare measures one attention at a time, but was given {excerpt(name)}: name each with a space between; "
+                "a model with several takes the mean of its layers' times"
+            )
+    named = [name for name in dict.fromkeys(options.mechanisms) if is_import_name(name)]
+    if named:
+        attentions |= open_outside(named, options.outside, heads=options.heads[0], head_dim=options.head_dim[0])
+    chosen = [choose("attention", name, [*attentions, ALL]) for name in options.mechanisms] or [MATERIALISED, *COMMON]
+    if ALL in chosen:
+        return attentions
     return {name: attentions[name] for name in dict.fromkeys([BASELINE, *chosen])}
 
 

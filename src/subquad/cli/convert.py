@@ -15,34 +15,38 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from subquad.attention import MECHANISMS, Linear, options_from
+from subquad.attention import MECHANISMS, Linear, Softmax, options_from
+from subquad.attention import joined as joined_layers
 from subquad.capacity import require_memory
 from subquad.checking import Checked, Count, FilePath, GivenFileName, Seed, Words, read
 from subquad.cli import INTERRUPTED
-from subquad.cli.options import Resume, attention_in, is_resumed, joined, registry
+from subquad.cli.options import Resume, attention_in, clashing, is_resumed, joined, registry
 from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.streams import say
-from subquad.cli.values import choose
+from subquad.cli.values import parse_attention
 from subquad.conversion import ConversionOptions, Convertible, Progress, convert
 from subquad.conversion.engine import check
-from subquad.conversion.layers import choose_layers
+from subquad.conversion.layers import choose_heads, choose_layers
 from subquad.conversion.trained import open_trained
 from subquad.data.texts import load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.feature_maps import FEATURE_MAPS
 from subquad.report.conversion import answers, cost_table, length_tables, stage_table, write_conversion_page
 from subquad.report.conversion_charts import by_length
-from subquad.results import Run, describe_run, holds_run, new_folder, place_of
+from subquad.results import Run, describe_run, folder_name, holds_run, new_folder, place_of
 from subquad.runs import load
 from subquad.types import AttentionOptions
+from subquad.words import run_lengths
 
 ATTENTIONS: dict[str, type[Any]] = {
     **{name: options for name, options in FEATURE_MAPS.items() if name != "random"},  # its attention is favor
     **{name: options for name, options in MECHANISMS.items() if name != "softmax"},
 }
 """Options of the attentions that a model can be converted to. A feature map means linear attention with that map."""
+SOFTMAX = "softmax"
+"""Name of the layers that stay as they are, among several attentions by layer."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,11 @@ class Shared(Checked):
     model: Annotated[GivenFileName, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """Folder of a Hugging Face model, name of a model on its hub, or folder of a run of `subquad train mlm` or `lm`."""
     attention: Annotated[
-        Words, tyro.conf.arg(help=f"{', '.join(ATTENTIONS)}: a feature map means linear attention with that map.")
+        Words,
+        tyro.conf.arg(
+            help=f"{', '.join(ATTENTIONS)}: a feature map means linear attention with that map. Or several by layer, "
+            "repeated where there are more layers, such as hybrid*3,softmax: layers with softmax stay as they are."
+        ),
     ] = "learned"
     text: FilePath | None = None
     """Training text, a folder or file: *.txt, *.md, *.jsonl(.gz); by default Python's help topics, or a run's own text."""
@@ -98,19 +106,25 @@ Opened = tuple[Convertible, AttentionOptions, ConversionOptions]
 
 def plan_run(words: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
     """Returns the folder, run.json and conversion of a command line. Raises `SubquadError` if it cannot be converted."""
-    name = choose("attention", attention_in(words) or Shared.attention, ATTENTIONS)
+    names = _attentions(attention_in(words) or Shared.attention)
+    mechanisms = {name: ATTENTIONS[name]() for name in names if name != SOFTMAX}
+    parts = {"shared": Shared, **mechanisms, "conversion": ConversionOptions()}
+    flags = clashing(parts)
     parsed: Any = parse(
-        joined("Convert", {"shared": Shared, "mechanism": ATTENTIONS[name](), "conversion": ConversionOptions()}),
+        joined("Convert", parts),
         words,
         prog="subquad convert",
         description=(
             "Replaces the attention of a trained model and trains it to recover the original's quality. "
             "`subquad convert --resume RUN` continues an interrupted conversion."
         ),
-        registry=registry([ATTENTIONS[name], ConversionOptions]),
+        registry=registry([*map(type, mechanisms.values()), ConversionOptions], flags),
+        flags=flags,
     )
     shared = parsed.shared
-    mechanism = Linear(parsed.mechanism) if name in FEATURE_MAPS else parsed.mechanism
+    chosen_options = {name: getattr(parsed, name) for name in mechanisms}
+    by_name = {name: Linear(part) if name in FEATURE_MAPS else part for name, part in chosen_options.items()}
+    mechanism: Any = joined_layers([by_name.get(name) or Softmax() for name in names])
     chosen = {
         "model": shared.model,
         "text": None if shared.text is None else str(shared.text),
@@ -121,7 +135,16 @@ def plan_run(words: Sequence[str]) -> tuple[Path, dict[str, Any], Opened]:
     about = describe_run(chosen, ["convert", *words], seed=shared.seed, page=shared.page)
     original, attention, options = _opened(about)
     about["options"] |= {"mechanism": dataclasses.asdict(attention), "original": original.notes}  # type: ignore[call-overload]
-    return shared.out or new_folder("convert", name), about, (original, attention, options)
+    folder = shared.out or new_folder("convert", folder_name(run_lengths(names)))
+    return folder, about, (original, attention, options)
+
+
+def _attentions(text: str) -> list[str]:
+    """Returns the names of the attentions by layer, one for all if there is one."""
+    names = parse_attention(text, ATTENTIONS if text.strip() == SOFTMAX else [*ATTENTIONS, SOFTMAX])
+    if set(names) == {SOFTMAX}:
+        raise SubquadError("all layers would keep their softmax attention: name another for some of them")
+    return names
 
 
 def _opened(about: Mapping[str, Any]) -> Opened:
@@ -133,6 +156,7 @@ def _opened(about: Mapping[str, Any]) -> Opened:
     original = _original(stored, options, about["seed"])
     attention = attention.for_length(original.longest)
     choose_layers(original, options.layers)
+    choose_heads(original, options.heads)
     _require_memory(original, attention, options)
     check(original, attention, options)
     return original, attention, options
@@ -142,9 +166,10 @@ def _require_memory(original: Convertible, attention: AttentionOptions, options:
     """Raises `SubquadError` for mechanisms and batches that do not fit into memory, before they are made."""
     mechanisms: list[Any] = original.mechanisms(original.teacher)
     layers = [mechanisms[origin] for origin in original.origins]
-    sizes = [attention.size(heads=layer.heads, head_dim=layer.head_dim) for layer in layers]
+    heads, by_layer = len(original.kept_heads), attention.for_layers(len(layers))
+    sizes = [each.size(heads=heads, head_dim=layer.head_dim) for each, layer in zip(by_layer, layers, strict=True)]
     numbers = sum(size.numbers + size.state for size in sizes)
-    position_numbers = sum(layer.heads * layer.head_dim for layer in layers)  # hidden values of one position in all layers
+    position_numbers = sum(heads * layer.head_dim for layer in layers)  # hidden values of one position in all layers
     positions = options.batch_tokens // original.longest * original.longest  # batches consist of whole texts
     advice = "make the attention's own sizes or --batch-tokens smaller"
     require_memory("this conversion", 4 * (numbers + positions * position_numbers), advice)
@@ -155,8 +180,6 @@ def _original(stored: Kept, options: ConversionOptions, seed: int) -> Convertibl
     if holds_run(Path(path)):
         if stored.text is not None or stored.length is not None or options.pairs is not None:
             raise SubquadError("a run is converted on its own text and length: leave out --text, --length and --pairs")
-        if options.keep_layers or options.keep_worst:
-            raise SubquadError("a run has one attention in all layers: leave out --keep-layers and --keep-worst")
         trained = load(path, say=say)
         return open_trained(trained.run, trained.task, trained.model)
     check_pretrained(path)

@@ -23,7 +23,6 @@ from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.streams import say
 from subquad.compare.error import (
     LENGTH,
-    Cell,
     ErrorGrid,
     Inputs,
     Sample,
@@ -33,6 +32,7 @@ from subquad.compare.error import (
     plan,
     random_inputs,
 )
+from subquad.compare.error_cell import Cell
 from subquad.errors import SubquadError
 from subquad.files import require_folder
 from subquad.models import MultiheadAttention

@@ -6,6 +6,7 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -71,7 +72,8 @@ def clashing(parts: Mapping[str, Any]) -> Flags:
     """
     flags: Flags = {}
     taken: set[str] = set()
-    for part in sorted(parts, key=lambda part: {"task": 1, "attention": 2}.get(part, 0)):
+    order = {"shared": 0, "model": 0, "training": 0, "conversion": 0, "task": 1}  # then mechanisms, one or several
+    for part in sorted(parts, key=lambda part: order.get(part, 2)):
         kind = parts[part] if isinstance(parts[part], type) else type(parts[part])
         names = [field.name for field in dataclasses.fields(kind) if field.init]
         flags |= {(kind, name): f"{part}-{name.replace('_', '-')}" for name in names if name in taken}
@@ -117,7 +119,8 @@ def registry(classes: Iterable[type[Any]], flags: Flags | None = None) -> Constr
     return rules
 
 
-def _comments(options: type[Any]) -> dict[str, str]:
+@cache  # finding the source of a class takes most of the time of parsing
+def _comments(options: type[Any]) -> Mapping[str, str]:
     """Maps each field of a class, inherited fields included, to the comment behind it."""
     classes = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
     comments = (re.findall(r"^    (\w+): .*  # (.*)$", inspect.getsource(base), flags=re.MULTILINE) for base in classes)

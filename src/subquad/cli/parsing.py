@@ -16,6 +16,9 @@ from subquad.errors import OptionError, SubquadError
 
 T = TypeVar("T")
 
+_CONFIG = (tyro.conf.HelptextFromCommentsOff,)
+"""Settings of tyro: help comes from docstrings and from our own rules, so that it does not search sources for comments."""
+
 
 def parse(
     kind: type[T],
@@ -36,7 +39,7 @@ def parse(
     complaint = io.StringIO()
     try:
         with deferred(), contextlib.redirect_stderr(complaint):
-            parsed = tyro.cli(kind, args=list(arguments), prog=prog, description=description, registry=rules)
+            parsed = tyro.cli(kind, args=list(arguments), prog=prog, description=description, registry=rules, config=_CONFIG)
     except SystemExit as ended:
         if ended.code:
             raise SubquadError(_sentence(complaint.getvalue(), prog)) from None

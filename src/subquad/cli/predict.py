@@ -9,11 +9,12 @@ import tyro
 
 from subquad.checking import Checked, Count, FilePath, NonNegative, Seed, Whole, Words
 from subquad.cli.follow import follow
+from subquad.cli.foreign import options_of_train
 from subquad.cli.lines import BadLines, LeftOut, Line, csv_text, open_lines
 from subquad.cli.parsing import parse
 from subquad.cli.streams import say
 from subquad.errors import SubquadError
-from subquad.files import write_whole
+from subquad.files import kind_of, write_whole
 from subquad.runs import TrainedModel, load
 from subquad.tasks.base import Completion
 
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
     if options.text is not None and (options.sequence or options.file or options.data or options.follow):
         raise SubquadError("--text is the text to continue: give it without a sequence, --file, --data or --follow")
+    if options.data is not None and kind_of(options.data) == "nothing":
+        raise SubquadError(f"there is no file or folder {options.data}: check the path given by --data")
     trained = load(options.run, say=say)
     completion = {name: value for name in COMPLETION if (value := getattr(options, name)) is not None}
     if completion or options.text is not None:
@@ -90,7 +93,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
     """Writes a CSV line for each client, sequence or text in `data`."""
-    scored = trained.predict(data)
+    with options_of_train(Predict, "a run keeps those that it was trained with, so change the file, or train again"):
+        scored = trained.predict(data)
     for complaint in scored.complaints:
         say(complaint)
     table = csv_text([scored.columns, *scored.lines])

@@ -14,6 +14,7 @@ from subquad.cli.parsing import parse
 from subquad.cli.show import Output
 from subquad.errors import SubquadError
 from subquad.files import require_folder
+from subquad.report.check import write_check_page
 from subquad.report.compare import load, write_comparison, write_figures
 from subquad.report.conversion import write_conversion_figures, write_conversion_page
 from subquad.report.error import write_error_figures, write_error_page
@@ -90,6 +91,11 @@ def _error(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
     return partial(write_error_figures, runs)
 
 
+def _check(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
+    write_check_page(runs, page)
+    return lambda folder: iter(())  # its page has tables only
+
+
 def _conversion(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
     write_conversion_page(runs, page)
     return partial(write_conversion_figures, runs)
@@ -109,6 +115,7 @@ PAGES = {
     "train": _training,
     "spectrum": _spectrum,
     "error": _error,
+    "check": _check,
     "convert": _conversion,
     "reproduce": _reproduction,
 }

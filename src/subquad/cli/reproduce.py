@@ -13,6 +13,7 @@ from rich.console import Console
 
 from subquad.checking import Checked, Count, FilePath, Words, read
 from subquad.cli import INTERRUPTED, compare, spectrum
+from subquad.cli.foreign import options_of_train
 from subquad.cli.parsing import parse
 from subquad.cli.reproductions import Kept, open_reproduction
 from subquad.cli.show import Output, show
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     trials = list(_scale_with_inputs(experiment, scale, options).trials())
     paths = (None if path is None else str(path) for path in (options.data, options.original))
     kept = Kept(options.experiment, scale, *paths)
-    run = open_reproduction(folder, kept, trials)
+    with options_of_train(Reproduce, "`subquad reproduce` takes data as they are, so change the files"):
+        run = open_reproduction(folder, kept, trials)
     with run.writing():
         return _reproduce(run, kept, trials, options.jobs, console)
 

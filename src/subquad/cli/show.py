@@ -4,7 +4,8 @@ from typing import IO, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import TextColumn
+from rich.progress import MofNCompleteColumn, Task, TextColumn
+from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -20,10 +21,21 @@ class Output(Console):
 
 
 class PlainColumn(TextColumn):
-    """The description of a bar, without markup."""
+    """The description of a bar, without markup. Its end is cut off where the line is too narrow for all columns."""
 
     def __init__(self) -> None:
-        super().__init__("{task.description}", markup=False)
+        super().__init__("{task.description}", markup=False, table_column=Column(overflow="ellipsis"))
+
+    def render(self, task: Task) -> Text:
+        """Returns the description as one line."""
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+
+class CountColumn(MofNCompleteColumn):
+    """The number of steps done, such as 40/500, which is never cut off."""
+
+    def __init__(self) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
 
 
 def show(table: Table, console: Console) -> None:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,19 +11,24 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import Resume, is_resumed
 from subquad.cli.parsing import parse
-from subquad.cli.show import Output, PlainColumn
+from subquad.cli.show import CountColumn, Output, PlainColumn
 from subquad.cli.streams import say
 from subquad.cli.training_options import CommandLine
-from subquad.results import FORMAT, Run, describe_run, new_folder
+from subquad.results import FORMAT, Run, describe_run, folder_name, new_folder
 from subquad.runs import Built, RunOptions, build_model, check_options, load, rebuild
 from subquad.tasks import TASKS
 from subquad.training.loop import Progress, import_accelerate, parameters, train
+
+BAR_WIDTH = 10
+"""Number of characters of the bar, so that step, loss and metrics fit beside it into 80 columns."""
+LINE_SECONDS = 30.0
+"""Longest time between two lines of progress where the output is no terminal."""
 
 
 class Plan(NamedTuple):
@@ -88,7 +94,7 @@ def plan_run(words: Sequence[str]) -> Plan:
     about = describe_run(options.as_json(), ["train", *words], seed=shared.seed, page=shared.page)
     if (learned := task.learned) is not None:
         about["learned"] = learned
-    return Plan(shared.out or new_folder(options.task.kind, options.attention.kind), about, options, built)
+    return Plan(shared.out or new_folder(options.task.kind, folder_name(options.attention.name)), about, options, built)
 
 
 def _create(folder: Path, about: Mapping[str, Any], built: Built) -> Run:
@@ -110,17 +116,23 @@ def _train(
 ) -> int:
     console = Output(quiet=not _is_main())
     console.print(f"{parameters(built.model) / 1e6:.2f} M parameters; the run: {run.folder}", soft_wrap=True)
-    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), PlainColumn(), TimeRemainingColumn())
+    columns = (TextColumn("step"), CountColumn(), BarColumn(BAR_WIDTH), PlainColumn(), TimeRemainingColumn())
+    lines = Lines(console, options.training.steps)
     try:
-        with Bar(*columns, console=console, refresh_per_second=4, disable=not _is_main()) as bar:
+        with Bar(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal) as bar:
             steps_bar = bar.add_task("", total=options.training.steps)
+
+            def watch(done: Progress) -> None:
+                bar.update(steps_bar, completed=done.step, description=_progress(done))
+                lines.watch(done)
+
             train(
                 built.task,
                 built.model,
                 options.training,
                 run,
                 seed=run.about["seed"],
-                watch=lambda done: bar.update(steps_bar, completed=done.step, description=_progress(done)),
+                watch=watch,
                 say=say,
                 begin=begin,
                 restart=restart,
@@ -132,6 +144,23 @@ def _train(
         _show_results(run, console)
         _write_page(run, console)
     return 0
+
+
+class Lines:
+    """Progress on an output that is no terminal, such as a file: a line at every evaluation, or every few seconds."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self.console, self.steps = console, steps
+        self.metrics: Mapping[str, float] = {}
+        self.last = time.monotonic()
+
+    def watch(self, done: Progress) -> None:
+        """Prints a line if there are new metrics, or if the last line is long ago."""
+        is_due = done.metrics != self.metrics or time.monotonic() - self.last > LINE_SECONDS
+        if is_due and not self.console.is_terminal:
+            self.metrics, self.last = dict(done.metrics), time.monotonic()
+            self.console.print(f"step {done.step} of {self.steps}: {_progress(done)}", soft_wrap=True)
+            self.console.file.flush()
 
 
 def _progress(done: Progress) -> str:

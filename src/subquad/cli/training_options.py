@@ -4,18 +4,19 @@ An option that is not given has the default that its task declares. Some default
 the data. The words are then parsed again with the defaults that are known by then, so options that are given always win.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from subquad.attention import MECHANISMS
+from subquad.attention import MECHANISMS, Layers, joined
 from subquad.checking import Checked, FilePath, Seed, Words
-from subquad.cli.options import attention_in, clashing, joined, registry
+from subquad.cli.options import attention_in, clashing, registry
+from subquad.cli.options import joined as joined_parts
 from subquad.cli.parsing import check_parts, parse
-from subquad.cli.values import choose
+from subquad.cli.values import choose, parse_attention
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Run
@@ -33,7 +34,11 @@ class Shared(Checked):
     """Options of all tasks."""
 
     attention: Annotated[
-        Words, tyro.conf.arg(help=f"Attention mechanism: {', '.join(MECHANISMS)}. Its options are listed below.")
+        Words,
+        tyro.conf.arg(
+            help=f"Attention mechanism: {', '.join(MECHANISMS)}; or several by layer, repeated where there are more layers, "
+            "such as linear*3,softmax. Their options are listed below."
+        ),
     ] = "linear"
     seed: Seed = 0
     """Seed of the initial weights, the batches and dropout."""
@@ -57,7 +62,8 @@ class CommandLine:
         self.words = list(words[1:])
         self.task = choose("task", words[0], TASKS)
         self.named_attention = attention_in(self.words)
-        self.attention = choose("attention", self.named_attention or Shared.attention, MECHANISMS)
+        self.attentions = parse_attention(self.named_attention or Shared.attention, MECHANISMS)
+        """Name of the mechanism of each layer; one for all if there is one."""
 
     def parse(self) -> ParsedCommand:
         """Returns the options before the data are read. Prints the help and exits if --help is among the words."""
@@ -65,9 +71,9 @@ class CommandLine:
         if not task_options.start:
             return self._parse(self._defaults(task_options))
         started = read_options(Run.open(Path(task_options.start), "train").about["options"])
-        self.attention, named = started.attention.kind, self.attention
+        named, self.attentions = self.attentions, _names(started.attention)
         command = self._parse(started._replace(task=TASKS[self.task](), training=self._defaults(task_options).training))
-        names_another = self.named_attention is not None and named != self.attention
+        names_another = self.named_attention is not None and named != self.attentions
         if names_another or (command.options.attention, command.options.model) != (started.attention, started.model):
             raise SubquadError(
                 f"--start takes the attention and the shape of the model in {task_options.start}: leave out --attention, "
@@ -84,7 +90,8 @@ class CommandLine:
 
     def _task_options(self) -> TaskOptions:
         """The options of the task, on which the other defaults may depend."""
-        plain = RunOptions(TASKS[self.task](), MECHANISMS[self.attention](), ModelOptions(), TrainOptions())
+        attention = joined([MECHANISMS[name]() for name in self.attentions])
+        plain = RunOptions(TASKS[self.task](), attention, ModelOptions(), TrainOptions())
         words = [word for word in self.words if word not in HELP]
         try:
             task = self._parse(plain, words, checked=False).options.task
@@ -96,31 +103,46 @@ class CommandLine:
         return task
 
     def _defaults(self, task: TaskOptions, size: DataSize | None = None) -> RunOptions:
-        declared = task.defaults(self.attention, size)
-        attention: Any = MECHANISMS[self.attention]()
+        declared = {name: task.defaults(name, size) for name in self.attentions}
+        by_name = {name: _replaced(MECHANISMS[name](), of_task.attention) for name, of_task in declared.items()}
+        # of several mechanisms, the first that is not softmax decides on the defaults of the model and of the training
+        deciding = next((name for name in declared if name != "softmax"), self.attentions[0])
         return RunOptions(
             TASKS[self.task](),
-            replace(attention, **declared.attention),
-            ModelOptions(**declared.model),
-            TrainOptions(**declared.training),
+            joined([by_name[name] for name in self.attentions]),
+            ModelOptions(**declared[deciding].model),
+            TrainOptions(**declared[deciding].training),
         )
 
     def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None, *, checked: bool = True) -> ParsedCommand:
         parts = _parts(defaults)
         flags = clashing(parts)
         parsed: Any = parse(
-            joined("Train", parts),
+            joined_parts("Train", parts),
             self.words if words is None else words,
             prog=f"subquad train {self.task}",
             description=" ".join(filter(None, (TASKS[self.task].__doc__, TASKS[self.task].default_notes))),
-            registry=registry(map(type, defaults), flags),
+            registry=registry([*map(type, defaults), *map(type, defaults.attention.parts)], flags),
             flags=flags,
             checked=checked,
         )
-        attention: AttentionOptions = parsed.attention
-        return ParsedCommand(parsed.shared, RunOptions(parsed.task, attention, parsed.model, parsed.training))
+        several = len(defaults.attention.parts) > 1
+        by_layer = [getattr(parsed, name) for name in self.attentions] if several else [parsed.attention]
+        return ParsedCommand(parsed.shared, RunOptions(parsed.task, joined(by_layer), parsed.model, parsed.training))
 
 
 def _parts(defaults: RunOptions) -> dict[str, Any]:
-    """The groups of options of the command, each with its defaults."""
-    return {"shared": Shared(), **defaults._asdict()}
+    """The groups of options of the command, each with its defaults. Each of several mechanisms is a group of its own."""
+    several = len(defaults.attention.parts) > 1
+    attention = {part.kind: part for part in defaults.attention.parts} if several else {"attention": defaults.attention}
+    rest = {"model": defaults.model, "training": defaults.training}
+    return {"shared": Shared(), "task": defaults.task, **attention, **rest}
+
+
+def _names(attention: AttentionOptions) -> list[str]:
+    return [part.kind for part in (attention.mechanisms if isinstance(attention, Layers) else (attention,))]
+
+
+def _replaced(options: Any, values: Mapping[str, Any]) -> AttentionOptions:
+    replaced: AttentionOptions = replace(options, **values)
+    return replaced

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from subquad.cli.options import Flags, clashing
-from subquad.cli.show import PlainColumn
+from subquad.cli.show import CountColumn, PlainColumn
 from subquad.cli.training_options import Shared
 from subquad.errors import SubquadError
 from subquad.experiments.base import Conversion, Training, Trial, is_finished
@@ -26,8 +26,8 @@ def train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console
     """Runs all unfinished trials, `jobs` at a time, each on one thread in a process that ends with this one."""
     waiting = [trial for trial in trials if not is_finished(folder / trial.name)]
     running: dict[str, subprocess.Popen[str]] = {}
-    columns = (PlainColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, refresh_per_second=2) as bar:
+    columns = (PlainColumn(), BarColumn(), CountColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, refresh_per_second=2, disable=not console.is_terminal) as bar:
         task = bar.add_task("trainings", total=len(trials), completed=len(trials) - len(waiting))
         try:
             while waiting or running:
@@ -40,6 +40,9 @@ def train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     _check_end(running.pop(name), folder / name)
                     bar.advance(task)
+                    if not console.is_terminal:  # a bar is drawn on a terminal only
+                        console.print(f"trained {name}: {len(trials) - len(waiting) - len(running)} of {len(trials)}")
+                        console.file.flush()
         finally:
             for process in running.values():
                 process.kill()

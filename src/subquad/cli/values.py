@@ -64,3 +64,24 @@ def parse_bytes(option: str, text: str) -> int:
 def _whole(digits: str) -> int:
     """Parses an integer; one with too many digits for Python becomes a value beyond the allowed range."""
     return int(digits) if len(digits) < 30 else (LARGEST + 1) * (-1 if digits.startswith("-") else 1)
+
+
+MOST_LAYERS = 1000
+"""Largest number of layers for which attentions can be named."""
+
+
+def parse_attention(text: str, names: Iterable[str]) -> list[str]:
+    """Parses the name of an attention, or names by layer such as linear*3,softmax, into a list of names."""
+    known: list[str] = list(names)
+    by_layer: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([^*,]*?)\s*(?:\*\s*(\d{1,9})\s*)?", part)
+        if match is None or not match[1]:
+            raise SubquadError(
+                f"--attention takes a name, or names by layer such as linear*3,softmax, but was given {excerpt(text)}"
+            )
+        count = 1 if match[2] is None else int(match[2])
+        if not 1 <= count <= MOST_LAYERS - len(by_layer):
+            raise SubquadError(f"--attention {excerpt(text)} must name 1 to {MOST_LAYERS} layers, and each at least once")
+        by_layer += [choose("attention", match[1], known)] * count
+    return by_layer

@@ -1,7 +1,7 @@
 """Cells: picklable descriptions of a mechanism that does one kind of work at one length, which build what is measured."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from subquad import native
 from subquad.attention import Mechanism, Softmax
 from subquad.checking import Checked, Count, Words
 from subquad.compare.views import BASELINE, Form, What
@@ -36,6 +37,7 @@ class Setting(Checked):
     threads: Count = 1
     dtype: Dtype = "float32"
     device: Words = "cpu"
+    kernels: native.Kernels = field(default_factory=native.chosen)  # who computes attention: native kernels or PyTorch
     renamed = {"width": "head_dim"}  # noqa: RUF012
 
 
@@ -112,7 +114,8 @@ class FusedOptions(AttentionOptions):
 
 
 def prepare(cell: Cell) -> Work:
-    """Builds the mechanism and its inputs."""
+    """Builds the mechanism and its inputs, in a process of its own."""
+    native.choose(cell.setting.kernels)
     generator = torch.Generator().manual_seed(cell.seed)
     place: dict[str, Any] = {"device": cell.setting.device, "dtype": DTYPES[cell.setting.dtype]}
     if cell.what == "update":
@@ -128,7 +131,7 @@ def prepare(cell: Cell) -> Work:
         return Work(torch.no_grad()(lambda: mix(q, k, v)))
     (gradient,) = _draw(cell, 1, cell.length, generator, place)
     inputs = tuple(x.requires_grad_() for x in (q, k, v))
-    return Work(lambda: torch.autograd.grad(mix(*inputs), inputs, gradient))
+    return Work(lambda: torch.autograd.grad(mix(*inputs), inputs, gradient, allow_unused=True))  # lsh may not read q
 
 
 def build(cell: Cell, generator: torch.Generator) -> nn.Module:
@@ -146,7 +149,7 @@ def block_size(cell: Cell) -> tuple[int, int]:
     generator = torch.Generator().manual_seed(0)
     options = cell.options.for_length(cell.length)
     size = ModelOptions(layers=1, heads=cell.setting.heads, head_dim=cell.setting.head_dim, norm="post")
-    if (numbers := stack_numbers(options, size)) > COUNTED:
+    if (numbers := stack_numbers(options, size)) > COUNTED or options.traits.foreign:
         return numbers, 4 * numbers
     layer = _block(
         cell, options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator), generator

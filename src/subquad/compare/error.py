@@ -16,6 +16,7 @@ from subquad.attention import Favor, Softmax
 from subquad.attention.looking import LayerOutputs
 from subquad.capacity import require_memory
 from subquad.checking import LARGEST_NUMBER, AtLeastTwo, Checked, Count, Moderate, Seed, Several
+from subquad.compare.error_cell import Cell, score_cells, seeded
 from subquad.feature_maps import Kernel, Random
 from subquad.feature_maps.base import even
 from subquad.feature_maps.random import PAIRED
@@ -104,16 +105,6 @@ class Inputs:
         return [mixed(Softmax(), sample, None) for sample in self.samples]
 
 
-class Cell(NamedTuple):
-    """Something to be measured."""
-
-    about: Row
-    """Fields that identify the cell: each of its rows has them."""
-    rows: int
-    """Number of rows that it gives."""
-    measure: Callable[[], list[Row]]
-
-
 SwapLayers = Callable[[Favor | None, int], Sequence[LayerOutputs]]
 """Runs a model with FAVOR+ drawn from a seed in all layers, or as it is for None, and returns its layers by sequence."""
 
@@ -121,17 +112,18 @@ SwapLayers = Callable[[Favor | None, int], Sequence[LayerOutputs]]
 def random_inputs(size: float, grid: ErrorGrid) -> Inputs:
     """Draws normally distributed queries and keys of a size, and standard normal values."""
     length, head_dim = grid.length or LENGTH, grid.head_dim or HEAD_DIM
-    generator = _generator(grid.seed)
+    generator = seeded(grid.seed)
     q, k, v = (torch.randn(1, HEADS, length, head_dim, generator=generator) for _ in range(3))
     return Inputs("random", size, [Sample(1, size * q, size * k, v, None, causal=False)])
 
 
 def plan(grid: ErrorGrid, all_inputs: Sequence[Inputs], swap_layers: SwapLayers | None = None) -> list[Cell]:
-    """Returns all cells, each once: estimates by angle, errors on each inputs, and a model layer by layer."""
+    """Returns all cells, each once: scores by dimension, estimates by angle, errors on each inputs, a model by layer."""
     return list({_identity(cell.about): cell for cell in _cells(grid, all_inputs, swap_layers)}.values())
 
 
 def _cells(grid: ErrorGrid, all_inputs: Sequence[Inputs], swap_layers: SwapLayers | None) -> Iterator[Cell]:
+    yield from score_cells(grid.seed, grid.draws)
     for kernel, angle in product([kernel for kernel in grid.kernels if kernel in FORMULAS], ANGLES):
         yield _angle_cell(kernel, angle, grid.seed)
     for inputs in all_inputs:
@@ -166,7 +158,7 @@ def check_memory(grid: ErrorGrid) -> None:
     require_memory("this measurement", 4 * (inputs + features), "give a smaller --length, --head-dim or --features")
 
 
-_IDENTITY = ("metric", "inputs", "size", "kernel", "projection", "features", "angle")
+_IDENTITY = ("metric", "inputs", "size", "kernel", "projection", "features", "angle", "dim", "scaled")
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -182,12 +174,6 @@ def mixed(options: Favor | Softmax, sample: Sample, generator: torch.Generator |
         return attend(sample.q, sample.k, sample.v, keep=sample.keep)
 
 
-def _generator(seed: int, *numbers: int) -> torch.Generator:
-    """Returns a generator that differs for different numbers."""
-    state = np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state) >> 1)
-
-
 def _about(metric: str, inputs: Inputs, favor: Favor) -> Row:
     chosen = {"kernel": favor.kernel, "projection": favor.projection, "features": favor.features}
     return {"metric": metric, **inputs.about, **chosen}
@@ -201,7 +187,7 @@ def _output_cell(inputs: Inputs, favor: Favor, grid: ErrorGrid) -> Cell:
         errors: dict[int, list[list[float]]] = {layer: [[] for _ in range(grid.draws)] for layer in inputs.layers}
         for draw in range(grid.draws):
             for sample, exact in zip(inputs.samples, inputs.exact, strict=True):
-                output = mixed(favor, sample, _generator(grid.seed, draw, sample.layer))
+                output = mixed(favor, sample, seeded(grid.seed, draw, sample.layer))
                 errors[sample.layer][draw].append(relative_error(output, exact))
         return [
             {**about, **_relative([float(np.mean(sequences)) for sequences in draws]), **_shape(inputs, layer, grid)}
@@ -226,7 +212,7 @@ def _kernel_row(inputs: Inputs, layer: int, favor: Favor, grid: ErrorGrid) -> Ro
     heads, head_dim = samples[0][0].shape[1], samples[0][0].shape[3]
     errors = []
     for draw in range(grid.draws):
-        generator = _generator(grid.seed, draw, layer)
+        generator = seeded(grid.seed, draw, layer)
         phi = favor.feature_map.build(heads=heads, head_dim=head_dim, generator=generator).double()
         with torch.no_grad():
             errors.append(_mean([estimate_error(phi(q), phi(k), q, k) for q, k in samples]))
@@ -265,7 +251,7 @@ def _angle_cell(kernel: Kernel, angle: int, seed: int) -> Cell:
         q, k = torch.zeros(2, 1, 1, 1, PAIR_DIM, dtype=torch.float64)
         q[..., 0], k[..., 0], k[..., 1] = 1.0, math.cos(turn), math.sin(turn)
         q, k = (part * PAIR_LENGTH * PAIR_DIM**0.25 for part in (q, k))
-        ratios = _estimates(kernel, q, k, _generator(seed)) / pairs(q, k).score.exp().flatten()
+        ratios = _estimates(kernel, q, k, seeded(seed)) / pairs(q, k).score.exp().flatten()
         squares = mean_over_seeds((ratios - 1).square().tolist())
         formula = float(expected_error(kernel, q, k, PAIR_FEATURES // 2 if kernel in PAIRED else PAIR_FEATURES))
         low, high = ratios.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()

@@ -74,7 +74,7 @@ class Plan:
         return [
             Cell(name, self.variants[name], group.form, group.what, group.length, group.setting, self.seed)
             for name in (self.variants if group.form == "bidirectional" else self._causal)
-            if group.length >= self.shortest.get(name, 1)
+            if group.length >= self.shortest.get(name, 1) and (group.what != "step" or self.variants[name].traits.steps)
         ]
 
     @cached_property

@@ -1,7 +1,7 @@
 """Conversion of a comparison's plan to the fields of run.json, and back."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,13 @@ from subquad.capacity import require_memory
 from subquad.checking import Checked, Count, Positive, Seed, read
 from subquad.compare.cells import Setting
 from subquad.compare.plan import Plan
-from subquad.compare.views import Form, What
+from subquad.compare.views import EARLIER, Form, What
 from subquad.errors import SubquadError
 from subquad.machine import circumstances
 from subquad.measure.devices import require_device
 from subquad.measure.workers import Limits
 from subquad.results import place_of
+from subquad.types import AttentionOptions
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,20 @@ def describe_run(plan: Plan, limits: Limits, command: str) -> dict[str, Any]:
     return {"options": options, "mechanisms": traits, "seed": plan.seed, **circumstances(command)}
 
 
-def read_plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
+ReadVariant = Callable[[object, str], AttentionOptions]
+"""Reads the options of an attention from the values in a file, with the place to name in error messages."""
+
+
+def read_plan(options: Mapping[str, Any], read_variant: ReadVariant = options_from) -> tuple[Plan, Limits]:
     """Returns the plan and the limits in the options of a run.json. A plan that cannot be measured here is refused."""
     place = f"{place_of(options)}: options"
     kept = read(PlanFields, options, place)
     plan = Plan(
-        variants={name: options_from(values, f"{place}: variants: {name}") for name, values in kept.variants.items()},
+        variants={name: read_variant(values, f"{place}: variants: {name}") for name, values in kept.variants.items()},
         lengths=kept.lengths,
         forms=kept.forms,
         whats=kept.whats,
-        settings=[read(Setting, setting, f"{place}: settings") for setting in kept.settings],
+        settings=[read(Setting, EARLIER | setting, f"{place}: settings") for setting in kept.settings],
         shortest=kept.shortest,
         seed=kept.seed,
     )

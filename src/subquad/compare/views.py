@@ -45,7 +45,9 @@ WORDS: dict[str, str] = {
 }
 CAUSAL_WORK = ("step", "update")
 """Kinds of work that are always causal."""
-AXES = ("batch", "heads", "head_dim", "threads", "dtype", "device")
+AXES = ("batch", "heads", "head_dim", "threads", "dtype", "device", "kernels")
+EARLIER = {"kernels": "torch"}
+"""Values of axes that rows of earlier versions do not have."""
 
 
 class View(NamedTuple):
@@ -220,7 +222,7 @@ class Comparison:
 
 def view_of(row: Row) -> View:
     """The view that a row belongs to."""
-    return View(row["form"], row["what"], tuple(row[axis] for axis in AXES))
+    return View(row["form"], row["what"], tuple(row[axis] if axis in row else EARLIER[axis] for axis in AXES))
 
 
 def name_setting(view: View, views: Iterable[View]) -> str:

@@ -39,6 +39,9 @@ class Convertible(Protocol):
     origins: list[int]
     """The layer of the teacher that each layer of a student is made of. A smaller student has fewer layers."""
 
+    kept_heads: list[int]
+    """The attention heads of a teacher's layer that each layer of a student has. A smaller student has fewer heads."""
+
     @property
     def kind(self) -> Kind: ...
 
@@ -53,7 +56,17 @@ class Convertible(Protocol):
         ...
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
-        """Returns a copy of the teacher's layers `origins` with these mechanisms, one for each; None keeps a layer exact."""
+        """Returns a copy of the teacher with these mechanisms, one for each layer; None keeps a layer exact.
+
+        It has the layers `origins` and in them the heads `kept_heads`.
+        """
+        ...
+
+    def head_groups(self) -> int:
+        """Returns the number of heads of keys and values, each of which a group of query heads shares.
+
+        Raises `SubquadError` for a model from which no heads can be taken out.
+        """
         ...
 
     def mechanisms(self, model: nn.Module) -> list[nn.Module]:

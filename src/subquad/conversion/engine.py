@@ -18,7 +18,7 @@ from subquad.conversion.goals import find_goal
 from subquad.conversion.journal import Journal
 from subquad.conversion.judging import Judge
 from subquad.conversion.kept import STAGE_NAMES, Models
-from subquad.conversion.layers import choose_layers
+from subquad.conversion.layers import choose_heads, choose_layers
 from subquad.conversion.options import ConversionOptions
 from subquad.conversion.plan import Plan, left_out, make_plan, whole_plan
 from subquad.conversion.quality import Quality
@@ -27,7 +27,7 @@ from subquad.conversion.schedule import planned, share
 from subquad.conversion.sight import sight_of
 from subquad.conversion.stand import Stand
 from subquad.conversion.steps import Batches, NotFiniteError, Steps
-from subquad.conversion.students import Students
+from subquad.conversion.students import Students, by_layer
 from subquad.conversion.vectors import Judged
 from subquad.errors import SubquadError
 from subquad.results import Run
@@ -69,6 +69,7 @@ def convert(
         start_over(run)
         shutil.rmtree(run.folder / "model", ignore_errors=True)
     choose_layers(original, options.layers)
+    choose_heads(original, options.heads)
     has_costs = original.has_costs and bool(options.cost_lengths)
     budget = Budget(60 * options.minutes, now, now() if begun is None else begun, has_costs=has_costs)
     _Conversion(original, attention, options, run, seed, budget, watch, say).go_on()
@@ -82,9 +83,11 @@ def check(original: Convertible, attention: AttentionOptions, options: Conversio
         if not -count <= layer < count:
             raise SubquadError(f"--keep-layers: there is no layer {layer}: the model has {count}, 0 to {count - 1}")
     kept = {layer % count for layer in options.keep_layers}
-    if max(len(kept), options.keep_worst) >= count:
+    mechanisms = by_layer(attention, count, kept)
+    new = sum(mechanism is not None for mechanism in by_layer(attention, count, ()))
+    if not any(mechanisms) or options.keep_worst >= new:
         raise SubquadError(f"all {count} layers would stay exact: keep fewer")
-    student = original.student([None if layer in kept else attention for layer in range(count)], 0)
+    student = original.student(mechanisms, 0)
     batch = original.batch(1, min(original.longest, 8), 0)
     with torch.no_grad():
         original.outputs(student, batch)

@@ -23,7 +23,8 @@ def head_rows(original: Convertible, model: nn.Module, batch: MaskedBatch) -> li
             exact, matrices = (_matrices(original, reader, text) for reader in (original.teacher, model))
             for layer, matrix in matrices.items():
                 origin = layer if model is original.teacher else original.origins[layer]
-                divergence = diverge(exact[origin], matrix, torch.ones(1, matrix.shape[2], dtype=matrix.dtype))
+                wanted = exact[origin] if model is original.teacher else exact[origin][:, original.kept_heads]
+                divergence = diverge(wanted, matrix, torch.ones(1, matrix.shape[2], dtype=matrix.dtype))
                 rank = effective_rank(singular_values(matrix[0]))
                 for metric, values in (("attention divergence", divergence), ("effective rank", rank)):
                     for head, value in enumerate(values.tolist()):

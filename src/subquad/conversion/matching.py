@@ -81,13 +81,23 @@ def some_places(length: int, generator: torch.Generator) -> Int[Tensor, "r"]:
 
 @torch.no_grad()
 def listen(original: Convertible, batch: MaskedBatch, layers: Sequence[int]) -> dict[int, Call]:
-    """Records the attention calls (q, k, v) of the teacher while it reads a batch, for these layers of a student."""
+    """Records the attention calls (q, k, v) of the teacher while it reads a batch, for these layers of a student.
+
+    Only the heads that the student has are returned.
+    """
     mechanisms = original.mechanisms(original.teacher)
     teachers = {layer: mechanisms[original.origins[layer]] for layer in layers}
     layer_of = {id(attend): layer for layer, attend in teachers.items()}
     with watched(list(teachers.values())) as calls:
         original.outputs(original.teacher, batch)
-    return {layer_of[id(call.attend)]: call for call in calls}
+    return {layer_of[id(call.attend)]: _of_heads(call, original.kept_heads) for call in calls}
+
+
+def _of_heads(call: Call, kept: Sequence[int]) -> Call:
+    """Returns a call with these heads only."""
+    if len(kept) == call.q.shape[1]:
+        return call
+    return call._replace(q=call.q[:, kept], k=call.k[:, kept], v=call.v[:, kept])
 
 
 def match_step(

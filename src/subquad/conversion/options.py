@@ -20,6 +20,7 @@ class ConversionOptions(Checked):
     goal: Goal | None = None  # loss of the second stage; if not set, hidden for an encoder and task for a language model
     batch_tokens: Count = 2048  # number of tokens in a training step
     layers: Count | None = None  # number of layers of a smaller model, evenly spaced ones of the original; all if not set
+    heads: Count | None = None  # number of attention heads of a smaller model, evenly spaced ones; all if not set
     keep_layers: tuple[Place, ...] = ()  # layers that stay exact, counted from 0, or from the end if negative
     keep_worst: Whole = 0  # number of layers that stay exact: those with the largest divergence after the first stage
     pairs: FilePath | None = None  # tab-separated file as of STS-B: a score in column 5, sentences in columns 6 and 7

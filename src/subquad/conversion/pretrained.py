@@ -21,9 +21,9 @@ from subquad.conversion.stretches import draw_stretches
 from subquad.data.texts import Documents
 from subquad.errors import SubquadError
 from subquad.files import read_text
-from subquad.hub.attach import attached, attention_modules, getattr_int, hang, write_down
+from subquad.hub.attach import attached, attention_modules, getattr_int, hang, shape_of, write_down
 from subquad.hub.attach import options_of as mechanism_options
-from subquad.hub.layers import keep_layers
+from subquad.hub.layers import keep_heads, keep_layers, require_head_dim
 from subquad.hub.looking import load_with_tokenizer, longest_input
 from subquad.hub.swapping import swap
 from subquad.results import Row
@@ -64,19 +64,22 @@ class Pretrained:
         self.compared: list[tuple[str, str, float]] = []
         self.teacher: Any = swap(model, Softmax(), layers=[])
         self.origins = list(range(len(self.mechanisms(self.teacher))))
+        self.kept_heads = list(range(shape_of(next(iter(attention_modules(model).values())))[0]))
         for parameter in self.teacher.parameters():
             parameter.requires_grad_(False)
 
     @property
     def notes(self) -> dict[str, object]:
         described = {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest}
-        layers = {"layers": len(self.mechanisms(self.teacher)), "origins": self.origins}
+        layers = {"layers": len(self.mechanisms(self.teacher)), "origins": self.origins, "kept_heads": self.kept_heads}
         return {**described, **layers, "pooling": self.pooling}
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> Any:
         model = deepcopy(self.teacher)
         if len(self.origins) < len(self.mechanisms(self.teacher)):
             keep_layers(model, self.origins)
+        if len(self.kept_heads) < self._heads():
+            model = swap(keep_heads(model, self.kept_heads), Softmax(), layers=[])
         modules = attention_modules(model).values()
         for place, (module, options) in enumerate(zip(modules, attention, strict=True)):
             if options is not None:
@@ -85,6 +88,14 @@ class Pretrained:
         for parameter in model.parameters():
             parameter.requires_grad_(True)
         return model
+
+    def head_groups(self) -> int:
+        require_head_dim(self.teacher)
+        return getattr_int(self.teacher.config, "num_key_value_heads") or self._heads()
+
+    def _heads(self) -> int:
+        """Returns the number of query heads of the teacher's first layer."""
+        return shape_of(next(iter(attention_modules(self.teacher).values())))[0]
 
     def mechanisms(self, model: nn.Module) -> list[nn.Module]:
         assert isinstance(model, PreTrainedModel)

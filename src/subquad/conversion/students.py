@@ -10,6 +10,14 @@ from subquad.conversion.recipes import Recipe
 from subquad.types import AttentionOptions
 
 
+def by_layer(attention: AttentionOptions | None, layers: int, exact: Collection[int]) -> list[AttentionOptions | None]:
+    """Returns the new mechanism of each layer; None for layers that keep their exact attention."""
+    if attention is None:
+        return [None] * layers
+    chosen = attention.for_layers(layers)
+    return [None if layer in exact or options.traits.exact else options for layer, options in enumerate(chosen)]
+
+
 class Students:
     """Copies of the original with other mechanisms."""
 
@@ -18,8 +26,8 @@ class Students:
         self.layers = len(original.origins)
 
     def attention(self, recipe: Recipe, exact: Collection[int]) -> list[AttentionOptions | None]:
-        """Returns the mechanism of each layer; None for the layers in `exact`."""
-        return [None if layer in exact else recipe.attention for layer in range(self.layers)]
+        """Returns the mechanism of each layer; None for the layers in `exact`, and for those that are to have softmax."""
+        return by_layer(recipe.attention, self.layers, exact)
 
     def converted(self, recipe: Recipe, exact: Collection[int]) -> list[int]:
         """Returns the layers whose attention is replaced."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention import Softmax, require_causal
+from subquad.attention import Softmax, joined, require_causal
 from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
 from subquad.data.ragged import needed_mask
 from subquad.errors import SubquadError
@@ -47,10 +47,16 @@ class Trained(ABC):
         if not all(module.attend.traits.exact for module in _attentions(model)):
             mechanism = run.about["options"]["mechanism"]["kind"]
             raise SubquadError(f"{run.folder} was trained with {mechanism}: a conversion starts from softmax")
+        if self._stack(model).options.share_attention > 1:
+            raise SubquadError(
+                f"the layers of {run.folder} share attention weights, which a conversion cannot keep: train it without "
+                "--share-attention"
+            )
         self.run, self.task = run, task
         self.teacher: nn.Module = model.eval()
         self.longest: int = task.options.length
         self.origins = list(range(len(self.mechanisms(self.teacher))))
+        self.kept_heads = list(range(self.head_groups()))
         for parameter in self.teacher.parameters():
             parameter.requires_grad_(False)
 
@@ -58,20 +64,29 @@ class Trained(ABC):
     def notes(self) -> dict[str, object]:
         layers = len(self.mechanisms(self.teacher))
         described = {"class": type(self.teacher).__name__, "kind": self.kind, "longest": self.longest}
-        return {**described, "layers": layers, "origins": self.origins}
+        return {**described, "layers": layers, "origins": self.origins, "kept_heads": self.kept_heads}
 
     def student(self, attention: Sequence[AttentionOptions | None], seed: int) -> nn.Module:
         model = deepcopy(self.teacher)
         stack = self._stack(model)
         stack.blocks = nn.ModuleList(stack.blocks[layer] for layer in self.origins)
-        stack.options = replace(stack.options, layers=len(self.origins))
+        stack.options = replace(stack.options, layers=len(self.origins), **self._fewer_heads)
         for place, (module, options) in enumerate(zip(_attentions(model), attention, strict=True)):
             drawing = torch.Generator().manual_seed(seed + place)
+            _keep_heads(module, self.kept_heads)
             layer_options = Softmax() if options is None else options
             module.attend = layer_options.build(heads=module.heads, head_dim=module.head_dim, generator=drawing)
         for parameter in model.parameters():
             parameter.requires_grad_(True)
         return model.eval()
+
+    @property
+    def _fewer_heads(self) -> dict[str, Any]:
+        """The model option of a student that has fewer heads than the teacher."""
+        return {"fewer_heads": len(self.kept_heads)} if len(self.kept_heads) < self.head_groups() else {}
+
+    def head_groups(self) -> int:
+        return _attentions(self.teacher)[0].heads
 
     def mechanisms(self, model: nn.Module) -> list[nn.Module]:
         return [module.attend for module in _attentions(model)]
@@ -107,8 +122,8 @@ class Trained(ABC):
     def save(self, model: nn.Module, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
         """Saves the model as a run folder that `subquad predict` and `subquad spectrum` can read."""
         about: Mapping[str, Any] = self.run.about
-        described: Any = attention[0]
-        shape = {**about["options"]["model"], "layers": len(self.origins)}
+        described: Any = joined([Softmax() if options is None else options for options in attention])
+        shape = {**about["options"]["model"], "layers": len(self.origins), **self._fewer_heads}
         options = {**about["options"], "mechanism": asdict(described), "model": shape}
         description = {**about, "options": options, "converted_from": str(self.run.folder)}
         write_whole(folder / "run.json", json.dumps(description, indent=2) + "\n")
@@ -186,3 +201,17 @@ class TrainedCausal(Trained):
 
 def _attentions(model: nn.Module) -> list[MultiheadAttention]:
     return [module for module in model.modules() if isinstance(module, MultiheadAttention)]
+
+
+def _keep_heads(module: MultiheadAttention, kept: Sequence[int]) -> None:
+    """Removes all heads of an attention in place but these; its mechanism is to be built anew."""
+    if len(kept) == module.heads:
+        return
+    numbers = (torch.tensor(kept)[:, None] * module.head_dim + torch.arange(module.head_dim)).flatten()
+    for layer in (module.to_q, module.to_k, module.to_v):
+        layer.weight, layer.out_features = nn.Parameter(layer.weight[numbers].clone()), len(numbers)
+        if layer.bias is not None:
+            layer.bias = nn.Parameter(layer.bias[numbers].clone())
+    out = module.to_out
+    out.weight, out.in_features = nn.Parameter(out.weight[:, numbers].clone()), len(numbers)
+    module.heads = module.kv_heads = len(kept)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
-from scipy import stats
 
 from subquad.results import Row
 from subquad.statistics import percentile_interval, resample
@@ -96,7 +96,7 @@ def some_pairs(texts: int, count: int, seed: int) -> tuple[Int[ndarray, "pairs"]
 
 def rank_correlation(a: Float[ndarray, "n"], b: Float[ndarray, "n"]) -> Callable[[Int[ndarray, "some"]], float]:
     """Figure function: Spearman correlation of a subset by ranks among all values; 0 if all are equal."""
-    ranks = np.stack([stats.rankdata(values) for values in (a, b)])
+    ranks = np.stack([scipy.stats.rankdata(values) for values in (a, b)])
 
     def among(indices: Int[ndarray, "some"]) -> float:
         x, y = ranks[:, indices] - ranks[:, indices].mean(1, keepdims=True)

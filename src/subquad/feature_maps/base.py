@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.checking import Checked
 from subquad.errors import SubquadError
-from subquad.types import Features, Maps, MechanismSize, Scratch
+from subquad.types import Features, Fused, Maps, MechanismSize, Scratch
 
 LOG2_E = math.log2(math.e)
 
@@ -27,6 +27,10 @@ class FeatureMap(nn.Module):
     def feature_count(self, d: int) -> int:
         """Returns the number of features for inputs of dimension d."""
         raise NotImplementedError
+
+    def fused(self) -> Fused | None:
+        """Returns what native kernels need to compute the features themselves; None if they cannot."""
+        return None
 
     def sides(self) -> Maps:
         """Returns phi for queries and phi for keys, which are the same by default."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from subquad.checking import Count
 from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions, even, project
 from subquad.ops.autocast import product
-from subquad.types import Features, Maps, MechanismSize, Scratch
+from subquad.types import Features, Fused, Maps, MechanismSize, Scratch
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ class LearnedSide(FeatureMap):
 
     def feature_count(self, d: int) -> int:
         return 2 * self.weight.shape[-1]
+
+    def fused(self) -> Fused:
+        return Fused("learned", self.weight, self.bias)
 
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]

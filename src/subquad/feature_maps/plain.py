@@ -1,6 +1,7 @@
 """Feature maps without random or learned parts."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions
-from subquad.types import Features, MechanismSize, Scratch
+from subquad.types import Features, Fused, MechanismSize, Scratch
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class EluMap(FeatureMap):
         above, below = (None, None) if scratch is None else (scratch.take(*x.shape), scratch.take(*x.shape))
         below = torch.clamp(x, max=0, out=below).mul_(LOG2_E).exp2_()
         return Features(torch.clamp(x, min=0, out=above).add_(below), None)
+
+    def fused(self) -> Fused:
+        return Fused("elu")
+
+    def weights(self) -> Sequence[Tensor]:
+        return ()
 
     def feature_count(self, d: int) -> int:
         return d
@@ -70,6 +77,12 @@ class ReluMap(FeatureMap):
 
     def forward(self, x: Float[Tensor, "b h n d"], scratch: Scratch | None = None) -> Features:
         return Features(torch.clamp(x, min=0, out=None if scratch is None else scratch.take(*x.shape)), None)
+
+    def fused(self) -> Fused:
+        return Fused("relu")
+
+    def weights(self) -> Sequence[Tensor]:
+        return ()
 
     def feature_count(self, d: int) -> int:
         return d

@@ -14,7 +14,7 @@ from subquad.errors import SubquadError
 from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions, even, project
 from subquad.ops import calibration, projections
 from subquad.ops.autocast import product
-from subquad.types import Features, Maps, MechanismSize, Scratch
+from subquad.types import Features, Fused, Maps, MechanismSize, Scratch
 
 Kernel = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 Projections = Literal["fixed", "calibrated", "learned"]
@@ -98,6 +98,9 @@ class RandomMap(FeatureMap):
         self.factors = None
         super()._load_from_state_dict(*arguments)
 
+    def weights(self) -> Sequence[Tensor]:
+        return ()
+
     def feature_count(self, d: int) -> int:
         return self.options.features
 
@@ -128,6 +131,9 @@ class PositiveMap(RandomMap):
         exponent = largest - self._squared(x) - math.log2(self.directions) / 2
         return Features(logits.sub_(largest).exp2_(), exponent)
 
+    def fused(self) -> Fused | None:
+        return None if self.factors is not None else Fused("positive", self.omega)
+
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]
     ) -> tuple[Tensor, ...]:
@@ -148,6 +154,9 @@ class HyperbolicMap(RandomMap):
         largest = logits.detach().abs().amax(-1, keepdim=True)
         exponent = largest - self._squared(x) - math.log2(2 * self.directions) / 2
         return Features(torch.cat([logits - largest, -logits - largest], dim=-1).exp2_(), exponent)
+
+    def fused(self) -> Fused | None:
+        return None if self.factors is not None else Fused("hyperbolic", self.omega)
 
     def pullback(
         self, x: Float[Tensor, "b h n d"], features: Features, gradient: Float[Tensor, "b h n m"]

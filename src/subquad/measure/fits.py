@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from subquad.statistics import ENDS, Interval, percentile_interval
 
@@ -178,7 +178,7 @@ def polynomial(lengths: Array, costs: Array, degree: int = 2) -> tuple[float, ..
     """Returns a, b, c >= 0 of a + b L + c L^2 with the least relative error; c is 0 for degree 1."""
     powers = np.stack([lengths**power for power in range(degree + 1)], axis=1)
     scale = powers.max(axis=0)
-    coefficients, _ = nnls(powers / scale / costs[:, None], np.ones(len(lengths)))
+    coefficients, _ = scipy.optimize.nnls(powers / scale / costs[:, None], np.ones(len(lengths)))
     return tuple(float(value) for value in [*(coefficients / scale), 0.0, 0.0][:3])
 
 

@@ -98,7 +98,7 @@ def visit(
     workers: dict[str, Worker] = {}
     try:
         for name, candidate in candidates.items():
-            with _interrupts_wait():
+            with interrupts_wait():
                 workers[name] = Worker(candidate, limits)
         for question in (None, "first"):  # None waits until the child is ready
             for name in list(workers):
@@ -149,14 +149,7 @@ class Worker:
     """A child process that answers questions."""
 
     def __init__(self, candidate: Candidate, limits: Limits) -> None:
-        chosen = context()
-        _start_server(chosen)
-        self.connection, theirs = chosen.Pipe()
-        server: Any = forkserver._forkserver
-        parent = server._forkserver_pid if chosen.get_start_method() == "forkserver" else os.getpid()
-        self.process = chosen.Process(target=_serve, args=(theirs, candidate, limits, parent), daemon=True)
-        self.process.start()
-        theirs.close()
+        self.process, self.connection = start_child(_serve, candidate, limits)
         self.control = psutil.Process(self.process.pid)
 
     def ask(self, question: str | None, seconds: float) -> Any:
@@ -191,8 +184,39 @@ class Worker:
         return CellFailedError(ERROR, f"the process ended by itself, with code {code}")
 
 
+def start_child(serve: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
+    """Starts a process that runs ``serve(parent, connection, *arguments)``, and returns it with our end of the connection.
+
+    `serve` begins with `join_parent(parent)`.
+    """
+    chosen = context()
+    _start_server(chosen)
+    ours, theirs = chosen.Pipe()
+    server: Any = forkserver._forkserver
+    parent = server._forkserver_pid if chosen.get_start_method() == "forkserver" else os.getpid()
+    process = chosen.Process(target=serve, args=(parent, theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def join_parent(parent: int) -> None:
+    """Runs at the start of a child: leaves Ctrl-C to the parent, and makes the child end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # with spawn there is no server to inherit this from
+    _leave_server()
+    end_with(parent)
+
+
+def silence_output() -> None:
+    """Discards everything that this process prints from now on, from C code too."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(null, number)
+    os.close(null)
+
+
 @contextlib.contextmanager
-def _interrupts_wait() -> Iterator[None]:
+def interrupts_wait() -> Iterator[None]:
     """Delays interrupts until the end of the block: a child whose parent ends during its start prints a traceback."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield
@@ -229,13 +253,12 @@ def _start_server(chosen: Any) -> None:
         signal.signal(signal.SIGINT, ours)
 
 
-def _serve(connection: Connection, candidate: Candidate, limits: Limits, parent: int) -> None:
+def _serve(parent: int, connection: Connection, candidate: Candidate, limits: Limits) -> None:
     """Runs in the child: prepares the work, then answers questions until the process is ended."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # with spawn there is no server to inherit this from
-    _leave_server()
-    end_with(parent)
+    join_parent(parent)
+    silence_output()
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
             torch.set_num_threads(1)  # children prepare at the same time and would compete for cores

@@ -33,6 +33,9 @@ class CausalEncoder(Stack):
 
     def forward(self, inputs: Any, at: Float[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
         """Returns a vector for each position."""
+        if self._saves_nothing():
+            x, turn = self._enter(self.embed(inputs), 0, at)
+            return self._leave(self._invertibly(x, None, turn, causal=True))
         return self.causal(inputs, at)[0]
 
     def causal(
@@ -40,8 +43,8 @@ class CausalEncoder(Stack):
     ) -> tuple[Float[Tensor, "b n w"], DecoderState]:
         """Returns a vector for each position after those in `state`, and the new state."""
 
-        def run(x: Tensor, block: Any, before: Any, turn: Any) -> Any:
-            return self._through(lambda y: block.causal(y, before, rotation=turn), x)
+        def run(x: Tensor, block: Any, before: Any, about: Any) -> Any:
+            return self._through(lambda y: block.causal(y, before, **about), x)
 
         return self._advance(run, inputs, at, state)
 
@@ -50,8 +53,8 @@ class CausalEncoder(Stack):
     ) -> tuple[Float[Tensor, "b 1 w"], DecoderState]:
         """Encodes one position; the fast path of `causal`. With `reuse`, the old state is overwritten."""
 
-        def run(x: Tensor, block: Any, before: Any, turn: Any) -> Any:
-            return block.step(x, before, rotation=turn, reuse=reuse)
+        def run(x: Tensor, block: Any, before: Any, about: Any) -> Any:
+            return block.step(x, before, reuse=reuse, **about)
 
         return self._advance(run, inputs, at, state)
 
@@ -60,12 +63,13 @@ class CausalEncoder(Stack):
     ) -> tuple[Tensor, DecoderState]:
         x, turn = self._enter(self.embed(inputs), 0, at)
         before: Sequence[Any] = [None] * len(self.blocks) if state is None else state.layers
-        after = []
+        after, weighing = [], None
         for block, old_state in zip(self.blocks, before, strict=True):
-            x, new_state = run(x, block, old_state, turn)
+            weighing = self._weighing(block, x, turn, weighing)
+            x, new_state = run(x, block, old_state, {"rotation": turn, "weighing": weighing})
             after.append(new_state)
         start = 0 if state is None else int(state.position)
-        return self.last_norm(x), DecoderState(torch.tensor(start + x.shape[1]), tuple(after))
+        return self._leave(x), DecoderState(torch.tensor(start + x.shape[1]), tuple(after))
 
 
 def detached(state: Any) -> Any:

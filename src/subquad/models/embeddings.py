@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.errors import SubquadError
+from subquad.models.initialising import initialise
 from subquad.models.positions import sinusoids
 
 
@@ -38,8 +39,7 @@ class ValueEmbedding(nn.Module):
     def __init__(self, values: int, model_dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.project = nn.Linear(values, model_dim)
-        nn.init.xavier_uniform_(self.project.weight, generator=generator)
-        nn.init.zeros_(self.project.bias)
+        initialise(self.project, generator=generator)
 
     def forward(self, values: Float[Tensor, "b n f"]) -> Float[Tensor, "b n w"]:
         projected: Tensor = self.project(values)

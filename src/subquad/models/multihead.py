@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from subquad.attention import built, require_causal, traits_of
 from subquad.errors import SubquadError
+from subquad.models.dense import Dense
+from subquad.models.initialising import initialise
 from subquad.models.positions import Rotation, rotate
 from subquad.types import AttentionOptions
 
@@ -19,11 +21,19 @@ class Projected(NamedTuple):
     v: Float[Tensor, "b h s d"]
 
 
+class Weighing(NamedTuple):
+    """Queries and keys of a layer, rotated if there is a rotation. They determine its attention weights."""
+
+    q: Float[Tensor, "b h n d"]
+    k: Float[Tensor, "b h n d"]
+
+
 class MultiheadAttention(nn.Module):
     """Multi-head attention with any mechanism. Inputs are batch first.
 
     Keys and values may have fewer heads than queries (`kv_heads`), each shared by a group of neighbouring query heads.
-    A `rotation` rotates queries and keys by their positions (rotary position embedding).
+    A `rotation` rotates queries and keys by their positions (rotary position embedding). With `weighing`, the queries and
+    keys of another layer are used instead, and thus its attention weights (Xiao et al. 2019).
     """
 
     def __init__(
@@ -32,9 +42,11 @@ class MultiheadAttention(nn.Module):
         *,
         heads: int,
         attention: AttentionOptions | nn.Module,
+        head_dim: int | None = None,
         kv_heads: int | None = None,
         context_dim: int | None = None,
         bias: bool = True,
+        weighs: bool = True,
         starting_gain: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -42,37 +54,41 @@ class MultiheadAttention(nn.Module):
 
         Args:
             model_dim: dimension of each position's vector.
-            heads: number of query heads, each of dimension model_dim / heads.
+            heads: number of query heads.
             attention: options of a mechanism, such as ``Favor()``, or a mechanism built for these heads.
+            head_dim: dimension of one head's queries, keys and values; model_dim / heads by default.
             kv_heads: number of heads of keys and values; equal to heads by default.
             context_dim: dimension of a context's vectors; model_dim by default.
             bias: whether the projections have biases.
+            weighs: whether it has projections to queries and keys; without them, every call needs `weighing`.
             starting_gain: factor on the initial query and key projections; that of the attention by default.
             generator: random generator for the initial weights.
         """
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
-        if heads < 1 or model_dim % heads:
+        if heads < 1 or (head_dim is None and model_dim % heads):
             raise SubquadError(f"model_dim must be a multiple of heads, but is {model_dim} for {heads} heads")
         if kv_heads < 1 or heads % kv_heads:
             raise SubquadError(f"kv_heads must divide the {heads} heads, but is {kv_heads}")
-        head_dim = model_dim // heads
-        attend = built(attention, heads=heads, head_dim=head_dim, generator=generator)
-        self.attend: Any = attend
+        head_dim = head_dim or model_dim // heads
+        self.attend: Any = built(attention, heads=heads, head_dim=head_dim, generator=generator)
         self.model_dim, self.context_dim = model_dim, context_dim or model_dim
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.to_q = nn.Linear(model_dim, model_dim, bias=bias)
-        self.to_k = nn.Linear(self.context_dim, kv_heads * self.head_dim, bias=bias)
-        self.to_v = nn.Linear(self.context_dim, kv_heads * self.head_dim, bias=bias)
-        self.to_out = nn.Linear(model_dim, model_dim, bias=bias)
-        gain = starting_gain
-        if gain is None:
-            traits = traits_of(attend)
-            gain = 1.0 if traits is None else traits.starting_gain
-        for layer, scale in ((self.to_q, gain), (self.to_k, gain), (self.to_v, 1.0), (self.to_out, 1.0)):
-            nn.init.xavier_uniform_(layer.weight, gain=scale, generator=generator)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        self.weighs = weighs
+        if weighs:
+            self.to_q = Dense(model_dim, heads * head_dim, bias=bias)
+            self.to_k = Dense(self.context_dim, kv_heads * self.head_dim, bias=bias)
+        self.to_v = Dense(self.context_dim, kv_heads * self.head_dim, bias=bias)
+        self.to_out = Dense(heads * head_dim, model_dim, bias=bias)
+        self._start(starting_gain, generator)
+
+    def _start(self, starting_gain: float | None, generator: torch.Generator | None) -> None:
+        """Draws the initial weights. Those of queries and keys have the given gain, or that of the attention."""
+        if self.weighs:
+            traits = traits_of(self.attend)
+            usual = 1.0 if traits is None else traits.starting_gain
+            initialise(self.to_q, self.to_k, gain=usual if starting_gain is None else starting_gain, generator=generator)
+        initialise(self.to_v, self.to_out, generator=generator)
 
     def forward(
         self,
@@ -81,14 +97,18 @@ class MultiheadAttention(nn.Module):
         *,
         keep: Bool[Tensor, "b s"] | None = None,
         rotation: Rotation | None = None,
+        weighing: Weighing | None = None,
     ) -> Float[Tensor, "b n w"]:
         """Attends from every position of x to every kept position of the context, by default x itself."""
+        if context is None:
+            mixed: Tensor = self.attend(*self._inputs(x, rotation, weighing), keep=keep)
+            return self._merge(mixed)
         _check("x", x, self.model_dim)
-        projected = context if isinstance(context, Projected) else self.project(x if context is None else context)
+        projected = context if isinstance(context, Projected) else self.project(context)
         q, k = self._queries(x), projected.k
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
-        mixed: Tensor = self.attend(q, k, projected.v, keep=keep)
+        mixed = self.attend(q, k, projected.v, keep=keep)
         return self._merge(mixed)
 
     def causal(
@@ -98,38 +118,57 @@ class MultiheadAttention(nn.Module):
         *,
         keep: Bool[Tensor, "b n"] | None = None,
         rotation: Rotation | None = None,
+        weighing: Weighing | None = None,
     ) -> tuple[Float[Tensor, "b n w"], Any]:
         """Attends causally: position i sees the state and positions up to i. Returns the output and the new state."""
-        mixed, state = self._causal().causal(*self._turned(x, rotation), state, keep=keep)
+        mixed, state = self._causal().causal(*self._inputs(x, rotation, weighing), state, keep=keep)
         return self._merge(mixed), state
 
     def step(
-        self, x: Float[Tensor, "b 1 w"], state: Any = None, *, rotation: Rotation | None = None, reuse: bool = False
+        self,
+        x: Float[Tensor, "b 1 w"],
+        state: Any = None,
+        *,
+        rotation: Rotation | None = None,
+        weighing: Weighing | None = None,
+        reuse: bool = False,
     ) -> tuple[Float[Tensor, "b 1 w"], Any]:
         """Attends from one position; the fast path of `causal`. With `reuse`, the old state is overwritten."""
-        mixed, state = self._causal().step(*self._turned(x, rotation), state, reuse=reuse)
+        if x.shape[1] == 1 and rotation is None and weighing is None and self.kv_heads == self.heads:
+            _check("x", x, self.model_dim)
+            split = (len(x), self.heads, 1, self.head_dim)  # a view, where longer sequences need a transposition
+            q, k, v = (part(x).view(split) for part in (self.to_q, self.to_k, self.to_v))
+        else:
+            q, k, v = self._inputs(x, rotation, weighing)
+        mixed, state = self._causal().step(q, k, v, state, reuse=reuse)
         return self._merge(mixed), state
+
+    def weigh(self, x: Float[Tensor, "b n w"], rotation: Rotation | None = None) -> Weighing:
+        """Computes the queries and keys of self-attention, to be passed to other layers as `weighing`."""
+        _check("x", x, self.model_dim)
+        q, k = self._queries(x), self._heads(self.to_k, x)
+        return Weighing(q, k) if rotation is None else Weighing(rotate(q, rotation), rotate(k, rotation))
 
     def project(self, context: Float[Tensor, "b s c"]) -> Projected:
         """Computes the keys and values of a context, to be passed to `forward` repeatedly."""
         _check("context", context, self.context_dim)
-        k, v = (
-            project(context).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
-            for project in (self.to_k, self.to_v)
-        )
-        if self.kv_heads != self.heads:
-            k, v = (part.repeat_interleave(self.heads // self.kv_heads, dim=1) for part in (k, v))
-        return Projected(k, v)
+        return Projected(self._heads(self.to_k, context), self._heads(self.to_v, context))
+
+    def _inputs(self, x: Tensor, rotation: Rotation | None, weighing: Weighing | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns q, k and v of self-attention; q and k are those of another layer if they are given."""
+        _check("x", x, self.model_dim)
+        _check("context", x, self.context_dim)
+        q, k = self.weigh(x, rotation) if weighing is None else weighing
+        return q, k, self._heads(self.to_v, x)
+
+    def _heads(self, projection: nn.Module, context: Tensor) -> Tensor:
+        """Projects a context to keys or values, one for each query head."""
+        split: Tensor = projection(context).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+        return split if self.kv_heads == self.heads else split.repeat_interleave(self.heads // self.kv_heads, dim=1)
 
     def _causal(self) -> Any:
         require_causal(self.attend)
         return self.attend
-
-    def _turned(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns q, k and v of self-attention, with q and k rotated if there is a rotation."""
-        _check("x", x, self.model_dim)
-        q, (k, v) = self._queries(x), self.project(x)
-        return (q, k, v) if rotation is None else (rotate(q, rotation), rotate(k, rotation), v)
 
     def _queries(self, x: Tensor) -> Tensor:
         split: Tensor = self.to_q(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)

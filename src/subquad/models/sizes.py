@@ -4,6 +4,7 @@ Numbers of weights are exact and numbers of activations are lower bounds, so tha
 a model that fits.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from subquad.attention import layers_size
@@ -31,12 +32,14 @@ def stack_numbers(attention: AttentionOptions, options: ModelOptions, *, cross: 
     """Number of parameters and buffers of a stack: layers, positions and last norm, without an embedding."""
     model_dim, norm = options.model_dim, 2 * options.model_dim
     inner = options.feed_dim or 4 * model_dim
-    attentions = 2 if cross else 1
-    block = attentions * (4 * linear_numbers(model_dim, model_dim) + norm)
+    attentions, heads_dim = 2 if cross else 1, options.attention_heads * options.head_dim
+    block = attentions * (3 * linear_numbers(model_dim, heads_dim) + linear_numbers(heads_dim, model_dim) + norm)
     block += linear_numbers(model_dim, inner) + linear_numbers(inner, model_dim) + norm
+    sharing = options.layers - -(-options.layers // options.share_attention)  # layers without queries and keys of their own
+    shared = sharing * 2 * linear_numbers(model_dim, heads_dim)
     learned = options.longest * model_dim if options.positions == "learned" else 0
     last = norm if options.norm == "pre" else 0
-    return options.layers * block + attentions * mechanisms(attention, options).numbers + learned + last
+    return options.layers * block - shared + mechanism_numbers(attention, options, cross=cross) + learned + last
 
 
 def require_stack(attention: AttentionOptions, options: ModelOptions, *, cross: bool = False) -> None:
@@ -47,7 +50,13 @@ def require_stack(attention: AttentionOptions, options: ModelOptions, *, cross: 
 
 def mechanisms(attention: AttentionOptions, options: ModelOptions) -> MechanismSize:
     """Returns the total size of the mechanisms of all layers."""
-    return layers_size(attention, heads=options.heads, head_dim=options.head_dim, layers=options.layers)
+    return layers_size(attention, heads=options.attention_heads, head_dim=options.head_dim, layers=options.layers)
+
+
+def mechanism_numbers(attention: AttentionOptions, options: ModelOptions, *, cross: bool = False) -> int:
+    """Number of parameters and buffers of the mechanisms of all layers, some of which may be one and the same."""
+    groups = replace(options, layers=-(-options.layers // options.share_attention))
+    return mechanisms(attention, groups).numbers + (mechanisms(attention, options).numbers if cross else 0)
 
 
 def linear_numbers(inputs: int, outputs: int) -> int:
@@ -69,7 +78,7 @@ def with_stack(
 ) -> Size:
     """Returns the size of a stack plus `numbers` further parameters."""
     total = numbers + stack_numbers(attention, options, cross=cross)
-    of_mechanisms = (2 if cross else 1) * mechanisms(attention, options).numbers  # some may be buffers
+    of_mechanisms = mechanism_numbers(attention, options, cross=cross)  # some may be buffers
     return Size(total, total - of_mechanisms, positions)
 
 
@@ -77,8 +86,11 @@ def kept_numbers(options: ModelOptions, *, recompute: bool) -> int:
     """Lower bound of the number of activations that the layers save for each position.
 
     Every layer saves the inputs of its products and of the activation. With `recompute`, only one layer at a time does, and
-    the others save their inputs only.
+    the others save their inputs only; of reversible layers, none but the last saves anything.
     """
     model_dim = options.model_dim
-    layer = 6 * model_dim + 2 * (options.feed_dim or 4 * model_dim)
+    if options.reversible:
+        return 2 * model_dim
+    heads_dim = options.attention_heads * options.head_dim
+    layer = 2 * model_dim + 4 * heads_dim + 2 * (options.feed_dim or 4 * model_dim)
     return options.layers * model_dim + layer if recompute else options.layers * layer

@@ -1,6 +1,7 @@
 """Encoder, decoder and encoder-decoder with any mechanism."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +11,13 @@ from torch.utils.checkpoint import checkpoint
 
 from subquad.attention import require_causal
 from subquad.models.block import Block
+from subquad.models.dense import Dense
 from subquad.models.embeddings import TokenEmbedding
-from subquad.models.multihead import Projected
+from subquad.models.initialising import initialise
+from subquad.models.multihead import Projected, Weighing
 from subquad.models.options import ModelOptions
 from subquad.models.positions import LearnedPositions, Rotation, Sinusoidal, rotation, rotation_at, sinusoids
+from subquad.models.reversible import ReversibleBlock, merged, parts_of, require_reversible, through
 from subquad.models.sizes import require_stack
 from subquad.types import AttentionOptions
 
@@ -32,40 +36,46 @@ class Stack(nn.Module):
     ) -> None:
         """Builds the blocks. Raises `SubquadError` first if they are too large or a causal form is missing."""
         require_stack(attention, options, cross=cross is not None)
+        for by_layer in (attention, *([] if cross is None else [cross])):
+            by_layer.counts(options.layers)  # refuses a number of mechanisms that does not fit
         if causal:
             require_causal(attention)
+        if options.reversible:
+            require_reversible(attention, cross=cross is not None)
         super().__init__()
         self.options, self.recompute = options, False
         model_dim = options.model_dim
-        self.add_positions: nn.Module | None = None
-        if options.positions != "rotary":
-            learned = options.positions == "learned"
-            self.add_positions = (
-                LearnedPositions(model_dim, options.longest, generator) if learned else Sinusoidal(model_dim)
-            )
+        self.add_positions = _positions(options, generator)
         self.dropout = nn.Dropout(options.dropout)
-        sizes = {"heads": options.heads, "head_dim": options.head_dim}
-        make = attention.layer_builder(**sizes, generator=generator)
+        sizes = {"heads": options.attention_heads, "head_dim": options.head_dim}
+        make = _repeated(attention.layer_builder(**sizes, generator=generator), options.share_attention)
         make_cross = None if cross is None else cross.layer_builder(**sizes, generator=generator)
+        block_type = ReversibleBlock if options.reversible else Block
         self.blocks = nn.ModuleList(
-            Block(
+            block_type(
                 model_dim,
-                heads=options.heads,
+                **sizes,
                 attention=make(),
                 cross=None if make_cross is None else make_cross(),
                 feed_dim=options.feed_dim,
                 activation=options.activation,
                 norm=options.norm,
                 dropout=options.dropout,
+                weighs=layer % options.share_attention == 0,
                 starting_gain=options.starting_gain,
                 generator=generator,
             )
-            for _ in range(options.layers)
+            for layer in range(options.layers)
         )
         self.last_norm: nn.Module = nn.LayerNorm(model_dim) if options.norm == "pre" else nn.Identity()
 
     def _enter(self, x: Tensor, start: int, at: Tensor | None = None) -> tuple[Tensor, Rotation | None]:
         """Returns the first block's input and the rotation of all blocks. Positions are `at`, or count from `start`."""
+        x, turn = self._placed(x, start, at)
+        return torch.cat([x, x], dim=-1) if self.options.reversible else x, turn
+
+    def _placed(self, x: Tensor, start: int, at: Tensor | None) -> tuple[Tensor, Rotation | None]:
+        """Adds positions, or returns the rotation by which queries and keys are turned."""
         if at is not None:
             if self.options.positions == "rotary":
                 return self.dropout(x), rotation_at(at, self.options.head_dim)
@@ -74,11 +84,46 @@ class Stack(nn.Module):
             return self.dropout(self.add_positions(x, start)), None
         return self.dropout(x), rotation(start, x.shape[1], self.options.head_dim, x)
 
+    def _weighing(self, block: Any, x: Tensor, turn: Rotation | None, before: Weighing | None) -> Weighing | None:
+        """Returns the queries and keys that a block and those that share its weights use; None if all have their own."""
+        if self.options.share_attention == 1:
+            return None
+        return block.weigh(x, turn) if block.attention.weighs else before
+
+    def _leave(self, x: Tensor) -> Tensor:
+        """Returns the stack's output, given that of the last block."""
+        normed: Tensor = self.last_norm(merged(x) if self.options.reversible else x)
+        return normed
+
+    def _saves_nothing(self) -> bool:
+        """Whether activations are recomputed by inverting the layers."""
+        return self.options.reversible and torch.is_grad_enabled()
+
+    def _invertibly(self, x: Tensor, keep: Tensor | None, turn: Rotation | None, *, causal: bool) -> Tensor:
+        """Runs all blocks of a reversible stack; the backward inverts them."""
+        blocks = [block for block in self.blocks if isinstance(block, ReversibleBlock)]
+        return through([parts_of(block, keep=keep, rotation=turn, causal=causal) for block in blocks], x)
+
     def _through(self, run: Callable[..., Any], x: Tensor) -> Any:
         """Runs a block; with `recompute`, its activations are recomputed in the backward instead of saved."""
         if self.recompute and torch.is_grad_enabled():
             return checkpoint(run, x, use_reentrant=False)
         return run(x)
+
+
+def _positions(options: ModelOptions, generator: torch.Generator | None) -> nn.Module | None:
+    """Returns the module that adds positions to the first inputs; None for rotary ones, which turn queries and keys."""
+    if options.positions == "rotary":
+        return None
+    if options.positions == "learned":
+        return LearnedPositions(options.model_dim, options.longest, generator)
+    return Sinusoidal(options.model_dim)
+
+
+def _repeated(make: Callable[[], nn.Module], times: int) -> Callable[[], nn.Module]:
+    """Returns a function that calls `make` once in so many calls, and returns the same module in between."""
+    modules = (module for _ in count() for module in [make()] * times)
+    return lambda: next(modules)
 
 
 class Encoder(Stack):
@@ -99,10 +144,14 @@ class Encoder(Stack):
     def forward(self, inputs: Tensor, *, keep: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n w"]:
         """Returns a vector for each position."""
         x, turn = self._enter(self.embed(inputs), 0)
+        if self._saves_nothing():
+            return self._leave(self._invertibly(x, keep, turn, causal=False))
+        weighing = None
         for block in self.blocks:
-            x = self._through(lambda y, block=block: block(y, keep=keep, rotation=turn), x)
-        encoded: Tensor = self.last_norm(x)
-        return encoded
+            weighing = self._weighing(block, x, turn, weighing)
+            about: dict[str, Any] = {"keep": keep, "rotation": turn} | ({} if weighing is None else {"weighing": weighing})
+            x = self._through(lambda y, block=block, about=about: block(y, **about), x)
+        return self._leave(x)
 
 
 class DecoderState(NamedTuple):
@@ -133,9 +182,8 @@ class Decoder(Stack):
         self.embed = TokenEmbedding(vocabulary, options.model_dim, generator)
         self.last: nn.Linear | None = None
         if not options.tied:
-            self.last = nn.Linear(options.model_dim, vocabulary)
-            nn.init.xavier_uniform_(self.last.weight, generator=generator)
-            nn.init.zeros_(self.last.bias)
+            self.last = Dense(options.model_dim, vocabulary)
+            initialise(self.last, generator=generator)
 
     def forward(
         self,
@@ -148,20 +196,15 @@ class Decoder(Stack):
     ) -> Float[Tensor, "b m v"]:
         """Returns logits of the token after each one, or only after the `last` ones, which saves time."""
         x, turn = self._enter(self.embed(tokens), 0)
+        if self._saves_nothing():
+            x = self._invertibly(x, keep, turn, causal=True)
+            return self.logits(x if last is None else x[:, -last:])
+        weighing = None
         for block, block_context in zip(self.blocks, self._contexts(context), strict=True):
-            last_positions = last if block is self.blocks[-1] else None
-
-            def run(
-                y: Tensor,
-                block: Any = block,
-                block_context: Any = block_context,
-                last_positions: int | None = last_positions,
-            ) -> Tensor:
-                about = {"context": block_context, "context_keep": context_keep, "rotation": turn, "last": last_positions}
-                mixed: Tensor = block.causal(y, keep=keep, **about)[0]
-                return mixed
-
-            x = self._through(run, x)
+            weighing = self._weighing(block, x, turn, weighing)
+            about: dict[str, Any] = {"keep": keep, "context": block_context, "context_keep": context_keep}
+            about |= {"rotation": turn, "weighing": weighing, "last": last if block is self.blocks[-1] else None}
+            x = self._through(lambda y, block=block, about=about: block.causal(y, **about)[0], x)
         return self.logits(x)
 
     def causal(
@@ -191,15 +234,16 @@ class Decoder(Stack):
     def hidden(self, tokens: Int[Tensor, "b n"]) -> list[Float[Tensor, "b n w"]]:
         """Returns the vectors after each block, for a decoder without cross-attention."""
         x, turn = self._enter(self.embed(tokens), 0)
-        vectors = []
+        vectors, weighing = [], None
         for block in self._blocks():
-            x = block.causal(x, rotation=turn)[0]
+            weighing = self._weighing(block, x, turn, weighing)
+            x = block.causal(x, rotation=turn, weighing=weighing)[0]
             vectors.append(x)
         return vectors
 
     def logits(self, x: Float[Tensor, "*b w"]) -> Float[Tensor, "*b v"]:
         """Returns the logits of the next token, given vectors after the last block."""
-        normalised = self.last_norm(x)
+        normalised = self._leave(x)
         logits: Tensor = self.embed.logits(normalised) if self.last is None else self.last(normalised)
         return logits
 
@@ -219,10 +263,11 @@ class Decoder(Stack):
         start = 0 if state is None else int(state.position)
         before = [None] * len(self.blocks) if state is None else state.layers
         x, turn = self._enter(self.embed(tokens), start)
-        after = []
+        after, weighing = [], None
+        about: dict[str, Any] = {"context_keep": context_keep, "rotation": turn, **more}
         for block, old_state, block_context in zip(self.blocks, before, self._contexts(context), strict=True):
-            advance = getattr(block, method)
-            x, new_state = advance(x, old_state, context=block_context, context_keep=context_keep, rotation=turn, **more)
+            weighing = self._weighing(block, x, turn, weighing)
+            x, new_state = getattr(block, method)(x, old_state, context=block_context, weighing=weighing, **about)
             after.append(new_state)
         return self.logits(x), DecoderState(torch.tensor(start + tokens.shape[1]), tuple(after))
 

@@ -27,9 +27,14 @@ def precise(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def is_traced() -> bool:
+    """Whether PyTorch's operations are followed by a compiler or by a transform of `torch.func`, rather than just run."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def prefers_parallel(x: Tensor) -> bool:
-    """Whether to process all blocks at once: on a GPU, and when compiling, which would unroll loops over blocks."""
-    return x.device.type != "cpu" or torch.compiler.is_compiling()
+    """Whether to process all blocks at once: on a GPU, and where operations are traced, which would unroll loops."""
+    return x.device.type != "cpu" or is_traced()
 
 
 def needs_gradient(*tensors: Tensor) -> bool:
@@ -51,7 +56,7 @@ def outside_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 def product(x: Float[Tensor, "*bx n m"], y: Float[Tensor, "*by m e"]) -> Float[Tensor, "*b n e"]:
     """Returns x @ y, with a gradient that autocast does not round."""
-    if torch.compiler.is_compiling() or not needs_gradient(x, y):  # compiled backwards are not affected by autocast
+    if is_traced() or not needs_gradient(x, y):  # compiled backwards are not affected by autocast
         return x @ y
     batch = x.shape[:-2]
     if len(batch) < 2 or y.shape[:-2] != batch:

@@ -34,7 +34,16 @@ def softmax_weights(
 
     There is a row for each query, or only for the queries at `places`.
     """
-    seen = visible(q.shape[2], k.shape[2], keep, causal, q.device)
+    return masked_weights(q, k, visible(q.shape[2], k.shape[2], keep, causal, q.device), places)
+
+
+def masked_weights(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h s d"],
+    seen: Bool[Tensor, "#b 1 n s"],
+    places: Int[Tensor, "r"] | None = None,
+) -> Float[Tensor, "b h r s"]:
+    """Softmax weights of the pairs of query and key that are `seen`; other pairs have the weight 0."""
     if places is not None:
         q, seen = q[:, :, places], seen[:, :, places]
     scores = (q @ k.mT) / math.sqrt(q.shape[-1])

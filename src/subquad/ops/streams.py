@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from subquad.ops.autocast import precise, product
-from subquad.ops.memory import Basis, Factors, draw, evaluate_basis
+from subquad.ops.memory import Basis, Factors, draw, evaluate_basis, ridge
 from subquad.ops.packing import Packed, pack, pick
 
 
@@ -130,6 +130,16 @@ def write(
         torch.where(full[:, None], histogram, held.histogram),
         torch.where(full, written, held.written),
     )
+
+
+def fit_end(
+    basis: Basis, segment: Float[Tensor, "b h s f"], count: Int[Tensor, "b"], penalty: float
+) -> Float[Tensor, "b h m f"]:
+    """Returns the signal of a segment of which only the last `count` positions are real."""
+    length = segment.shape[2]
+    place = torch.arange(length, device=segment.device) - (length - count[:, None])
+    t = (place.to(segment.dtype) + 0.5) / count.clamp_min(1)[:, None]
+    return product(ridge(basis, t.masked_fill(place < 0, torch.nan), penalty)[:, None], segment)
 
 
 def _contracted(held: Memory, factors: Factors, points: Points | None) -> Float[Tensor, "b h m f"]:

@@ -160,9 +160,9 @@ def save(drawn: Mapping[str, alt.TopLevelMixin], folder: Path) -> Iterator[Path]
 
     stems = file_names(drawn)
     for name, chart in drawn.items():
-        figure = _without_control_characters(chart.to_dict())
-        write_whole(folder / f"{stems[name]}.svg", vl_convert.vegalite_to_svg(figure, GRAMMAR))
-        write_whole(path := folder / f"{stems[name]}.png", vl_convert.vegalite_to_png(figure, GRAMMAR, ppi=144))
+        svg = vl_convert.vegalite_to_svg(_without_control_characters(chart.to_dict()), GRAMMAR)
+        write_whole(folder / f"{stems[name]}.svg", svg)
+        write_whole(path := folder / f"{stems[name]}.png", vl_convert.svg_to_png(svg, ppi=144))
         yield path
 
 

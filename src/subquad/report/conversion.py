@@ -21,7 +21,7 @@ from subquad.report.runs import command_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 from subquad.statistics import Interval
-from subquad.words import amount, between, capitalized, digits, duration, short
+from subquad.words import amount, between, capitalized, digits, duration, run_lengths, short
 
 TITLE = "A trained model with another attention"
 CAPTIONS = {
@@ -131,6 +131,8 @@ def _model_name(about: Mapping[str, Any]) -> str:
 def attention_name(about: Mapping[str, Any]) -> str:
     """Returns the name of the attention that a model was converted to, with its feature map."""
     mechanism = about.get("options", {}).get("mechanism") or {}
+    if isinstance(mechanism.get("mechanisms"), list):  # one for each layer
+        return run_lengths([str(each.get("kind")) for each in mechanism["mechanisms"] if isinstance(each, Mapping)])
     inner = mechanism.get("feature_map") or mechanism.get("rest")
     kind = inner.get("kind") if isinstance(inner, Mapping) else inner
     return f"{mechanism.get('kind', 'another attention')}" + (f" ({kind})" if kind else "")

@@ -18,6 +18,7 @@ from subquad.compare.accuracy import (
 )
 from subquad.report import error_charts as charts
 from subquad.report.charts import save
+from subquad.report.error_scores import score_chart, score_points
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.runs import command_of, machine_of
 from subquad.report.tables import NOTHING, Cell, Table
@@ -56,6 +57,12 @@ BOUND_NOTE = (
     "than the longest measured here; the mean squared errors that of single estimates relative to their size; Linformer's "
     "theorem 2 that of one output for k slots; Johnson and Lindenstrauss' lemma that of distances between as many points as "
     "positions. Measured is the error of the output."
+)
+SCORE_NOTE = (
+    "Queries and keys with independent components of mean 0 and variance 1. Their dot products have the variance d, so that "
+    "with larger heads softmax picks a single key, and its weights no longer depend on the scores: a slope of 0 lets no "
+    "gradient through. Divided by sqrt d, dot products have the variance 1 whatever the dimension, which is why attention "
+    "divides them."
 )
 LAYER_NOTE = (
     "FAVOR+ in all layers of the model at once, beside the same model with exact attention: the error of each layer's "
@@ -174,6 +181,7 @@ def _chapters(run: Run, number: int, *, named: bool) -> Iterator[Chapter]:
         "Single estimates beside the published formulas": (("formulas",), FORMULA_NOTE),
         "How much estimates vary": (("estimates", "deviations"), VARIANCE_NOTE),
         "Layer by layer": (("layers",), LAYER_NOTE),
+        "Why dot products are divided by sqrt d": (("scores",), SCORE_NOTE),
         "Published bounds": (("needed", "lengths"), BOUND_NOTE),
     }
     for title, (names, note) in parts.items():
@@ -189,6 +197,7 @@ CAPTIONS = {
     "formulas": "Root mean squared error of single estimates of exp(q . k / sqrt d), over their root mean square",
     "estimates": "Estimates of exp(x . y) over exp(x . y), by angle: mean, and the range of 95% of draws",
     "deviations": "Root mean squared error of these estimates: measured, and published (dashed)",
+    "scores": "Random queries and keys, by dimension of a head: variance of scores, largest weight, slope of the weights",
     "layers": "Relative error by layer, FAVOR+ beside exact attention",
     "needed": "Features, or slots, that reach an error: measured, and by published bounds (dashed)",
     "lengths": f"Slots that reach an error of {LENGTH_ERROR:g}, by length, as published",
@@ -217,6 +226,8 @@ def _charts(rows: Sequence[Row], *, interactive: bool, view: str | None = None) 
         drawn["deviations"] = charts.deviation_chart(list(charts.deviation_points(rows)), interactive=interactive)
     if layers := list(charts.layer_points(rows)):
         drawn["layers"] = charts.layer_chart(layers, interactive=interactive)
+    if scores := list(score_points(rows)):
+        drawn["scores"] = score_chart(scores, interactive=interactive)
     if output_errors(rows):
         lengths = list(charts.length_points(rows, LENGTH_ERROR))
         drawn["lengths"] = charts.curves(lengths, "length, tokens", "slots", interactive=interactive)

@@ -139,13 +139,13 @@ def curves(
     horizontal = horizontal.scale(type="log", base=2, nice=False, domain=[min(places), max(places)])
     value, low = (alt.Y(f"{end}:Q", title=y).axis(format=numbers).scale(type="log", nice=False) for end in ("value", "low"))
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
-    chart = alt.Chart().encode(x=horizontal, color=_colour(labels))
+    chart = alt.Chart().encode(x=horizontal, color=colour(labels))
     if views:
         chart = chart.transform_filter("datum.view === view")
     if interactive:
         chart = chart.transform_filter(~hidden)
     dash = alt.StrokeDash("kind:N", legend=None).scale(domain=[MEASURED, PUBLISHED], range=[[1, 0], [5, 4]])
-    hints = ["label:N", "kind:N", alt.Tooltip("x:Q", title=x, format="~g"), *_ends()]
+    hints = ["label:N", "kind:N", alt.Tooltip("x:Q", title=x, format="~g"), *ends_hints()]
     drawn: Any = alt.layer(
         chart.transform_filter(f"datum.kind === '{MEASURED}'").mark_area(opacity=0.18).encode(y=low, y2="high:Q"),
         chart.mark_line(strokeWidth=2, clip=True).encode(y=value, strokeDash=dash),
@@ -182,9 +182,9 @@ def deviation_chart(points: Sequence[Row], *, interactive: bool) -> alt.TopLevel
     """Returns the root mean squared error of estimates by angle: measured points on the published curves."""
     labels = list(dict.fromkeys(point["label"] for point in points))
     y = alt.Y("value:Q", title="root mean squared error over exp(x . y)")
-    base = alt.Chart(alt.Data(values=list(points))).encode(x=_angle(), color=_colour(labels))
+    base = alt.Chart(alt.Data(values=list(points))).encode(x=_angle(), color=colour(labels))
     measured, published = (base.transform_filter(f"datum.kind === '{kind}'") for kind in (MEASURED, PUBLISHED))
-    hints = ["label:N", "angle:Q", *_ends()]
+    hints = ["label:N", "angle:Q", *ends_hints()]
     drawn: Any = alt.layer(
         published.mark_line(strokeWidth=2, strokeDash=[5, 4]).encode(y=y),
         measured.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
@@ -210,13 +210,13 @@ def finished(drawn: Any, interactive: bool) -> Any:
 def _layers(points: Sequence[Row], features: int, scale: alt.Scale) -> alt.LayerChart:
     values = [point for point in points if point["features"] == features]
     base = alt.Chart(alt.Data(values=values), title=f"{features} features").encode(
-        x=alt.X("layer:O", title="layer").axis(labelAngle=0), color=_colour(list(LAYER_PARTS.values()), columns=1)
+        x=alt.X("layer:O", title="layer").axis(labelAngle=0), color=colour(list(LAYER_PARTS.values()), columns=1)
     )
     y = alt.Y("value:Q", title="relative error", scale=scale).axis(format="~g")
     drawn: Any = alt.layer(
         base.mark_line(strokeWidth=2).encode(y=y),
         base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        base.mark_point(filled=True, size=45, opacity=1).encode(y=y, tooltip=["label:N", "layer:O", *_ends()]),
+        base.mark_point(filled=True, size=45, opacity=1).encode(y=y, tooltip=["label:N", "layer:O", *ends_hints()]),
     )
     return drawn.properties(width=SMALL[0], height=SMALL[1])
 
@@ -228,7 +228,7 @@ def _band(estimates: Sequence[Row], kernel: str, scale: alt.Scale) -> alt.LayerC
         if row["kernel"] == kernel
     ]
     base = alt.Chart(alt.Data(values=values), title=kernel).encode(x=_angle())
-    hints = ["angle:Q", *_ends(), alt.Tooltip("negative:Q", title="share below 0", format=".1%")]
+    hints = ["angle:Q", *ends_hints(), alt.Tooltip("negative:Q", title="share below 0", format=".1%")]
     low = alt.Y("low:Q", title="estimate over exp(x . y)", scale=scale)
     rules = alt.Chart(alt.Data(values=[{"level": 0}, {"level": 1}])).mark_rule(strokeDash=[2, 3], opacity=0.6)
     drawn: Any = alt.layer(
@@ -245,13 +245,15 @@ def _angle() -> alt.X:
     return axis.scale(domain=[0, 180], nice=False)
 
 
-def _colour(labels: Sequence[str], columns: Any = LEGEND_COLUMNS) -> alt.Color:
+def colour(labels: Sequence[str], columns: Any = LEGEND_COLUMNS) -> alt.Color:
+    """Returns the colours of labels, with a legend on top."""
     colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(labels))]
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", labelLimit=400, columns=columns)
     return alt.Color("label:N").scale(domain=list(labels), range=colours).legend(legend)
 
 
-def _ends() -> list[alt.Tooltip]:
+def ends_hints() -> list[alt.Tooltip]:
+    """Returns the hints of a point: its value and the ends of its range."""
     return [alt.Tooltip(f"{end}:Q", format=".3~g") for end in ("value", "low", "high")]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from subquad.report.charts import HEIGHT, LEGEND_COLUMNS, PALETTE
+from subquad.report.charts import HEIGHT, PALETTE, legend_columns
 from subquad.results import Row
 
 QUANTILE = "residual_quantile"
@@ -21,7 +21,7 @@ def residual_chart(points: Sequence[Row], *, interactive: bool = True) -> alt.La
     labels = list(dict.fromkeys(row["label"] for row in points))
     colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(labels))]
     farthest = max(max(row["exponential"], row["rescaled"]) for row in points)
-    legend = alt.Legend(orient="top", title=None, columns=LEGEND_COLUMNS, labelLimit=400)
+    legend = alt.Legend(orient="top", title=None, columns=legend_columns(labels), labelLimit=400)
     diagonal = alt.Chart(
         alt.Data(values=[{"exponential": 0.0, "rescaled": 0.0}, {"exponential": farthest, "rescaled": farthest}])
     )

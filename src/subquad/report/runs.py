@@ -9,7 +9,8 @@ def machine_of(run: Run) -> str:
     """Describes the machine of a run in words."""
     machine = run.about.get("machine", {})
     processor = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores"
-    return ", ".join(filter(None, (processor, amount(machine.get("memory_bytes", 0)), machine.get("system", ""))))
+    kernels = f"kernels: {run.about['kernels']}" if "kernels" in run.about else ""
+    return ", ".join(filter(None, (processor, amount(machine.get("memory_bytes", 0)), machine.get("system", ""), kernels)))
 
 
 def command_of(run: Run, usual: str) -> Command:

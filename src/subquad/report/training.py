@@ -15,7 +15,10 @@ from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.runs import command_of, machine_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
-from subquad.words import capitalized, compact
+from subquad.words import capitalized, digits, run_lengths
+
+KIND = "mechanism.kind"
+"""The option that names the attention of a run."""
 
 
 class Trained(NamedTuple):
@@ -29,14 +32,31 @@ class Trained(NamedTuple):
 def label_runs(runs: Sequence[Run]) -> list[Trained]:
     """Labels each run by the options in which the runs differ. Runs that differ only in their seed share a label."""
     flat = [_flat(run.about.get("options", {})) for run in runs]
-    differing = {key for options in flat for key in options if len({json.dumps(other.get(key)) for other in flat}) > 1}
-    differing.add("mechanism.kind")
-    labels = [", ".join(_words(key, options[key]) for key in options if key in differing) for options in flat]
+    labels = [", ".join(_words(key, options[key]) for key in _differing(options, flat)) for options in flat]
     return [Trained(run, run.rows(), label) for run, label in zip(runs, labels, strict=True)]
+
+
+def _differing(options: Mapping[str, Any], flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the options by which a run is told from others: its mechanism first, then what differs between runs.
+
+    Options of a mechanism are compared between runs of the same mechanism only, since others do not have them.
+    """
+
+    def differs(key: str) -> bool:
+        has_part = key.startswith("mechanism.")
+        others = [other for other in flat if not has_part or other.get(KIND) == options.get(KIND)]
+        return len({json.dumps(other.get(key)) for other in others}) > 1
+
+    return [*filter(options.__contains__, [KIND]), *(key for key in options if key != KIND and differs(key))]
 
 
 def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
+    mechanisms = options.get("mechanisms")
+    if isinstance(mechanisms, list):  # one for each layer
+        layers = [dict(each) for each in mechanisms if isinstance(each, Mapping)]
+        kinds = [str(layer.pop("kind", "")) for layer in layers]
+        options = {**{f"layer {at + 1}": layer for at, layer in enumerate(layers)}, "kind": run_lengths(kinds)}
     for name, value in options.items():
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{name}.")
@@ -47,6 +67,8 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _words(key: str, value: object) -> str:
     name = key.rsplit(".", 1)[-1].replace("_", " ")
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
     return str(value) if name == "kind" else f"{name} {value}"
 
 
@@ -188,10 +210,17 @@ def test_table(trained: Sequence[Trained]) -> Table:
     rows = []
     for training in trained:
         for row in (row for row in training.rows if row.get("split") == "test"):
-            between = f"{compact(row['low'])} to {compact(row['high'])}" if "low" in row else ""
-            name, value = row["metric"].replace("_", " "), Cell(compact(row["value"]), row["value"])
+            between = f"{_figure(row['low'])} to {_figure(row['high'])}" if "low" in row else ""
+            name, value = row["metric"].replace("_", " "), Cell(_figure(row["value"]), row["value"])
             rows.append([Cell(training.label), Cell(training.run.folder.name), Cell(name), value, Cell(between)])
     return Table("On the test", ["attention", "run", "metric", "value", "95% interval"], rows)
+
+
+def _figure(value: float) -> str:
+    """A loss or a metric: three significant digits below 1, and three decimals up to 100, since hundredths of nats count."""
+    if abs(value) < 1:
+        return f"{value:.3g}"
+    return f"{value:.3f}" if abs(value) < 100 else digits(value)
 
 
 def _spread(values: Sequence[float | None]) -> Cell:
@@ -200,9 +229,9 @@ def _spread(values: Sequence[float | None]) -> Cell:
         return NOTHING
     middle = mean(measured)
     text = (
-        compact(middle)
+        _figure(middle)
         if len(measured) == 1
-        else f"{compact(middle)} ({compact(min(measured))} to {compact(max(measured))})"
+        else f"{_figure(middle)} ({_figure(min(measured))} to {_figure(max(measured))})"
     )
     return Cell(text, middle)
 

@@ -22,7 +22,7 @@ from subquad.results import Row, Run
 from subquad.tasks.base import Task
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
-from subquad.training.resuming import BEST, FOLDER, Start, best_step, check_best, find_start, go_back, start_over
+from subquad.training.resuming import BEST, FOLDER, Trained, best_step, check_best, find_start, go_back, start_over
 from subquad.training.scaling import Scaling
 
 FLUSH_SECONDS = 2.0  # longest time that rows wait in memory
@@ -68,15 +68,14 @@ def train(
         begin: called to put other initial weights into the model, if the run starts at its first step.
         restart: deletes the rows and checkpoints of the run and starts at the first step.
     """
-    accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is applied below, by the run's options
-    options.check_processes(accelerator.num_processes)
-    options.check_device(accelerator.device.type)
-    scaling = Scaling(options.precision, accelerator.device.type)
+    accelerator = _make_accelerator(options)
     optimizer = options.build_optimizer(model.parameters())
+    trained = Trained(model, optimizer, Scaling(options.precision, accelerator.device.type))
     if restart and accelerator.is_main_process:
         start_over(run)
     accelerator.wait_for_everyone()
-    start = _find_start(task, model, optimizer, scaling, options, run)
+    start = find_start(run, trained.check, counter="step", first=options.checkpoint_every)
+    check_best(run, start, model, task.best if options.keep_best else None)
     accelerator.wait_for_everyone()  # until all processes have read what the next lines may delete
     if accelerator.is_main_process:
         for complaint in start.complaints:
@@ -85,11 +84,8 @@ def train(
     if start.checkpoint is None:
         begin()
     else:
-        checkpoints.restore(start.checkpoint, model, optimizer)
-        scaling.restore(start.checkpoint.about)
-    loop = _Loop(task, model, options, run, seed, accelerator, optimizer, scaling, watch)
-    loop.run_from(start.step)
-    loop.restore_best()
+        trained.restore(start.checkpoint)
+    _Loop(task, trained, options, run, seed, accelerator, watch).run_from(start.step)
     return model
 
 
@@ -104,40 +100,47 @@ def import_accelerate() -> Any:
     return accelerate
 
 
+def _make_accelerator(options: TrainOptions) -> Any:
+    """Returns accelerate's view of the processes and the device. Raises `SubquadError` for options that do not suit them."""
+    accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is applied by `Scaling`
+    options.check_processes(accelerator.num_processes)
+    options.check_device(accelerator.device.type)
+    return accelerator
+
+
 class _Loop:
     """One training from a given step to the last."""
 
     def __init__(
         self,
         task: Task[Any],
-        model: nn.Module,
+        trained: Trained,
         options: TrainOptions,
         run: Run,
         seed: int,
         accelerator: Any,
-        optimizer: torch.optim.Optimizer,
-        scaling: Scaling,
         watch: Callable[[Progress], None],
     ) -> None:
-        self.task, self.plain, self.options, self.run, self.seed = task, model, options, run, seed
-        self.accelerator, self.plain_optimizer, self.scaling, self.watch = accelerator, optimizer, scaling, watch
-        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        self.task, self.options, self.run, self.seed = task, options, run, seed
+        self.accelerator, self.watch = accelerator, watch
+        self.plain, self.plain_optimizer, self.scaling = trained
+        self.model, self.optimizer = accelerator.prepare(self.plain, self.plain_optimizer)
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
         self.best = task.best if options.keep_best else None
-        for module in model.modules():
+        for module in self.plain.modules():
             if isinstance(module, Stack):
                 module.recompute = options.recompute
         self.terms: list[Tensor] = []  # weighted terms that modules add to the loss in a forward pass
-        self.mechanisms = [module for module in model.modules() if isinstance(module, Mechanism)]
+        self.mechanisms = [module for module in self.plain.modules() if isinstance(module, Mechanism)]
         for mechanism in self.mechanisms:
             for part in mechanism.modules() if mechanism.traits.adds_to_loss else ():
                 if isinstance(part, LossTerm):
                     part.register_forward_hook(lambda term, _, result: self.terms.append(term.weight_in_loss * result))
 
     def run_from(self, start: int) -> None:
-        """Trains from a step to the last."""
+        """Trains from a step to the last. The model then has the best weights, if these are kept."""
         speed, last = 0.0, start
         try:
             for step in range(start, self.options.steps):
@@ -160,6 +163,7 @@ class _Loop:
             ) from None
         finally:
             self._flush()
+        self.restore_best()
 
     def _step(self, step: int) -> tuple[float, int]:
         """Does one update and returns the loss of the whole batch and its number of tokens."""
@@ -294,25 +298,6 @@ class _NotFiniteLossError(Exception):
     def __init__(self, step: int, loss: float) -> None:
         super().__init__()
         self.step, self.loss = step, loss
-
-
-def _find_start(
-    task: Task[Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaling: Scaling,
-    options: TrainOptions,
-    run: Run,
-) -> Start:
-    """Returns where the run continues. A run that lacks checkpoints, or its best weights, is refused."""
-
-    def check(checkpoint: checkpoints.Checkpoint) -> None:
-        checkpoints.check_fit(checkpoint, model, optimizer)
-        scaling.check_state(checkpoint.about)
-
-    start = find_start(run, check, counter="step", first=options.checkpoint_every)
-    check_best(run, start, model, task.best if options.keep_best else None)
-    return start
 
 
 def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:

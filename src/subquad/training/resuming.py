@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
+import torch
 from torch import nn
 
 from subquad.errors import SubquadError
@@ -15,11 +16,30 @@ from subquad.results import Row, Run
 from subquad.tasks.base import Best
 from subquad.training import checkpoints
 from subquad.training.checkpoints import Checkpoint
+from subquad.training.scaling import Scaling
 
 FOLDER = "checkpoint"
 """Name of the folder in a run that holds its checkpoints."""
 BEST = "best"
 """Name of the folder in a run that holds the best weights of its evaluations."""
+
+
+class Trained(NamedTuple):
+    """What training changes and a checkpoint brings back."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaling: Scaling
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raises `SubquadError` for a checkpoint that does not fit."""
+        checkpoints.check_fit(checkpoint, self.model, self.optimizer)
+        self.scaling.check_state(checkpoint.about)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Takes weights, moments and the scale of the loss from a checkpoint that fits."""
+        checkpoints.restore(checkpoint, self.model, self.optimizer)
+        self.scaling.restore(checkpoint.about)
 
 
 class Start(NamedTuple):

@@ -2,9 +2,9 @@
 
 import json
 import os
+import pickle
 import sys
-from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +12,9 @@ import numpy as np
 import pytest
 
 from subquad import SubquadError
-from subquad.data import tables
-from subquad.data.tables import Names
-from subquad.tasks.events import Columns, EventSequences, Repairs, load_sequences, load_splits
-
-
-def write(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
-    path = tmp_path / name
-    path.write_text(text)
-    return path
-
-
-def of(sequences: EventSequences, name: str) -> list[tuple[float, str]]:
-    at = sequences.names.index(name)
-    events = range(sequences.offsets[at], sequences.offsets[at + 1])
-    return [(float(sequences.times[event]), sequences.type_names[sequences.types[event]]) for event in events]
-
-
-def record(times: list[Any], types: list[Any], number: int = 0, kinds: int = 3) -> dict[str, Any]:
-    gaps = [0.0, *(right - left for left, right in pairwise(times))] if None not in times else []
-    return {
-        "dim_process": kinds,
-        "seq_idx": number,
-        "seq_len": len(types),
-        "time_since_start": times,
-        "time_since_last_event": gaps,
-        "type_event": types,
-    }
-
-
-def easytpp(tmp_path: Path, *, lines: bool = False, development: str = "valid") -> Path:
-    parts = {
-        "train": [record([0.0, 1.5, 2.0], [0, 1, 1]), record([0.0, 0.25], [1, 0], 1)],
-        development: [record([0.0, 3.0], [1, 1])],
-        "test": [record([0.0, 0.5], [0, 0])],
-    }
-    for name, records in parts.items():
-        text = "".join(json.dumps(one) + "\n" for one in records) if lines else json.dumps(records)
-        write(tmp_path, text, f"{name}.json")
-    return tmp_path
+from subquad.tasks.events import Columns, Repairs, load_sequences, load_splits
+from tests.data.operations import operations
+from tests.tasks.events.files import easytpp, lines, many, of, record, write
 
 
 @pytest.mark.parametrize("lines", [False, True])
@@ -87,13 +51,34 @@ def test_gaps_do_where_there_are_no_times(tmp_path: Path) -> None:
     assert of(found.train, "2") == [(0.0, "0"), (1.5, "1"), (2.0, "0")]
 
 
-def lines(tmp_path: Path, fold: int = 1) -> Path:
-    train = range(20)
-    write(tmp_path, "".join(f"0 {number + 0.5} 40.25\n" for number in train), f"time-{fold}-train.txt")
-    write(tmp_path, "".join("1 2 1\n" for _ in train), f"event-{fold}-train.txt")
-    write(tmp_path, "0.1 0.2 \n0.5 1.5\n\n", f"time-{fold}-test.txt")
-    write(tmp_path, "1 4 \n2.0 2\n", f"event-{fold}-test.txt")
-    return tmp_path
+def test_easytpps_pickles(tmp_path: Path) -> None:
+    """As they are handed around: a dict with a list of sequences by split, each a list of events."""
+
+    def events(times: list[float], types: list[int]) -> list[dict[str, Any]]:
+        gaps = np.diff(times, prepend=0.0)
+        rows = zip(times, gaps, types, strict=True)
+        return [
+            {"time_since_start": np.float64(time), "time_since_last_event": gap, "type_event": kind, "idx_event": 1}
+            for time, gap, kind in rows
+        ]
+
+    for split, shift in (("train", 0.0), ("dev", 1.0), ("test", 2.0)):
+        sequences = [events([0.0, 0.5 + shift, 3.0], [0, 2, 1]), events([1.0, 2.0], [1, 1])]
+        content = {"dim_process": 3, "train": [], "dev": [], "test": [], split: sequences}
+        (tmp_path / f"{split}.pkl").write_bytes(pickle.dumps(content))
+    found = load_splits(str(tmp_path))
+    assert found.train.type_names == ["0", "1", "2"]
+    assert of(found.train, "1") == [(0.0, "0"), (0.5, "2"), (3.0, "1")]
+    assert of(found.development, "1") == [(0.0, "0"), (1.5, "2"), (3.0, "1")]
+    assert of(found.test, "2") == [(1.0, "1"), (2.0, "1")]
+    (tmp_path / "train.pkl").write_bytes(pickle.dumps({"dim_process": 3, "a": [1], "b": [1]}))
+    with pytest.raises(
+        SubquadError, match=r"is not in EasyTPP's form: it should be a dict with a list of sequences 'train'"
+    ):
+        load_splits(str(tmp_path))
+    (tmp_path / "train.pkl").write_bytes(pickle.dumps({"train": [3]}))
+    with pytest.raises(SubquadError, match=r"train.pkl: sequence 1 is no record but 3"):
+        load_splits(str(tmp_path))
 
 
 def test_one_sequence_a_line(tmp_path: Path) -> None:
@@ -190,103 +175,6 @@ def test_times(times: list[str], seconds: list[float], tmp_path: Path) -> None:
     assert found.times.tolist() == seconds
     assert found.gaps.tolist() == [0.0, seconds[1] - seconds[0]]
     assert (found.starts[0], found.ends[0]) == (seconds[0], seconds[1])
-
-
-BAD = (
-    "sequence,time,type\n"  # line 1
-    "a,1,x\n"
-    "b,1,x\n"
-    "a,,x\n"
-    "a,inf,x\n"  # line 5
-    "a,-2,y\n"
-    "a,2,\n"
-    "a,2,z\n"
-    ",2,x\n"
-    "a,2,x\n"  # line 10
-    "c,noon,x\n"
-    "a,3"
-)
-
-
-@pytest.mark.parametrize("chunk", [2, 50_000])
-def test_bad_rows_are_left_out_if_asked(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "CHUNK", chunk)
-    found = load_sequences(write(tmp_path, BAD), ["x", "y"], repairs=Repairs(broken="drop"))
-    assert found.names == ["a", "b"]
-    assert of(found, "a") == [(1.0, "x"), (2.0, "x")]
-    assert of(found, "b") == [(1.0, "x")]
-    assert sorted(found.complaints) == [
-        "t.csv: 1 event is left out, with a negative time: in sequence 'a', line 6",
-        "t.csv: 1 event is left out, with no type: in sequence 'a', line 7",
-        "t.csv: 1 event is left out, with the type 'z', which is none of the 2 known ('x', 'y'): in sequence 'a', line 8",
-        "t.csv: 1 row is left out, cut in the middle by the end of the file: at line 12",
-        "t.csv: 1 row is left out, without a sequence: at line 9",
-        "t.csv: 1 sequence has a single event, which leaves nothing to predict: 'b'",
-        "t.csv: 1 sequence is left out, without events: 'c'",
-        "t.csv: 3 events are left out, with a time that is missing or no finite number: the first in sequence 'a', line 4",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ("a,,x", "t.csv: an event has a time that is missing or no finite number: sequence 'a', line 3; mend it, or leave"),
-        ("a,nan,x", "a time that is missing or no finite number: sequence 'a', line 3"),
-        ("a,-1,x", "t.csv: an event has a negative time: sequence 'a', line 3; .* by --broken drop"),
-        ("a,2,", "t.csv: an event has no type: sequence 'a', line 3"),
-        ("a,2,q", r"has the type 'q', which is none of the 1 known \('x'\): sequence 'a', line 3"),
-        ("a,0.5,x", "t.csv: time goes backwards, from 1 to 0.5: sequence 'a', line 3; .* by --backwards sort"),
-    ],
-)
-def test_the_default_is_to_refuse(row: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(SubquadError, match=said):
-        load_sequences(write(tmp_path, f"sequence,time,type\na,1,x\n{row}\na,3,x\n"), ["x"])
-
-
-TIED = "sequence,time,type\nb,2,y\na,1,x\na,3,x\na,3,y\nb,2,x\na,3,x\na,3.5,x\n"
-
-
-def test_ties(tmp_path: Path) -> None:
-    path = write(tmp_path, TIED)
-    kept = load_sequences(path, ["x", "y"])
-    assert of(kept, "a") == [(1.0, "x"), (3.0, "x"), (3.0, "y"), (3.0, "x"), (3.5, "x")]
-    assert kept.complaints == (
-        "t.csv: 3 events are at the time of the one before and kept there (--ties spread or drop does otherwise): "
-        "the first in sequence 'b', line 6",
-    )
-    spread = load_sequences(path, ["x", "y"], repairs=Repairs(ties="spread"))
-    moved = [time for time, _ in of(spread, "a")]
-    assert moved == pytest.approx([1.0, 3.0, 3.0 + 0.25 / 3, 3.0 + 0.5 / 3, 3.5])
-    assert of(spread, "b") == [(2.0, "y"), (2.125, "x")]
-    assert spread.ends.tolist() == [2.125, 3.5]
-    assert "3 events are at the time of the one before and moved apart" in spread.complaints[0]
-    dropped = load_sequences(path, ["x", "y"], repairs=Repairs(ties="drop"))
-    assert of(dropped, "a") == [(1.0, "x"), (3.0, "x"), (3.5, "x")]
-    assert of(dropped, "b") == [(2.0, "y")]
-    assert "3 events are at the time of the one before and left out" in dropped.complaints[0]
-    with pytest.raises(
-        SubquadError, match=r"at the time of the one before, 2: sequence 'b', line 6; .* --ties keep, spread"
-    ):
-        load_sequences(path, ["x", "y"], repairs=Repairs(ties="refuse"))
-
-
-def test_ties_can_be_too_far_out_to_be_spread(tmp_path: Path) -> None:
-    rows = "".join(f"a,{time},x\n" for time in (0, 1e-9, 1e9, 1e9))
-    path = write(tmp_path, "sequence,time,type\n" + rows)
-    with pytest.raises(SubquadError, match=r"times as large as 1000000000 cannot be moved apart .*: sequence 'a', line 5"):
-        load_sequences(path, ["x"], repairs=Repairs(ties="spread"))
-    only = write(tmp_path, "sequence,time,type\na,1e9,x\na,1e9,x\n", "only.csv")
-    assert load_sequences(only, ["x"], repairs=Repairs(ties="spread")).gaps.tolist() == [0.0, 0.25]
-
-
-def test_backwards_can_be_sorted(tmp_path: Path) -> None:
-    path = write(tmp_path, "sequence,time,type\na,3,x\nb,1,x\na,2,y\na,2,x\nb,0,y\n")
-    found = load_sequences(path, ["x", "y"], repairs=Repairs(backwards="sort"))
-    assert of(found, "a") == [(2.0, "y"), (2.0, "x"), (3.0, "x")]
-    assert of(found, "b") == [(0.0, "y"), (1.0, "x")]
-    assert found.complaints[0] == (
-        "t.csv: 2 events are before the one before, which is mended by sorting: the first in sequence 'a', line 4"
-    )
 
 
 @pytest.mark.parametrize(
@@ -445,61 +333,6 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
     with pytest.raises(SubquadError, match=r"to look for a dataset of that name, pip install 'subquad\[hub\]'"):
         load_splits("easytpp/taxi")
-
-
-class CountingDict(dict[str, int]):
-    """Counts the entries that were gone through."""
-
-    entries = 0
-
-    def __iter__(self) -> Iterator[str]:
-        CountingDict.entries += len(self)
-        return super().__iter__()
-
-
-def operations(read: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Calls of functions while something is read, and entries of names that were gone through."""
-
-    calls = 0
-
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    def init(names: Names) -> None:
-        names.numbers, names.written = CountingDict(), CountingDict()
-
-    monkeypatch.setattr(Names, "__init__", init)
-    CountingDict.entries = 0
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        read()
-    finally:
-        sys.setprofile(before)
-    return calls + CountingDict.entries
-
-
-def many(tmp_path: Path, kind: str, sequences: int) -> Path:
-    """As many sequences of three events."""
-    folder = tmp_path / f"{kind}-{sequences}"
-    folder.mkdir()
-    names = range(sequences)
-    if kind == "json":
-        for split in ("train", "test"):
-            write(folder, json.dumps([record([0.0, 1.0, 2.0], [0, 1, 2], name) for name in names]), f"{split}.json")
-    elif kind == "text":
-        for split, (what, line) in product(("train", "test"), (("time", "0 1 2\n"), ("event", "1 2 1\n"))):
-            write(folder, line * sequences, f"{what}-1-{split}.txt")
-    else:
-        rows = [(f"s{name}", float(time), "ab"[time % 2]) for name in names for time in range(3)]
-        write(folder, "id,time,type\n" + "".join(f"{name},{time},{kind}\n" for name, time, kind in rows), "t.csv")
-        if kind == "parquet":
-            pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
-            columns = dict(zip(("id", "time", "type"), map(list, zip(*rows, strict=True)), strict=True))
-            parquet.write_table(pyarrow.table(columns), folder / "t.parquet")
-        return folder / f"t.{kind}"
-    return folder
 
 
 @pytest.mark.parametrize("kind", ["json", "text", "csv", "parquet"])

@@ -10,7 +10,7 @@ import pytest
 from subquad import SubquadError
 from subquad.data import tables
 from subquad.tasks.transactions import Columns, Histories, load_histories
-from tests.tasks.events.test_loading import operations
+from tests.data.operations import operations
 
 
 def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:

@@ -13,7 +13,7 @@ from subquad.attention import Favor, Linear, Softmax
 from subquad.compare.cells import Setting
 from subquad.compare.plan import Plan
 from subquad.experiments.base import Scale, Timing, Training, Trial
-from subquad.experiments.copy.recipes import CHANGES, FEATURES, FOUND, SMALL, SOFTMAX, THEIRS, changed, put_back
+from subquad.experiments.copy.recipes import FEATURES, FOUND, SMALL, SOFTMAX, THEIRS, TINY, changed, changes, put_back
 from subquad.measure.workers import Limits
 from subquad.models import ModelOptions
 from subquad.tasks import Copy
@@ -109,16 +109,51 @@ def beside_theirs(theirs: Training) -> dict[str, Training]:
 def why(theirs: Training) -> dict[str, Training]:
     """The replication's recipe and the one found here, single changes to the first, and single steps back from the second.
 
-    Feature maps are changed in both.
+    Feature maps are changed in both. Warm-up takes a tenth of the steps.
     """
-    found = changed(theirs, FOUND)
+    steps = theirs.options.steps
+    found = changed(theirs, {**FOUND, "warm_up": steps // 10})
     return {
         "linear": theirs,
         LINEAR_FOUND: found,
-        **{name: changed(theirs, change) for name, change in (CHANGES | FEATURES).items()},
-        **{f"found, but {name}": changed(found, change) for name, change in FEATURES.items()},
-        **{f"found, but {name}": changed(found, change) for name, change in put_back().items()},
+        **{name: changed(theirs, change) for name, change in (changes(steps) | FEATURES).items()},
+        **{f"{FOUND_BUT}{name}": changed(found, change) for name, change in (FEATURES | put_back()).items()},
     }
+
+
+FOUND_BUT = "found, but "
+"""Beginning of the names of recipes that take back or change one part of the recipe found here."""
+WHY_QUICK = (
+    "linear",
+    LINEAR_FOUND,
+    "softmax",
+    "batch 32, equal steps",
+    "batch 32, equal samples",
+    "batch 128, equal samples",
+    "queries and keys x 5",
+    "warm-up",
+    "RAdam",
+    "pre-norm",
+    "learning rate 2e-3",
+    "no dropout",
+    "ReLU features",
+    "learned features",
+    "FAVOR+",
+    f"{FOUND_BUT}post-norm",
+    f"{FOUND_BUT}queries and keys x 1",
+    f"{FOUND_BUT}Adam",
+    f"{FOUND_BUT}learning rate 1e-3",
+    f"{FOUND_BUT}no warm-up",
+    "batch 128, equal steps",  # takes the longest
+    "Taylor features",
+)
+"""Recipes of the scale `why` that its quick form tries, those that decide most first."""
+
+
+def why_quick(theirs: Training) -> dict[str, Training]:
+    """Returns the recipes of `WHY_QUICK`, in this order."""
+    recipes = why(theirs)
+    return {name: recipes[name] for name in WHY_QUICK}
 
 
 QUICK = Grid(
@@ -159,6 +194,12 @@ SCALES: dict[str, CopyScale] = {
         lengths=(32,),
         timing=None,
         minutes="about 25 minutes on two cores",
+    ),
+    "why-quick": Recipes(
+        trainings=why_quick(changed(THEIRS, TINY)),
+        lengths=(16,),
+        timing=None,
+        minutes="about 50 minutes on two cores",
     ),
     "why": Recipes(
         trainings=why(changed(THEIRS, SMALL)),

@@ -11,6 +11,7 @@ from subquad.experiments.copy.verdicts import copied_shares, groups
 from subquad.report.charts import PALETTE
 from subquad.report.page import Picture
 from subquad.report.tables import Cell, Table
+from subquad.report.training import final_loss
 from subquad.results import Row
 from subquad.statistics import mean_over_seeds
 from subquad.words import between
@@ -103,8 +104,20 @@ def share_table(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -
                 Cell(_count(shares), sum(share == 1 for share in shares.values())),
                 Cell(between(mean, ".1%"), mean.value),
                 Cell(f"{min(shares.values()):.1%}", min(shares.values())),
+                _final_loss(trained, group),
                 Cell(differences(group[0].work, base)),
             ]
         )
-    columns = ["recipe", "symbols", "seeds without error", "sequences copied", "lowest", "differs from linear's recipe in"]
-    return Table("Sequences copied without error: mean over seeds with its 95% interval", columns, rows)
+    copied = ["seeds without error", "sequences copied", "lowest"]
+    columns = ["recipe", "symbols", *copied, "loss at the end, nats", "differs from linear's recipe in"]
+    caption = "Sequences copied without error and loss at the end: means over seeds with their 95% intervals"
+    return Table(caption, columns, rows)
+
+
+def _final_loss(trained: Mapping[str, Sequence[Row]], group: Sequence[Trial]) -> Cell:
+    """Returns the mean over seeds of the loss at the end of training, with its interval."""
+    losses = [loss for trial in group if trial.name in trained and (loss := final_loss(trained[trial.name])) is not None]
+    if not losses:
+        return Cell("")
+    mean = mean_over_seeds(losses)
+    return Cell(between(mean, ".3g"), mean.value)

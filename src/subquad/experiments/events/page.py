@@ -4,8 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from subquad.experiments.base import part_rows
-from subquad.experiments.events.grid import ATTENTIONS, BASELINE, BATCH, LONG, SIMULATED, Setting
-from subquad.experiments.events.verdicts import Trained, difference, judge, over_seeds, pick, trained
+from subquad.experiments.events.grid import ATTENTIONS, BASELINE, BATCH, LONG, PUBLISHED, SIMULATED, TABLE, Setting
+from subquad.experiments.events.verdicts import (
+    Trained,
+    difference,
+    judge,
+    over_seeds,
+    over_sequences,
+    pick,
+    standing,
+    trained,
+)
 from subquad.report import training
 from subquad.report.curves import curves
 from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
@@ -31,7 +40,8 @@ BASELINES = {
 
 QUALITY_NOTE = (
     "Test sequences, events 2 to n of each; means over seeds with their 95% intervals. Times are in the data's unit. The "
-    "weights are those that did best on the development sequences."
+    "weights are those that did best on the development sequences. Behind and ahead are said where the interval of the "
+    "difference on the same test sequences leaves no doubt."
 )
 
 
@@ -43,7 +53,8 @@ def events_page(folder: Path, scale: str) -> Page:
     first = pictures[settings[0]].pop(0) if settings else None
     folds = [verdict_fold(verdicts)]
     folds += [
-        Fold(f"Quality: {setting}", [paragraph(QUALITY_NOTE), table(qualities(runs, setting))]) for setting in settings
+        Fold(f"Quality: {setting}", [paragraph(quality_note(setting)), table(qualities(runs, setting))])
+        for setting in settings
     ]
     if costs := part_rows(folder / "costs", "costs"):
         folds.append(Fold("Cost of a training step", [table(cost_table(costs))]))
@@ -57,6 +68,11 @@ def events_page(folder: Path, scale: str) -> Page:
         folds=folds,
         commands=[Command("", f"subquad reproduce events --scale {scale}{real}")],
     )
+
+
+def quality_note(setting: Setting) -> str:
+    """What the table of qualities shows, and where published values in it come from."""
+    return QUALITY_NOTE + (f" Published values are those of {TABLE}." if setting.source in PUBLISHED else "")
 
 
 def _pictures(runs: Sequence[Trained], setting: Setting) -> list[Picture]:
@@ -87,15 +103,24 @@ def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
             cells = [_cell(seeds, metric) for metric in METRICS]
             gap = None if attention == BASELINE else difference(runs, setting, attention, BASELINE)
             gaps = NOTHING if gap is None else Cell(between(gap, "+.3f"), gap.value)
-            rows.append([Cell(attention), Cell(str(len(seeds)), len(seeds)), *cells, gaps])
+            rows.append(
+                [Cell(attention), Cell(str(len(seeds)), len(seeds)), *cells, gaps, _standing(runs, setting, attention)]
+            )
     in_setting = [run for run in runs if run.setting == setting]
     without = [_cell(in_setting, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
-    rows.append([Cell("no history"), NOTHING, *without, NOTHING])
+    rows.append([Cell("no history"), NOTHING, *without, NOTHING, NOTHING])
     if over_seeds(in_setting, "nll_of_truth") is not None:
         truth = _cell(in_setting, "nll_of_truth", spread=False)
-        rows.append([Cell("true process"), NOTHING, truth, *[NOTHING] * len(METRICS)])
-    columns = ["attention", "seeds", *METRICS.values(), f"-log-likelihood minus {BASELINE}'s"]
+        rows.append([Cell("true process"), NOTHING, truth, *[NOTHING] * (len(METRICS) + 1)])
+    for model, value in PUBLISHED.get(setting.source, {}).items():
+        rows.append([Cell(f"{model}, published"), NOTHING, Cell(f"{value:.3f}", value), *[NOTHING] * (len(METRICS) + 1)])
+    columns = ["attention", "seeds", *METRICS.values(), f"-log-likelihood minus {BASELINE}'s", "paired over sequences"]
     return Table("The most frequent type, the mean and the median gap are what no history gives", columns, rows)
+
+
+def _standing(runs: Sequence[Trained], setting: Setting, attention: str) -> Cell:
+    gap = None if attention == BASELINE else over_sequences(runs, setting, attention, BASELINE)
+    return NOTHING if gap is None else Cell(standing(gap), gap.value)
 
 
 def _cell(runs: Sequence[Trained], metric: str, *, spread: bool = True) -> Cell:

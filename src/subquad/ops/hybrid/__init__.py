@@ -9,11 +9,12 @@ others through features, with a gain g::
 In the causal form, near keys are those of the block before and of the own block up to i. Weights are relative to the largest
 in their row, so that nothing overflows; if the far features underflow, the near keys remain.
 
-All blocks are processed at once for gradients, on a GPU and when compiling. Otherwise a CPU processes a few at a time, so
-that their scores stay in its cache.
+A CPU has native kernels for it, forward and backward (`native`, `calls`). PyTorch's operations do the same (`mixing`): all
+blocks are processed at once for gradients, on a GPU and when compiling; otherwise a few at a time, so that their scores stay
+in the cache. `attend` and `step` choose between them (`choice`).
 """
 
-from subquad.ops.hybrid.mixing import attend
-from subquad.ops.hybrid.state import HybridState, continue_state, far_state, last_state, step
+from subquad.ops.hybrid.choice import attend, step
+from subquad.ops.hybrid.state import HybridState, continue_state, far_state, last_state
 
 __all__ = ["HybridState", "attend", "continue_state", "far_state", "last_state", "step"]

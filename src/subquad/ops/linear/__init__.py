@@ -4,8 +4,9 @@ Every query sees every key (Katharopoulos et al. 2020, equation 5), or position 
 
     out_i = sum over j of (phi(q_i) . phi(k_j)) v_j / sum over j of phi(q_i) . phi(k_j)
 
-On a CPU there are loops over blocks (`bidirectional`, `chunks`); on a GPU and when compiling, everything is computed at once
-(`parallel`); `step` processes one position. `attend` and `attend_causal` choose between these forms.
+On a CPU there are native kernels (`native`, and `custom` for compiled code), and where these are not there loops over blocks
+(`bidirectional`, `chunks`). On a GPU, and in compiled code without kernels, everything is computed at once (`parallel`).
+`step` processes one position. `attend` and `attend_causal` choose between these forms.
 
 Features may have exponents (see `subquad.types.Features`). Weights are then relative to the largest exponent that a query
 sees, so that a large key does not change earlier positions, not even by rounding.
@@ -15,9 +16,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.ops.autocast import prefers_parallel, without_autocast
-from subquad.ops.linear import parallel
+from subquad.ops.linear import custom, native, parallel
 from subquad.ops.linear.bidirectional import attend_in_blocks
 from subquad.ops.linear.chunks import attend_in_chunks
+from subquad.ops.linear.native import quick_step
 from subquad.ops.linear.step import step
 from subquad.ops.linear.sums import LinearState, empty_state
 from subquad.types import Maps
@@ -31,7 +33,10 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values, where every query sees every kept key."""
-    return parallel.attend(q, k, v, maps, keep) if prefers_parallel(q) else attend_in_blocks(q, k, v, maps, keep)
+    with without_autocast(q):
+        if prefers_parallel(q):
+            return (custom if custom.serves(q, maps) else parallel).attend(q, k, v, maps, keep)
+        return (native.attend if native.serves(q) else attend_in_blocks)(q, k, v, maps, keep)
 
 
 def attend_causal(
@@ -45,9 +50,20 @@ def attend_causal(
     """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
     with without_autocast(q):
         if prefers_parallel(q):
+            if custom.serves(q, maps):
+                return custom.attend_causal(q, k, v, maps, state, keep)
             before = empty_state(k, v, maps.keys) if state is None else state
             return parallel.attend_causal(q, k, v, maps, before, keep)
-        return attend_in_chunks(q, k, v, maps, state, keep)
+        return (native.attend_causal if native.serves(q) else attend_in_chunks)(q, k, v, maps, state, keep)
 
 
-__all__ = ["LinearState", "attend", "attend_causal", "attend_in_blocks", "attend_in_chunks", "empty_state", "step"]
+__all__ = [
+    "LinearState",
+    "attend",
+    "attend_causal",
+    "attend_in_blocks",
+    "attend_in_chunks",
+    "empty_state",
+    "quick_step",
+    "step",
+]

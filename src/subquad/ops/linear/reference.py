@@ -33,3 +33,15 @@ def weights(
     scores = scores.masked_fill(~seen, 0.0)
     total = scores.sum(-1, keepdim=True)
     return torch.where(total == 0, 0.0, scores / torch.where(total == 0, 1.0, total))
+
+
+def cosine_weights(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h s d"],
+    query_places: Int[Tensor, "b n"],
+    key_places: Int[Tensor, "b s"],
+    longest: int,
+) -> Float[Tensor, "b h n s"]:
+    """Equation 10 of Qin et al. 2022, *cosFormer*: relu(q_i) . relu(k_j) cos(pi/2 (i - j) / M), before normalisation."""
+    apart = query_places[:, None, :, None] - key_places[:, None, None, :]
+    return (q.relu() @ k.relu().mT) * torch.cos(math.pi / 2 * apart.to(q.dtype) / longest)

@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from subquad.ops.autocast import product, without_autocast
+from subquad.ops.autocast import needs_gradient, product, without_autocast
+from subquad.ops.linear import native
 from subquad.ops.linear.sums import LinearState, empty_state, or_infinite
 from subquad.types import Maps
 
@@ -21,6 +22,8 @@ def step(
 
     With `reuse`, the new state overwrites the memory of the old one, which saves most of the time of a step.
     """
+    if native.serves(q) and not needs_gradient(q, k, v, *(state or ()), *maps.weights()):
+        return native.step(q, k, v, maps, state, reuse)
     sums, norms, peak = empty_state(k, v, maps.keys) if state is None else state
     dtype = v.dtype
     with without_autocast(q):

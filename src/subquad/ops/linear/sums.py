@@ -132,7 +132,10 @@ def new_mixed(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"]) -> Float
     """Allocates the result with the layout of the queries if possible, so that merging split heads needs no copy."""
     if q.shape[-1] == v.shape[-1] and q.dtype == v.dtype:
         return torch.empty_like(q)
-    return v.new_empty(*q.shape[:3], v.shape[-1])
+    b, h, n, _ = q.shape
+    if q.stride(1) < q.stride(2):  # the heads of a position are next to each other in memory
+        return v.new_empty(b, n, h, v.shape[-1]).transpose(1, 2)
+    return v.new_empty(b, h, n, v.shape[-1])
 
 
 def landing(x: Float[Tensor, "b h n e"], block: slice, scratch: Scratch) -> Float[Tensor, "bh c e"]:

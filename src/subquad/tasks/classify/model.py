@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from subquad.data.ragged import needed_mask
 from subquad.models import ModelOptions
+from subquad.models.initialising import initialise
 from subquad.tasks.mlm.model import text_encoder
 from subquad.types import AttentionOptions
 
@@ -26,8 +27,7 @@ class TextClassifier(nn.Module):
         self.encoder = text_encoder(size, attention, options, generator)
         self.dropout = nn.Dropout(options.dropout)
         self.head = nn.Linear(options.model_dim, classes)
-        nn.init.xavier_uniform_(self.head.weight, generator=generator)
-        nn.init.zeros_(self.head.bias)
+        initialise(self.head, generator=generator)
 
     def forward(self, tokens: Int[Tensor, "b n"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b classes"]:
         encoded = self.encoder(tokens, keep=needed_mask(keep)).masked_fill(~keep[..., None], 0.0)

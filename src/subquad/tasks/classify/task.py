@@ -4,34 +4,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NotRequired
+from typing import Any, ClassVar, NotRequired
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy import ndarray
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import TypedDict
 
 from subquad.checking import STRICT, Count, FileName, Seed, Whole, Words, excerpt, read_as
 from subquad.data.buckets import Buckets, bounded
 from subquad.data.datasets import Columns, load_rows
-from subquad.data.ragged import keep_of, pad
 from subquad.data.splits import SplitName
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Predictions, Task, TaskOptions
+from subquad.tasks.classify.batches import EncodedTexts, TextBatch, encode, pad_texts
 from subquad.tasks.classify.labelled import Labelled, load_labelled
 from subquad.tasks.classify.model import TextClassifier
 from subquad.tasks.mlm.limits import check_length, length_bytes
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
-    MASK,
-    PAD,
-    UNKNOWN,
     Vocabulary,
     VocabularyKind,
     learn_vocabulary,
@@ -42,7 +39,6 @@ from subquad.types import AttentionOptions
 BATCH = 32
 """Default number of texts in a training step."""
 SHOWN = 200  # number of characters shown of a text in a sample
-SEPARATOR = MASK  # stands between the texts of a pair; a classifier has no other use for this token
 
 
 @dataclass(frozen=True)
@@ -119,22 +115,6 @@ class LearnedFields(TypedDict):
     pairs: NotRequired[bool]  # runs of older versions lack it
 
 
-class TextBatch(NamedTuple):
-    """Token ids of texts, a mask that is false at padding, and class indices."""
-
-    tokens: Int[Tensor, "b n"]
-    keep: Bool[Tensor, "b n"]
-    label: Int[Tensor, "b"]
-
-
-class _Split(NamedTuple):
-    """Texts with their token ids and class indices."""
-
-    texts: list[str]
-    tokens: list[Int[ndarray, "n"]]
-    labels: Int[ndarray, "texts"]
-
-
 class ClassifyTask(Task[TextBatch]):
     """Batches, model, loss and metrics for labelled texts."""
 
@@ -189,17 +169,17 @@ class ClassifyTask(Task[TextBatch]):
         return labels
 
     @cached_property
-    def train(self) -> _Split:
+    def train(self) -> EncodedTexts:
         """The training texts."""
         return self._split("train", self.options.examples or None)
 
     @cached_property
-    def development(self) -> _Split:
+    def development(self) -> EncodedTexts:
         """The texts that are evaluated during training."""
         return self._split("development", self.options.held_out)
 
     @cached_property
-    def test(self) -> _Split:
+    def test(self) -> EncodedTexts:
         """The texts that are evaluated at the end."""
         return self._split("test")
 
@@ -245,7 +225,7 @@ class ClassifyTask(Task[TextBatch]):
 
     def batch(self, size: int, generator: torch.Generator) -> TextBatch:
         """Training texts of similar length."""
-        return _pad(self.train, self.buckets.draw(size, generator))
+        return pad_texts(self.train, self.buckets.draw(size, generator))
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Counted:
         """Cross-entropy of the class of each text."""
@@ -272,7 +252,7 @@ class ClassifyTask(Task[TextBatch]):
         """Texts of the development split with predicted and true classes."""
         split = self.development
         rows = torch.randperm(len(split.texts), generator=generator)[:count].numpy()
-        chosen = _Split([split.texts[at] for at in rows], [split.tokens[at] for at in rows], split.labels[rows])
+        chosen = EncodedTexts([split.texts[at] for at in rows], [split.tokens[at] for at in rows], split.labels[rows])
         answers = self.scores(model, chosen).argmax(1)
         return [
             {"given": text[:SHOWN], "answered": self.labels[answer], "right": self.labels[label]}
@@ -291,7 +271,7 @@ class ClassifyTask(Task[TextBatch]):
                 "line with a tab between them"
             )
         (tokens,) = self._encode(words[:1], words[1:]) if self.is_paired else self._encode([" ".join(words)])
-        scores = self.scores(model, _Split([""], [tokens], np.zeros(1, np.int64)))[0]
+        scores = self.scores(model, EncodedTexts([""], [tokens], np.zeros(1, np.int64)))[0]
         order = scores.argsort()[::-1]
         return f"{self.labels[order[0]]}  ({', '.join(f'{self.labels[at]} {scores[at]:.0%}' for at in order)})"
 
@@ -305,7 +285,7 @@ class ClassifyTask(Task[TextBatch]):
                 f"{'pairs of texts' if self.is_paired else 'single texts'}: give what it was trained on"
             )
         tokens = self._encode(documents.texts, documents.seconds)
-        scores = self.scores(model, _Split(documents.texts, tokens, np.zeros(len(tokens), np.int64)))
+        scores = self.scores(model, EncodedTexts(documents.texts, tokens, np.zeros(len(tokens), np.int64)))
         lines = [
             [name, self.labels[row.argmax()], *(f"{share:.4f}" for share in row)]
             for name, row in zip(documents.names, scores, strict=True)
@@ -313,18 +293,18 @@ class ClassifyTask(Task[TextBatch]):
         return Predictions(["text", "label", *self.labels], lines, documents.complaints)
 
     @torch.no_grad()
-    def scores(self, model: nn.Module, split: _Split) -> Float[ndarray, "texts classes"]:
+    def scores(self, model: nn.Module, split: EncodedTexts) -> Float[ndarray, "texts classes"]:
         """Probability of each class for each text."""
         model.eval()
         device = next(model.parameters()).device
         probabilities = np.zeros((len(split.tokens), len(self.labels)))
         for rows in bounded(np.array([len(tokens) for tokens in split.tokens]), self.options.evaluation_tokens):
-            batch = _pad(split, rows)
+            batch = pad_texts(split, rows)
             logits = model(batch.tokens.to(device), keep=batch.keep.to(device))
             probabilities[rows] = logits.double().softmax(1).cpu().numpy()
         return probabilities
 
-    def _split(self, split: SplitName, most: int | None = None) -> _Split:
+    def _split(self, split: SplitName, most: int | None = None) -> EncodedTexts:
         documents = self.labelled.splits[split]
         numbers = {label: number for number, label in enumerate(self.labels)}
         texts, labels = documents.texts[:most], documents.labels[:most]
@@ -335,18 +315,12 @@ class ClassifyTask(Task[TextBatch]):
             )
         shown = [f"{first} | {second}" for first, second in zip(texts, seconds, strict=True)] if seconds else texts
         labels_of = np.array([numbers[label] for label in labels], dtype=np.int64)
-        return _Split(list(shown), self._encode(texts, seconds), labels_of)
+        return EncodedTexts(list(shown), self._encode(texts, seconds), labels_of)
 
     def _encode(self, texts: Sequence[str], seconds: Sequence[str] = ()) -> list[Int[ndarray, "n"]]:
-        """The tokens of each text, or of each pair of texts with a separator between them, cut to the length."""
-        length = self.options.length
-        encoded = self.vocabulary.encode(texts)
-        if seconds:
-            others = self.vocabulary.encode(seconds)
-            return [join_pair(first, second, length) for first, second in zip(encoded, others, strict=True)]
-        return [tokens[:length] if len(tokens) else np.array([UNKNOWN]) for tokens in encoded]
+        return encode(self.vocabulary, texts, seconds, self.options.length)
 
-    def _right(self, model: nn.Module, split: _Split) -> Float[ndarray, "texts"]:
+    def _right(self, model: nn.Module, split: EncodedTexts) -> Float[ndarray, "texts"]:
         return (self.scores(model, split).argmax(1) == split.labels).astype(float)
 
 
@@ -357,15 +331,3 @@ def started(folder: str) -> Mapping[str, Any]:
     if kind != "mlm":
         raise SubquadError(f"{folder} is a run of the task {kind}: --start takes one of the task mlm")
     return about
-
-
-def join_pair(first: Int[ndarray, "n"], second: Int[ndarray, "m"], length: int) -> Int[ndarray, "joined"]:
-    """Joins the tokens of two texts by a separator. To fit into `length` tokens, the longer text is cut first, then both."""
-    room = length - 1
-    second = second[: max(room // 2, room - len(first))]
-    return np.concatenate([first[: room - len(second)], [SEPARATOR], second])
-
-
-def _pad(split: _Split, places: Int[ndarray, "b"]) -> TextBatch:
-    texts = [torch.from_numpy(split.tokens[at]) for at in places]
-    return TextBatch(pad(texts, PAD), keep_of([len(text) for text in texts]), torch.from_numpy(split.labels[places]))

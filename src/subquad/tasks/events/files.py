@@ -11,6 +11,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.pickles import read_pickle
 from subquad.data.ragged import offsets_of
 from subquad.data.tables import PARQUET, Names, Tally, find_column, read_table
 from subquad.data.times import attempt, detect, iso, numbers
@@ -81,6 +82,33 @@ def read_records(path: Path) -> tuple[Rows, int]:
             f"{path} is not in EasyTPP's form: it should be a list of records with time_since_start and type_event"
         )
     return rows_of_records(path.name, records, place)
+
+
+def read_pickled(path: Path) -> tuple[Rows, int]:
+    """Reads EasyTPP's pickles: a dict with a list of sequences by split, each a list of events, and the number of types.
+
+    The split is the one that the file is named after, or the only one that has sequences. A list of records in the form of
+    EasyTPP's JSON is read too.
+    """
+    content = read_pickle(path)
+    if isinstance(content, list):
+        return rows_of_records(path.name, content)
+    splits = {name: part for name, part in content.items() if isinstance(part, list) and part} if content else {}
+    if path.stem not in splits and len(splits) != 1:
+        raise SubquadError(
+            f"{path} is not in EasyTPP's form: it should be a dict with a list of sequences {path.stem!r}, and 'dim_process'"
+        )
+    sequences, types = splits.get(path.stem) or next(iter(splits.values())), content.get("dim_process")
+    return rows_of_records(path.name, (_record(events, types) for events in sequences), "sequence")
+
+
+def _record(events: Any, types: Any) -> Any:
+    """A sequence of events as a record of lists; anything else as it is, to be refused with its place."""
+    if not isinstance(events, list) or not all(isinstance(event, Mapping) for event in events):
+        return events
+    names = ("time_since_start", "time_since_last_event", "type_event")
+    present = [name for name in names if any(name in event for event in events)] if events else names[::2]
+    return {"dim_process": types, **{name: [event.get(name) for event in events] for name in present}}
 
 
 def rows_of_records(file: str, records: Iterable[Any], place: str = "record") -> tuple[Rows, int]:

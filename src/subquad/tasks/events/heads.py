@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from subquad.models.initialising import initialise
 from subquad.tasks.events.forecasts import Forecast, forecast
 from subquad.tasks.events.likelihood import (
     Integral,
@@ -81,9 +82,7 @@ class HawkesHead(nn.Module):
         self.weigh = nn.Linear(inner, types)
         self.alpha = nn.Parameter(torch.zeros(types))
         self.log_beta = nn.Parameter(torch.zeros(types))
-        for layer in (self.read, self.weigh):
-            nn.init.xavier_uniform_(layer.weight, generator=generator)
-            nn.init.zeros_(layer.bias)
+        initialise(self.read, self.weigh, generator=generator)
         with torch.no_grad():
             # initial decay times from 1/300 of a mean gap to ten mean gaps; all types together have rate 1
             self.read.bias[2 * inner :] = torch.linspace(math.log(0.1), math.log(300.0), inner)

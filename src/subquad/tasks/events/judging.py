@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from subquad.results import Row
-from subquad.statistics import Interval, grouped_mean
+from subquad.statistics import Interval, grouped_mean, grouped_sums
 from subquad.tasks.events import truth
 from subquad.tasks.events.metrics import (
     Baselines,
@@ -25,6 +25,8 @@ from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import Process
 
 UNITS = {"nll": "nats", "nll_time": "nats", "nll_type": "nats", "rmse": "time", "mae": "time"}
+MOST_GROUPS = 2000
+"""Largest number of rows about single test sequences."""
 
 
 def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_head: bool) -> list[Row]:
@@ -60,6 +62,20 @@ def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_h
     rows.append(_row("rmse_of_mean_gap", rmse(gaps, np.full(len(gaps), baselines.mean_gap))))
     rows.append(_row("mae_of_median_gap", mae(gaps, np.full(len(gaps), baselines.median_gap))))
     return rows
+
+
+def sequence_rows(scored: Scored) -> list[Row]:
+    """Rows of the summed negative log-likelihood of each test sequence, by which two runs are compared sequence by sequence.
+
+    If there are more than `MOST_GROUPS` sequences, neighbouring ones are added up to so many groups.
+    """
+    parts = np.stack([grouped_sums(-scored.time - scored.type, scored.lengths), scored.lengths.astype(float)], axis=1)
+    groups = np.array_split(parts, min(len(parts), MOST_GROUPS))
+    sums = [group.sum(0).tolist() for group in groups]
+    return [
+        {"metric": "sequence_nll", "value": total, "unit": "nats", "sequence": number, "events": int(events)}
+        for number, (total, events) in enumerate(sums)
+    ]
 
 
 def truth_rows(scored: Scored, process: Process, sequences: EventSequences) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Loading events: EasyTPP's JSON, text files with one sequence per line, a table, or a dataset of the Hugging Face hub."""
+"""Loading events: EasyTPP's JSON or pickles, text files with a sequence on each line, a table, or a hub dataset."""
 
 import re
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from subquad.files import kind_of
 from subquad.tasks.events.files import (
     Columns,
     read_lines,
+    read_pickled,
     read_records,
     read_rows,
     rows_of_records,
@@ -23,7 +24,8 @@ from subquad.tasks.events.repairs import Repairs, Rows, assemble
 from subquad.tasks.events.sequences import EventSequences
 
 JSON = (".json", ".jsonl")
-FILES = (*JSON, ".csv", ".tsv", *PARQUET)
+PICKLES = (".pkl", ".pickle")
+FILES = (*JSON, ".csv", ".tsv", *PARQUET, *PICKLES)
 MOST = 100_000  # largest number of types
 SPLITS = {  # names of files, and of splits of a dataset
     "train": ("train",),
@@ -91,13 +93,15 @@ def load_sequences(
     if kind == "nothing":
         raise SubquadError(f"there is no file or folder {path}: check the path given by --data")
     read = _folder(path, columns, fold)["test"] if kind == "folder" else _file(path, columns)
-    return assemble(read.rows, type_names, repairs)
+    return assemble(read.rows, type_names, repairs, next_events=True)
 
 
 def _file(path: Path, columns: Columns) -> _Read:
     suffix = path.suffix.lower()
     if suffix in JSON:
         return _Read(*read_records(path))
+    if suffix in PICKLES:
+        return _Read(*read_pickled(path))
     if suffix in (".csv", ".tsv", *PARQUET):
         return _Read(read_rows(path, columns), first=None)
     raise SubquadError(f"{path} is of no known kind: give a folder, or a file that ends in {', '.join(FILES)}")

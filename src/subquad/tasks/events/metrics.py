@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
-from scipy import stats
 
 from subquad.statistics import Interval, divide, grouped_mean, grouped_sums, summed_interval
 from subquad.tasks.events.sequences import EventSequences
@@ -120,7 +120,7 @@ def residuals(rescaled: Float[ndarray, "events"]) -> Residuals:
     expected = -np.log1p(-levels)
     if not len(rescaled):
         return Residuals(float("nan"), float("nan"), expected, np.full(QUANTILES, np.nan))
-    test = stats.kstest(rescaled, "expon")
+    test = scipy.stats.kstest(rescaled, "expon")
     return Residuals(float(test.statistic), float(test.pvalue), expected, np.quantile(rescaled, levels))
 
 

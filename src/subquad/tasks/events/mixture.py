@@ -9,14 +9,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.special import log_ndtr, ndtr
 
+from subquad.models.initialising import initialise
+from subquad.tasks.events.cells import LEAST, PRECISION, Cells, cells_of, first_cell, log_normal_mass
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.likelihood import Terms
 from subquad.tasks.events.scales import Scales
 
-NARROWEST = 0.05
-"""Smallest standard deviation of a component, relative to that of all log-gaps, to avoid spikes at rounded times."""
+ONE = math.log(math.e - 1.0)
+"""Number whose softplus is 1."""
 
-PARTS, ROUNDS = 16, 4
+SMALLER = 0.1
+"""Factor of the initial weights of a mixture that starts as a static one, which large weights would disturb."""
+
+PARTS, ROUNDS = 16, 6
 """A quantile is searched in `PARTS` parts of an interval, `ROUNDS` times, and then by linear interpolation."""
 
 FARTHEST = 4.0
@@ -38,6 +43,11 @@ class Mixture(NamedTuple):
         z = (log_gaps[:, None] - self.means) / self.deviations
         by_component = self.log_weights - self.deviations.log() - z.square() / 2.0
         return torch.logsumexp(by_component, dim=-1) - math.log(2.0 * math.pi) / 2.0
+
+    def log_mass(self, cells: Cells) -> Float[Tensor, "e"]:
+        """Log-probability of the cell of each gap."""
+        z, halves = (cells.centres[:, None] - self.means) / self.deviations, cells.halves[:, None] / self.deviations
+        return torch.logsumexp(self.log_weights + log_normal_mass(z, halves), dim=-1)
 
     def log_below(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """Log-probability of a shorter gap."""
@@ -77,9 +87,14 @@ class Mixture(NamedTuple):
 class MixtureHead(nn.Module):
     """A log-normal mixture for the gap and a categorical distribution for the type: log f = log mixture(gap) + log p(type).
 
-    Gaps up to the resolution of the data, including gaps of 0, cannot be told apart. Each has the same share of their common
-    probability, P(gap <= resolution) / resolution, so that a gap of 0 has a finite density.
+    A gap that is recorded on a grid of width r stands for all gaps from gap - r / 2 to gap + r / 2. Its density is the
+    probability of this cell divided by its width, so that no component, however narrow, gives a density above 1 / r, and
+    for components much wider than r it is the density of the mixture. Gaps of 0, and others below the shortest one of the
+    training sequences, cannot be told apart. They share the cell from 0 to where that of the shortest gap begins.
     """
+
+    starts: Tensor  # mean log-gap of each component at the start
+    widths: Tensor  # standard deviation of each component at the start
 
     def __init__(
         self,
@@ -97,25 +112,42 @@ class MixtureHead(nn.Module):
         self.gaps = nn.Linear(model_dim, 3 * components)
         self.read = nn.Linear(model_dim, 2 * inner)
         self.weigh = nn.Linear(inner, types)
-        for layer in (self.gaps, self.read, self.weigh):
-            nn.init.xavier_uniform_(layer.weight, generator=generator)
-            nn.init.zeros_(layer.bias)
+        initialise(self.gaps, self.read, self.weigh, generator=generator)
+        self._start(components)
+
+    def _start(self, components: int) -> None:
+        """Lets the mixture start as the static one of the scales, or spread over all log-gaps if they have none.
+
+        The outputs of `gaps` shift each component in units of its width at the start, so that narrow ones stay in place.
+        """
+        weights, means, widths = torch.tensor(self.scales.renewal or [(1.0, 0.0, 1.0)] * components).T.contiguous()
+        biases = [weights.log(), torch.zeros(components), torch.full((components,), ONE)]
+        if not self.scales.renewal:
+            means, widths = (torch.full_like(means, at) for at in (self.scales.log_gap_mean, self.scales.log_gap_deviation))
+            biases = [torch.zeros(components), torch.linspace(-1.5, 1.5, components), torch.zeros(components)]
+        self.register_buffer("starts", means, persistent=False)
+        self.register_buffer("widths", widths, persistent=False)
         with torch.no_grad():
-            self.gaps.bias[components : 2 * components] = torch.linspace(-1.5, 1.5, components)
+            self.gaps.bias.copy_(torch.cat(biases))
+            if self.scales.renewal:
+                self.gaps.weight.mul_(SMALLER)
 
     def mixture(self, h: Float[Tensor, "e w"]) -> Mixture:
-        """Distribution of the gap after each event. Initially it is about as wide as the distribution of training gaps."""
+        """Distribution of the gap after each event."""
         weights, means, deviations = self.gaps(h).chunk(3, dim=-1)
-        middle, spread = self.scales.log_gap_mean, self.scales.log_gap_deviation
-        deviations = spread * (F.softplus(deviations) + NARROWEST)
-        return Mixture(weights.log_softmax(-1), middle + spread * means, deviations)
+        means = self.starts + self.widths * means
+        at_mean = means.detach().exp().clamp(min=self.scales.resolution)
+        least = LEAST * (self.scales.grid / at_mean).clamp(PRECISION, 1.0)
+        deviations = self.widths * (F.softplus(deviations) + self.scales.narrowest) + least
+        return Mixture(weights.log_softmax(-1), means, deviations)
 
     def terms(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"], types: Int[Tensor, "e"]) -> Terms:
-        mixture, least = self.mixture(h), self.scales.resolution
-        log_gaps = gaps.clamp(min=least).log()
-        time = torch.where(
-            gaps > least, mixture.log_density(log_gaps) - log_gaps, mixture.log_below(log_gaps) - math.log(least)
-        )
+        mixture, shortest = self.mixture(h), self.scales.resolution
+        first = first_cell(shortest, self.scales.grid)
+        cells = cells_of(gaps.clamp(min=shortest), self.scales.grid)
+        below = mixture.log_below(torch.full_like(gaps, math.log(first))) - math.log(first)
+        time = torch.where(gaps > first, mixture.log_mass(cells) - cells.log_widths, below)
+        log_gaps = gaps.clamp(min=shortest).log()
         return Terms(time, self._log_types(h, log_gaps).gather(-1, types[:, None])[:, 0])
 
     def compensators(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from subquad.checking import AtLeastTwo, Checked, Count, NonNegative
 from subquad.models import CausalEncoder, DecoderState, ModelOptions, linear_numbers
+from subquad.models.initialising import initialise
 from subquad.ops.autocast import without_autocast
 from subquad.tasks.events.batches import EventBatch, Piece
 from subquad.tasks.events.heads import HawkesHead, Head, HeadName
@@ -45,9 +46,7 @@ class EventEmbedding(nn.Module):
         self.types = nn.Parameter(torch.randn(len(scales.type_names), model_dim, generator=generator))
         self.first = nn.Parameter(torch.randn(model_dim, generator=generator))
         self.bend, self.mix = nn.Linear(2, model_dim), nn.Linear(model_dim, model_dim)
-        for layer in (self.bend, self.mix):
-            nn.init.xavier_uniform_(layer.weight, generator=generator)
-            nn.init.zeros_(layer.bias)
+        initialise(self.bend, self.mix, generator=generator)
         with torch.no_grad():
             self.bend.weight[:, 0] = 2.0 * torch.randn(model_dim, generator=generator)
             self.bend.bias.copy_(2.0 * torch.randn(model_dim, generator=generator))
@@ -70,12 +69,13 @@ class Outcome(NamedTuple):
 
 
 def event_numbers(types: int, model_dim: int, heads: HeadOptions) -> int:
-    """Number of parameters of `EventModel` outside of its stack."""
+    """Number of parameters and buffers of `EventModel` outside of its stack."""
     inner = heads.inner
     embedding = types * model_dim + model_dim + linear_numbers(2, model_dim) + linear_numbers(model_dim, model_dim)
     weigh = linear_numbers(inner, types)
     if heads.head == "mixture":
-        head = linear_numbers(model_dim, 3 * heads.components) + linear_numbers(model_dim, 2 * inner) + weigh
+        start = 2 * heads.components  # means and widths at the start
+        head = linear_numbers(model_dim, 3 * heads.components) + linear_numbers(model_dim, 2 * inner) + weigh + start
     else:
         head = linear_numbers(model_dim, 3 * inner) + weigh + 2 * types
     predicting = (types if heads.type_weight else 0) + (1 if heads.time_weight else 0)
@@ -106,8 +106,7 @@ class EventModel(nn.Module):
         self.time_head = nn.Linear(model_dim, 1) if heads.time_weight else None
         for layer in (self.type_head, self.time_head):
             if layer is not None:
-                nn.init.xavier_uniform_(layer.weight, generator=generator)
-                nn.init.zeros_(layer.bias)
+                initialise(layer, generator=generator)
 
     def forward(self, piece: Piece, state: DecoderState | None = None) -> Outcome:
         """Log-likelihoods of all counted events of a piece, given the state before the piece."""

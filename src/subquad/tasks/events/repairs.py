@@ -33,6 +33,11 @@ class Repairs:
     backwards: Backwards = "refuse"  # what to do with events that are earlier than the previous one
     broken: Broken = "refuse"  # what to do with events without a valid time or type
 
+    @property
+    def for_forecasts(self) -> "Repairs":
+        """What to do in files to forecast from: nothing is refused, so that no event keeps the others from a forecast."""
+        return Repairs("keep" if self.ties == "refuse" else self.ties, "sort", "drop")
+
 
 class Rows(NamedTuple):
     """The events of one file in the order of the file, not yet checked."""
@@ -63,8 +68,11 @@ class Rows(NamedTuple):
         )
 
 
-def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs) -> EventSequences:
-    """Checks and repairs rows, and returns sequences with events in the order of time."""
+def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs, *, next_events: bool = False) -> EventSequences:
+    """Checks and repairs rows, and returns sequences with events in the order of time.
+
+    `next_events` says that the event after the last of each sequence is to be predicted, so that a single event will do.
+    """
     complaints = list(rows.complaints)
     numbers = {name: number for number, name in enumerate(type_names)}
     renumbered = np.array([numbers.get(name, -1) for name in rows.written] or [-1], np.int64)
@@ -80,7 +88,7 @@ def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs) -> EventSe
         raise SubquadError(f"{rows.file} has no event that can be used: {complaints[0] if complaints else 'there are none'}")
     offsets = offsets_of(lengths[present])
     single = np.flatnonzero(lengths[present] == 1)
-    if len(single):
+    if len(single) and not next_events:
         count = "1 sequence has" if len(single) == 1 else f"{len(single):,} sequences have"
         complaints.append(f"{rows.file}: {count} a single event, which leaves nothing to predict: {_first(names, single)}")
     types = renumbered[rows.types[kept]]

@@ -8,10 +8,13 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from subquad.checking import Checked, Positive, Whole, excerpt, read
+from subquad.checking import Checked, NonNegative, Positive, Whole, excerpt, read
 from subquad.data.tables import listed
 from subquad.errors import SubquadError
 from subquad.results import place_of
+from subquad.tasks.events.cells import LEAST, PRECISION, first_cell
+from subquad.tasks.events.renewal import fit_renewal
+from subquad.tasks.events.resolution import grid_of
 from subquad.tasks.events.sequences import EventSequences
 
 FARTHEST = 2.0
@@ -29,8 +32,11 @@ class Scales(Checked):
     mean_gap: Positive  # in the data's unit of time
     log_gap_mean: float
     log_gap_deviation: Positive
-    resolution: Positive  # shortest gap above 0
+    resolution: Positive  # shortest gap above 0 that is on the grid
     horizon: Positive  # largest gap of a forecast
+    grid: NonNegative = 0.0  # width of the grid on which gaps are recorded; 0 for continuous times
+    narrowest: NonNegative = 0.05  # least width of a mixture's component in deviations of log-gaps; .05 in runs without it
+    renewal: tuple[tuple[float, float, float], ...] = ()  # weight, mean, width of components fitted to all log-gaps
     sequences: Whole = 0  # number of sequences in all data, to notice changes
     events: Whole = 0
 
@@ -67,8 +73,11 @@ class Scales(Checked):
         return types
 
 
-def learn(training: EventSequences, everything: tuple[int, int] = (0, 0)) -> Scales:
-    """Learns scales from the training sequences. `everything` has the numbers of sequences and events of all data."""
+def learn(training: EventSequences, everything: tuple[int, int] = (0, 0), components: int = 0) -> Scales:
+    """Learns scales from the training sequences, with a static mixture of `components` components if there are any.
+
+    `everything` has the numbers of sequences and events of all data.
+    """
     gaps = training.gaps[~training.first]
     if not len(gaps):
         raise SubquadError("no training sequence has two events, so there is no gap to learn from: give longer ones")
@@ -76,7 +85,8 @@ def learn(training: EventSequences, everything: tuple[int, int] = (0, 0)) -> Sca
     if not mean > 0:
         raise SubquadError("all training events are at one time: give data whose times differ")
     scaled = gaps / mean
-    resolution = max(float(scaled[scaled > 0].min()), FINEST)
+    grid = grid_of(gaps, float(np.abs(training.times).max())) / mean
+    resolution = max(float(scaled[scaled > 0].min()), grid, FINEST)
     logs = np.log(scaled.clip(resolution))
     return Scales(
         type_names=tuple(training.type_names),
@@ -85,6 +95,21 @@ def learn(training: EventSequences, everything: tuple[int, int] = (0, 0)) -> Sca
         log_gap_deviation=max(float(logs.std()), 0.1),
         resolution=resolution,
         horizon=FARTHEST * float(scaled.max()),
+        grid=grid,
+        narrowest=0.0,
+        renewal=_renewal(scaled, resolution, grid, components),
         sequences=everything[0],
         events=everything[1],
     )
+
+
+def _renewal(
+    gaps: Float[ndarray, "gaps"], resolution: float, grid: float, components: int
+) -> tuple[tuple[float, float, float], ...]:
+    """A static mixture of log-gaps, where those below the shortest one stand in the middle of their common cell."""
+    if not components:
+        return ()
+    first = first_cell(resolution, grid)
+    log_gaps = np.log(np.where(gaps > first, gaps, first / 2.0))
+    mixture = fit_renewal(log_gaps, components, LEAST * PRECISION)
+    return tuple(zip(*(part.tolist() for part in mixture), strict=True))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
-from scipy import stats
 
 from subquad.errors import SubquadError
 from subquad.tasks.events.sequences import EventSequences
@@ -255,8 +255,8 @@ class Renewal:
         """SciPy's distribution of the gaps, with the given mean and variation."""
         square = self.variation**2
         if self.gaps == "gamma":
-            return stats.gamma(1.0 / square, scale=self.mean * square)
-        return stats.lognorm(np.sqrt(np.log1p(square)), scale=self.mean / np.sqrt(1.0 + square))
+            return scipy.stats.gamma(1.0 / square, scale=self.mean * square)
+        return scipy.stats.lognorm(np.sqrt(np.log1p(square)), scale=self.mean / np.sqrt(1.0 + square))
 
     def _chances(self) -> Float[ndarray, "rows types"]:
         """Probability of each type after each type. The last row, which is also row -1, has the long-run frequencies."""

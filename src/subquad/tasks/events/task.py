@@ -23,7 +23,7 @@ from subquad.tasks.events.faults import FAULTS, ON_PADDING, Fault, FaultyEventMo
 from subquad.tasks.events.files import Columns
 from subquad.tasks.events.follow import Follower, read_on
 from subquad.tasks.events.heads import HeadName
-from subquad.tasks.events.judging import UNITS, metric_rows, residual_rows, truth_rows
+from subquad.tasks.events.judging import UNITS, metric_rows, residual_rows, sequence_rows, truth_rows
 from subquad.tasks.events.likelihood import Integral
 from subquad.tasks.events.loading import EventSplits, load_sequences, load_splits
 from subquad.tasks.events.metrics import Baselines, accuracy, rmse
@@ -156,7 +156,8 @@ class EventsTask(Task[EventBatch]):
     @cached_property
     def scales(self) -> Scales:
         """Type names and time scales of the training sequences, or those that a run stored."""
-        return learn(self.data.train, _sizes(self.data)) if self.kept is None else self.kept
+        components = self.options.components if self.options.head == "mixture" else 0
+        return learn(self.data.train, _sizes(self.data), components) if self.kept is None else self.kept
 
     @cached_property
     def process(self) -> Process | None:
@@ -265,7 +266,7 @@ class EventsTask(Task[EventBatch]):
             rows += truth_rows(scored, self.process, test)
         if isinstance(model, FaultyEventModel):
             rows += reported_rows(model, test)
-        return rows + residual_rows(scored)
+        return rows + residual_rows(scored) + sequence_rows(scored)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """The last event of some development sequences, forecast from those before it."""
@@ -291,7 +292,8 @@ class EventsTask(Task[EventBatch]):
         """Forecasts the next event of each sequence of a file."""
         self._refuse_faults()
         assert isinstance(model, EventModel)
-        sequences = load_sequences(path, self.scales.type_names, self.options.columns, self.options.repairs)
+        repairs = self.options.repairs.for_forecasts
+        sequences = load_sequences(path, self.scales.type_names, self.options.columns, repairs, fold=self.options.fold)
         return read_on(model, sequences, self.options.evaluation_tokens)
 
     def follow(self, model: nn.Module, sequences: int) -> Follower:

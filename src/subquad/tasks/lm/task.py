@@ -10,15 +10,14 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-from typing_extensions import TypedDict
 
 from subquad.attention import require_causal
-from subquad.checking import STRICT, AtLeastTwo, Count, FileName, Seed, Whole, Words, read_as
+from subquad.checking import AtLeastTwo, Count, FileName, Seed, Whole, Words
 from subquad.data.datasets import Columns
 from subquad.data.splits import SplitName
 from subquad.errors import OptionError, SubquadError
 from subquad.models import Decoder, ModelOptions, Size, decoder_size
-from subquad.results import Row, place_of
+from subquad.results import Row
 from subquad.statistics import Interval
 from subquad.tasks.base import Best, Completion, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.lm.corpus import HELD_OUT, HeldOutName, Stream, Texts, load_splits
@@ -27,6 +26,7 @@ from subquad.tasks.lm.reading import Read, read_through
 from subquad.tasks.lm.vocabulary import BEGIN, LEAST, Lossless, LosslessKind, learn_lossless, lossless_from, spell
 from subquad.tasks.lm.writing import write
 from subquad.tasks.mlm.finding import perplexity
+from subquad.tasks.mlm.kept import check_texts, read_kept
 from subquad.tasks.mlm.limits import check_length, length_bytes
 from subquad.types import AttentionOptions
 
@@ -104,16 +104,6 @@ class Lm(TaskOptions):
         return LmTask(self, learned)
 
 
-class LearnedFields(TypedDict):
-    """Types of the fields that a run stores about its texts."""
-
-    __pydantic_config__ = STRICT  # type: ignore[misc]
-
-    vocabulary: dict[str, Any]
-    documents: Whole
-    characters: Whole
-
-
 class NextBatch(NamedTuple):
     """Tokens that the model reads, and the token after each of them."""
 
@@ -133,20 +123,14 @@ class LmTask(Task[NextBatch]):
 
     def __init__(self, options: Lm, learned: Mapping[str, Any] | None = None) -> None:
         self.options = options
-        self.kept = None if learned is None else read_as(LearnedFields, learned, f"{place_of(learned)}: learned")
+        self.kept = read_kept(learned)
 
     @cached_property
     def texts(self) -> Texts:
         """The texts of each split. Raises `SubquadError` if they differ from those that the run was made with."""
         options = self.options
         texts = load_splits(options.text, Columns(options.text_column), options.split_seed)
-        if self.kept is not None:
-            had, has = (self.kept["documents"], self.kept["characters"]), (texts.documents, texts.characters)
-            if had != has:
-                raise SubquadError(
-                    f"the texts in {options.text or 'this Python'} are not those that the run was made with: it had "
-                    f"{had[0]:,} documents with {had[1]:,} characters, they have {has[0]:,} with {has[1]:,}; start a new run"
-                )
+        check_texts(self.kept, options.text, texts.documents, texts.characters)
         return texts
 
     @cached_property

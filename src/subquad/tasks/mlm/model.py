@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from subquad.models import Encoder, ModelOptions, TokenEmbedding
+from subquad.models.initialising import initialise
 from subquad.types import AttentionOptions
 
 
@@ -41,8 +42,7 @@ class MaskedModel(nn.Module):
         model_dim = options.model_dim
         self.encoder = text_encoder(size, attention, options, generator)
         self.mix, self.norm = nn.Linear(model_dim, model_dim), nn.LayerNorm(model_dim)
-        nn.init.xavier_uniform_(self.mix.weight, generator=generator)
-        nn.init.zeros_(self.mix.bias)
+        initialise(self.mix, generator=generator)
         self.bias = nn.Parameter(torch.zeros(size))
         self.last: nn.Parameter | None = None
         if not options.tied:

@@ -13,19 +13,19 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
-from typing_extensions import TypedDict
 
-from subquad.checking import STRICT, AtLeastTwo, Count, FileName, InnerShare, Seed, Share, Whole, read_as
+from subquad.checking import AtLeastTwo, Count, FileName, InnerShare, Seed, Share
 from subquad.data.ragged import needed_mask
 from subquad.data.splits import SplitName
 from subquad.data.texts import Documents, load_texts, python_topics
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
-from subquad.results import Row, place_of
+from subquad.results import Row
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.mlm.corpus import TextSplits, Tokens, cut_sentences, split_texts
 from subquad.tasks.mlm.finding import find, interval_groups, perplexity
+from subquad.tasks.mlm.kept import check_texts, read_kept
 from subquad.tasks.mlm.limits import check_length, length_bytes
 from subquad.tasks.mlm.masking import MaskedBatch, Masking, single_rows
 from subquad.tasks.mlm.model import MaskedModel
@@ -118,16 +118,6 @@ class Mlm(TaskOptions):
         return MlmTask(self, learned)
 
 
-class LearnedFields(TypedDict):
-    """Types of the fields that a run stores about its texts."""
-
-    __pydantic_config__ = STRICT  # type: ignore[misc]
-
-    vocabulary: dict[str, Any]
-    documents: Whole
-    characters: Whole
-
-
 class HeldOut(NamedTuple):
     """Masked windows of held-out text, the same for every model, and the document of each."""
 
@@ -146,20 +136,14 @@ class MlmTask(Task[MaskedBatch]):
 
     def __init__(self, options: Mlm, learned: Mapping[str, Any] | None = None) -> None:
         self.options = options
-        self.kept = None if learned is None else read_as(LearnedFields, learned, f"{place_of(learned)}: learned")
+        self.kept = read_kept(learned)
 
     @cached_property
     def documents(self) -> Documents:
         """All documents. Raises `SubquadError` if they differ from those that the run was made with."""
         text = self.options.text
         documents = load_texts(Path(text)) if text else python_topics()
-        if self.kept is not None:
-            had, has = (self.kept["documents"], self.kept["characters"]), (len(documents.texts), documents.characters)
-            if had != has:
-                raise SubquadError(
-                    f"the texts in {text or 'this Python'} are not those that the run was made with: it had {had[0]:,} "
-                    f"documents with {had[1]:,} characters, they have {has[0]:,} with {has[1]:,}; start a new run"
-                )
+        check_texts(self.kept, text, len(documents.texts), documents.characters)
         return documents
 
     @cached_property

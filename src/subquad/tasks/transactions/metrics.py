@@ -1,9 +1,9 @@
 """Metrics of scores for two classes, with intervals."""
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
-from scipy.stats import rankdata
 
 from subquad.statistics import Interval, count_draws, percentile_interval, resample
 
@@ -14,7 +14,7 @@ def auroc(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"]) ->
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if not ones or not zeros:
         return float("nan")
-    return float((rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    return float((scipy.stats.rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 def accuracy(labels: Int[ndarray, "clients"], scores: Float[ndarray, "clients"]) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from subquad.data.ragged import needed_mask
 from subquad.models import Encoder, ModelOptions, linear_numbers
+from subquad.models.initialising import initialise
 from subquad.tasks.transactions.features import IDS, NUMBERS, UNKNOWN
 from subquad.types import AttentionOptions
 
@@ -43,8 +44,7 @@ class EventEmbedding(nn.Module):
                 vectors[UNKNOWN] = 0.0  # unknown symbols are never trained, so they should add nothing
         self.norm = nn.LayerNorm(model_dim)
         self.mix = nn.Linear(model_dim, 2 * model_dim)
-        nn.init.xavier_uniform_(self.mix.weight, generator=generator)
-        nn.init.zeros_(self.mix.bias)
+        initialise(self.mix, generator=generator)
 
     def forward(self, events: Float[Tensor, "b n f"]) -> Float[Tensor, "b n w"]:
         summed = events[..., len(IDS) :] @ self.numbers
@@ -87,8 +87,7 @@ class Classifier(nn.Module):
         self.encoder = Encoder(EventEmbedding(sizes, model_dim, generator), attention, options, generator=generator)
         self.weigh = nn.Linear(model_dim, 1) if pooling == "attention" else None
         self.head = nn.Linear(model_dim, 1)
-        nn.init.xavier_uniform_(self.head.weight, generator=generator)
-        nn.init.zeros_(self.head.bias)
+        initialise(self.head, generator=generator)
         if self.weigh is not None:
             nn.init.zeros_(self.weigh.weight)  # all positions have the same weight at first
             nn.init.zeros_(self.weigh.bias)

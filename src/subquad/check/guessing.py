@@ -1,0 +1,347 @@
+"""Finds out how an attention is called, by its parameters and by trying. What was found is said in words."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+
+from subquad.check.attempts import Attempt, changed, effect, problem_of
+from subquad.check.building import (
+    CAUSAL_NAMES,
+    Sizes,
+    call_of,
+    is_built_first,
+    parameters_of,
+    required_of,
+    size_arguments,
+)
+from subquad.check.importing import import_named
+from subquad.check.outside import Layout, MaskKind, MaskShape, Outside, OutsideAttention
+from subquad.checking import LARGEST, Checked, Count, Words
+from subquad.errors import SubquadError
+from subquad.types import AttentionOptions
+
+LAYOUTS: tuple[Layout, ...] = ("bhnd", "bnhd", "bnm", "nbm")
+LAYER_LAYOUTS: tuple[Layout, ...] = ("bnm", "nbm")
+LENGTHS = ((157, 101), (256, 128), (1024, 512))
+"""Lengths to try, with shorter ones: odd ones first, since many attentions take multiples of a block only."""
+MASK_NAMES: dict[str, MaskKind] = {
+    **{"keep": "keep", "key_padding_mask": "pad", "src_key_padding_mask": "pad", "padding_mask": "pad", "pad_mask": "pad"},
+    **{"key_mask": "keep", "input_mask": "keep", "attention_mask": "keep", "mask": "keep", "attn_mask": "keep"},
+}
+"""Names of arguments that take a padding mask, with what it usually holds."""
+MASK_WORDS = {"keep": "true = keep", "pad": "true = pad", "additive": "added to scores", "lengths": "numbers of real keys"}
+LENGTH_NAMES = ("lengths", "key_lengths", "seq_lengths", "seq_lens")
+"""Names of arguments that take the number of real keys of each sequence."""
+SCORE_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask", "attn_bias")
+"""Names of arguments that take a mask of scores, (queries, keys)."""
+STATES = ("state", "past_key_value", "past_key_values", "past", "layer_past", "cache")
+"""Names of arguments that take the state of earlier positions."""
+CLEARLY = 3.0
+"""Ratio of two effects from which on one of them is clearly the larger."""
+
+
+Length = Annotated[int, Ge(16), Le(LARGEST)]
+"""Number of positions, enough for steps after a longer piece."""
+
+
+class CallError(SubquadError):
+    """An attention that was built cannot be called, or returns something else than results."""
+
+
+@dataclass(frozen=True)
+class Request(Checked):
+    """What is known of an attention before it is tried."""
+
+    target: Words
+    """Module and name, as in ``package.module:Name``."""
+    heads: Count = 8
+    head_dim: Count = 64
+    layer: bool = False
+    layout: Layout | None = None
+    mask: MaskKind | None = None
+    mask_argument: Words = ""
+    causal: bool = False
+    """Whether only the causal form is asked for."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    call: dict[str, Any] = field(default_factory=dict)
+    length: Length | None = None
+
+
+class Guessed(NamedTuple):
+    """How an attention is called, the lengths that it takes, its forms, and what was guessed, in words."""
+
+    outside: Outside
+    whole: int
+    part: int | None  # a shorter length; None if it takes one length only
+    forms: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def guess(request: Request, thing: Any = None) -> Guessed:
+    """Tries how an attention is called. Raises `SubquadError` in words if no call works."""
+    thing = import_named(request.target) if thing is None else thing
+    if not callable(thing) and not isinstance(thing, AttentionOptions):
+        raise SubquadError(f"{request.target} is a {type(thing).__name__}, which cannot be called: name a class or function")
+    attempt = _first_call(request, thing)
+    with torch.no_grad():
+        attempt = _with_mask(request, attempt)
+        attempt, forms = _with_causality(request, attempt)
+        attempt = _with_state(attempt)
+    outside, part = attempt.module.options, attempt.part
+    count = sum(held.numel() for held in [*attempt.module.parameters(), *attempt.module.buffers()])
+    outside = replace(outside, parameters=count, is_fixed=part is None)
+    if part is None:
+        attempt = attempt.noting(f"it takes sequences of {attempt.whole} only")
+    return Guessed(outside, attempt.whole, part, forms, attempt.notes)
+
+
+def _first_call(request: Request, thing: Any) -> Attempt:
+    """Looks for a length, a dtype and a layout with which the attention can be called and mixes positions."""
+    lengths = LENGTHS if request.length is None else ((request.length, max(1, request.length * 2 // 3)),)
+    layer = request.layer or _takes_one_input(thing)
+    sizes = size_arguments(thing, request.arguments, layer=layer)
+    basis = Outside(request.target, dict(request.arguments), sizes, dict(request.call), layer)
+    problems: dict[tuple[bool, Layout], str] = {}
+    for whole, part in lengths:
+        options = replace(basis, length=whole)
+        forms = options.forms(thing, Sizes(request.heads, request.head_dim, whole)).eval()
+        for attempt in _calls(request, replace(options, **_own(thing)), forms, thing, whole, problems):
+            if _mixes(attempt):
+                return _with_part(attempt, part)._replace(notes=tuple(_notes(request, attempt, sizes)))
+            tried = attempt.module.options
+            problems[tried.is_double, tried.layout] = "no position changes the result of another one"
+    raise CallError(_refusal(request, layer, problems))
+
+
+def _own(thing: Any) -> dict[str, Any]:
+    """What is known of mechanisms of this package without trying."""
+    is_options = isinstance(thing, AttentionOptions) or (isinstance(thing, type) and issubclass(thing, AttentionOptions))
+    return {"layout": "bhnd"} if is_options else {}
+
+
+def _calls(
+    request: Request,
+    options: Outside,
+    forms: nn.ModuleDict,
+    thing: Any,
+    whole: int,
+    problems: dict[tuple[bool, Layout], str],
+) -> Iterator[Attempt]:
+    """Every layout and dtype with which a call returns a result of the right shape."""
+    layouts = LAYER_LAYOUTS if options.layer else LAYOUTS
+    held: Any = forms["bidirectional"]
+    call = call_of(getattr(held, "function", held))
+    for is_double in (True, False):
+        forms.to(torch.float64 if is_double else torch.float32)
+        for layout in layouts if request.layout is None else (request.layout,):
+            tried = replace(options, layout=layout, is_double=is_double)
+            module = OutsideAttention(tried, request.heads, request.head_dim, forms)
+            attempt = Attempt(module, call, thing, whole, None, ())
+            if (problem := problem_of(partial(attempt.module, *attempt.draw()))) is None:
+                yield attempt
+            else:
+                problems[is_double, layout] = problem
+
+
+def _takes_one_input(thing: Any) -> bool:
+    """Whether the call has one required parameter, as a layer on x has."""
+    call = thing.forward if isinstance(thing, type) and issubclass(thing, nn.Module) else call_of(thing)
+    if is_built_first(thing) and not isinstance(thing, type):
+        return False
+    required = [name for name in required_of(parameters_of(call)) if name != "self"]
+    return len(required) == 1
+
+
+def _mixes(attempt: Attempt) -> bool:
+    """Whether the first position changes the results of others. It does not with axes in the wrong order."""
+    inputs = attempt.draw()
+    others = tuple(changed(x, torch.arange(1)) for x in inputs)
+    with torch.no_grad():
+        before, after = attempt.module(*inputs), attempt.module(*others)
+    return effect(before[:, :, 1:], after[:, :, 1:]) > 1e-9
+
+
+def _with_part(attempt: Attempt, part: int | None) -> Attempt:
+    """Notes a shorter length, if the attention takes it."""
+    takes_it = part is not None and problem_of(lambda: attempt.module(*attempt.draw(part))) is None
+    return attempt._replace(part=part if takes_it else None)
+
+
+def _notes(request: Request, attempt: Attempt, sizes: dict[str, Any]) -> Iterator[str]:
+    options = attempt.module.options
+    if sizes or request.arguments:
+        numbers = Sizes(request.heads, request.head_dim, attempt.whole)
+        values = {name: numbers.value(size) for name, size in sizes.items()} | dict(request.arguments)
+        yield f"built with {', '.join(f'{name}={value!r}' for name, value in values.items())}"
+    if options.layer and not request.layer:
+        yield "called on x, as a layer"
+    if request.layout is None:
+        yield f"layout {' '.join(options.layout)}"
+    if not options.is_double:
+        yield "asked in float32, as it does not take float64"
+
+
+def _refusal(request: Request, layer: bool, problems: Mapping[tuple[bool, Layout], str]) -> str:
+    inputs = "x" if layer else "q, k and v"
+    said = next(problem for (is_double, _), problem in problems.items() if not is_double)  # for the first layout
+    advice = "--call NAME=VALUE gives further arguments, --layout and --layer say how it is called"
+    return f"{request.target} cannot be called on {inputs} ({said}): {advice}"
+
+
+def _with_mask(request: Request, attempt: Attempt) -> Attempt:
+    """Looks for the argument that takes a padding mask, and for what it holds."""
+    named = attempt.named(LENGTH_NAMES) if request.mask in (None, "lengths") else []
+    for name in [request.mask_argument] if request.mask == "lengths" and request.mask_argument else named:
+        tried = attempt.trying(mask="lengths", mask_argument=name)
+        if problem_of(partial(_masked, tried, tried.draw())) is None:
+            return tried.noting(f"mask {name} (b), numbers of real keys")
+    usual = [request.mask_argument] if request.mask_argument else attempt.named(MASK_NAMES)
+    names = usual if request.mask != "lengths" else []
+    kinds: tuple[MaskKind, ...] = ("keep", "additive")  # true or false tells keep from pad later
+    shapes: tuple[MaskShape, ...] = ("keys", "scores")
+    unclear: Attempt | None = None
+    for name, kind, shape in product(names, kinds, shapes):
+        if request.mask is not None and (request.mask == "additive") != (kind == "additive"):
+            continue
+        tried = attempt.trying(mask=kind, mask_argument=name, mask_shape=shape)
+        if problem_of(partial(_masked, tried, tried.draw())) is not None:
+            continue
+        if (known := _kind_of_mask(request, tried)) is not None:
+            return _named_mask(tried, known, "")
+        unclear = unclear or tried
+    if unclear is not None:
+        by_name = MASK_NAMES.get(unclear.module.options.mask_argument, "keep")
+        return _named_mask(unclear, by_name, ", by its name: it has little effect")
+    if request.mask_argument:
+        raise SubquadError(f"--mask-argument {request.mask_argument} does not work: the call takes no mask under that name")
+    return attempt
+
+
+def _kind_of_mask(request: Request, tried: Attempt) -> MaskKind | None:
+    """What the mask holds, by which half of the keys changes the results; None if that is not clear."""
+    if request.mask is not None:
+        return request.mask
+    of_true, of_false = _influences(tried)
+    if of_true > CLEARLY * of_false:
+        return tried.module.options.mask
+    is_reversed = of_false > CLEARLY * of_true and tried.module.options.mask == "keep"
+    return "pad" if is_reversed else None
+
+
+def _named_mask(tried: Attempt, kind: MaskKind, reason: str) -> Attempt:
+    options = tried.module.options
+    shape = "(b, n)" if options.mask_shape == "keys" else "(b, 1, 1, n)"
+    words = MASK_WORDS[kind]
+    return tried.noting(f"mask {options.mask_argument} {shape}, {words}{reason}", mask=kind)
+
+
+def _masked(attempt: Attempt, inputs: tuple[Tensor, ...]) -> Tensor:
+    """The result with a mask that is true for every other key."""
+    keep = torch.zeros(2, inputs[0].shape[2], dtype=torch.bool)
+    keep[:, ::2] = True
+    return attempt.module(*inputs, keep=keep)
+
+
+def _influences(attempt: Attempt) -> tuple[float, float]:
+    """How much keys change the results elsewhere: those for which the mask is true, and those for which it is false."""
+    inputs = attempt.draw()
+    before, influences = _masked(attempt, inputs), []
+    unchanged = torch.arange(attempt.whole) % 4 >= 2  # keys of both kinds
+    for start in (0, 1):
+        places = torch.arange(start, attempt.whole, 4)
+        after = _masked(attempt, tuple(changed(x, places) for x in inputs))
+        influences.append(effect(before[:, :, unchanged].nan_to_num(), after[:, :, unchanged].nan_to_num()))
+    return influences[0], influences[1]
+
+
+def _with_causality(request: Request, attempt: Attempt) -> tuple[Attempt, tuple[str, ...]]:
+    """Looks for what makes the attention causal, and returns the forms that it has."""
+    forms = ("causal",) if request.causal else ("bidirectional", "causal")
+    inputs = attempt.draw()
+    seen = effect(*(_first(attempt.module(*x)) for x in (inputs, _later_changed(inputs))))
+    runs: list[Attempt] = []
+    if seen < 1e-6:
+        return attempt.noting("causal by itself", causal_by="itself"), ("causal",)
+    for tried in _causal_ways(request, attempt):
+        if problem_of(partial(tried.module.causal, *inputs)) is not None:
+            continue
+        leak = effect(*(_first(tried.module.causal(*x)[0]) for x in (inputs, _later_changed(inputs))))
+        if leak < seen / 2:
+            return _named_causality(tried), forms
+        if tried.module.options.causal_by != "mask":
+            runs.append(tried)
+    if runs:  # it says that it is causal, and is not
+        return _named_causality(runs[0]), forms
+    if request.causal:
+        return attempt.trying(causal_by="itself"), ("causal",)
+    return attempt, ("bidirectional",)
+
+
+def _causal_ways(request: Request, attempt: Attempt) -> Iterator[Attempt]:
+    """The ways in which an attention may be told to be causal, the most explicit ones first."""
+    held = attempt.module.held["causal"]
+    if callable(getattr(held, "causal", None)):
+        yield attempt.trying(causal_by="method", steps=callable(getattr(held, "step", None)))
+    yield from (attempt.trying(causal_by="call", causal_argument=name) for name in attempt.named(CAUSAL_NAMES))
+    if is_built_first(attempt.constructor):
+        known = parameters_of(attempt.constructor)
+        for name in (name for name in CAUSAL_NAMES if name in known and name not in request.arguments):
+            yield _rebuilt(attempt, name)
+    kinds: tuple[MaskKind, ...] = ("pad", "keep", "additive")
+    for name in attempt.named(SCORE_MASKS):
+        for kind in kinds:
+            yield attempt.trying(causal_by="mask", causal_argument=name, causal_mask=kind)
+
+
+def _rebuilt(attempt: Attempt, name: str) -> Attempt:
+    """The attempt with a causal form that is built by an argument of the constructor."""
+    old = attempt.module
+    options = replace(old.options, causal_by="constructor", causal_argument=name)
+    forms = options.forms(attempt.constructor, Sizes(old.heads, old.head_dim, attempt.whole)).eval()
+    forms.to(torch.float64 if options.is_double else torch.float32)
+    return attempt._replace(module=OutsideAttention(options, old.heads, old.head_dim, forms))
+
+
+def _named_causality(attempt: Attempt) -> Attempt:
+    options = attempt.module.options
+    words = {
+        "method": "its method causal",
+        "call": f"{options.causal_argument}=True in the call",
+        "constructor": f"{options.causal_argument}=True in the constructor",
+        "mask": f"{options.causal_argument} (n, n), " + MASK_WORDS[options.causal_mask],
+    }
+    return attempt.noting(f"causal by {words[options.causal_by]}")
+
+
+def _first(mixed: Tensor) -> Tensor:
+    return mixed[:, :, :1]
+
+
+def _later_changed(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(changed(x, torch.arange(1, x.shape[2])) for x in inputs)
+
+
+def _with_state(attempt: Attempt) -> Attempt:
+    """Looks for an argument that takes a state, for a causal form without methods."""
+    options = attempt.module.options
+    if options.causal_by in ("nothing", "method"):
+        return attempt
+    for name in attempt.named(STATES):
+        tried = attempt.trying(state_argument=name)
+        inputs = tried.draw(attempt.part)
+
+        def twice(tried: Attempt = tried, inputs: tuple[Tensor, ...] = inputs) -> None:
+            state = tried.module.causal(*inputs)[1]
+            if state is None:
+                raise SubquadError("it returns no state")
+            tried.module.causal(*inputs, state)
+
+        if problem_of(twice) is None:
+            return tried.noting(f"state by {name}, returned beside the result")
+    return attempt

@@ -1,0 +1,172 @@
+"""Whole models that take token ids: of transformers, runs of `subquad train`, and any PyTorch module that is imported."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from subquad.check.building import Sizes, build, call_of, is_built_first, parameters_of, size_arguments
+from subquad.check.findings import Finding, not_asked
+from subquad.check.guessing import Length
+from subquad.check.importing import import_named, is_import_name
+from subquad.check.subjects import Inputs, Subject
+from subquad.checking import Checked, Count, FileName
+from subquad.errors import SubquadError
+
+WHOLE, PART = 31, 19
+"""Numbers of tokens."""
+ALLOWED = 1e-3
+"""Largest difference of two results that must be the same: models compute some norms in float32."""
+ALLOWED_HALF = {torch.bfloat16: 0.15, torch.float16: 0.03}
+GRADIENT_STEPS, ALLOWED_GRADIENT = (1e-3, 1e-4), 2e-2
+NEW_TOKENS = 12
+"""Number of tokens that are generated with and without a cache."""
+IDS = ("input_ids", "ids", "tokens", "x", "src", "input")
+MASKS = ("attention_mask", "keep", "mask", "key_padding_mask", "padding_mask")
+
+
+@dataclass(frozen=True)
+class ModelRequest(Checked):
+    """Which model is asked about."""
+
+    model: FileName
+    """Folder of a transformers model, or ``package.module:Name`` of a PyTorch model that takes token ids."""
+    causal: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+    heads: Count = 8
+    head_dim: Count = 64
+    length: Length | None = None
+
+
+def load_model(request: ModelRequest) -> nn.Module:
+    """Loads a model from a folder, or imports and builds one."""
+    if not is_import_name(request.model) or Path(request.model).exists():
+        from subquad.hub import load
+
+        return load(request.model)
+    thing = import_named(request.model)
+    if not is_built_first(thing):
+        model = thing
+    else:
+        sizes = size_arguments(thing, request.arguments, layer=True)
+        model = build(thing, request.arguments, sizes, Sizes(request.heads, request.head_dim, 512))
+    if not isinstance(model, nn.Module):
+        raise SubquadError(f"{request.model} is no PyTorch module, but a {type(model).__name__}: name a class of modules")
+    return model
+
+
+class ModelSubject(Subject):
+    """A model on token ids, in float32. Its results are logits or hidden states."""
+
+    axis, form = 1, ""
+    inputs = ("ids",)
+    allowed, allowed_half = ALLOWED, ALLOWED_HALF
+    gradient_steps, allowed_gradient = GRADIENT_STEPS, ALLOWED_GRADIENT
+
+    def __init__(self, request: ModelRequest) -> None:
+        torch.manual_seed(0)
+        self.module: Any = load_model(request).eval()
+        self.to(torch.float32)
+        self.request, self.takes = request, list(parameters_of(call_of(self.module)))
+        self.config = getattr(self.module, "config", None)
+        self.ids = _usable_ids(self.module, self.config)
+        longest = getattr(self.config, "max_position_embeddings", None)
+        self.whole = min(request.length or WHOLE, longest if isinstance(longest, int) and longest > 0 else WHOLE)
+        self.part = self.whole * PART // WHOLE
+        self.is_seq2seq = bool(getattr(self.config, "is_encoder_decoder", False))
+        self.name = "decoder_input_ids" if self.is_seq2seq else next((name for name in IDS if name in self.takes), "")
+        names = ("decoder_attention_mask",) if self.is_seq2seq else MASKS
+        self.mask_name = next((name for name in names if name in self.takes), "")
+        self._refuse()
+
+    def _refuse(self) -> None:
+        if not self.mask_name:
+            self.no_mask = f"its call has no argument for a padding mask ({', '.join(self.takes)})"
+        if not self.is_causal:
+            self.not_causal = "its class does not say that it is causal; --causal asks for that"
+        if "past_key_values" not in self.takes or not self.generates:
+            self.no_state = "it has no cache: its call takes no past_key_values, or it does not generate"
+
+    @property
+    def generates(self) -> bool:
+        """Whether it writes token by token."""
+        return bool(getattr(self.module, "can_generate", bool)())
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether its class or its config says that no position sees a later one."""
+        name = type(self.module).__name__
+        named = any(word in name for word in ("CausalLM", "LMHead", "ConditionalGeneration"))
+        return self.request.causal or named or bool(getattr(self.config, "is_decoder", False))
+
+    def draw(self, batch: int, length: int, seed: int = 0) -> Inputs:
+        drawing = torch.Generator().manual_seed(seed)
+        return (self.ids[torch.randint(len(self.ids), (batch, length), generator=drawing)],)
+
+    def changed(self, x: Inputs, places: Tensor) -> Inputs:
+        others = self.draw(x[0].shape[0], x[0].shape[1], seed=1)[0]
+        return (x[0].index_copy(1, places, others[:, places]),)
+
+    def mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
+        return self._result(self._call(x, keep, {"use_cache": False} if "use_cache" in self.takes else {}))
+
+    def _call(self, x: Inputs, keep: Tensor | None, other: dict[str, Any]) -> Any:
+        arguments = dict(other)
+        if keep is not None:
+            arguments[self.mask_name] = self._mask(keep)
+        if self.is_seq2seq:  # the encoder reads the same tokens in every call
+            arguments["input_ids"] = self.draw(1, PART, seed=5)[0].expand(len(x[0]), -1)
+        return self.module(**arguments, **{self.name: x[0]}) if self.name else self.module(x[0], **arguments)
+
+    def _mask(self, keep: Tensor) -> Tensor:
+        if self.mask_name in ("key_padding_mask", "padding_mask"):
+            return ~keep
+        return keep.long() if self.config is not None else keep
+
+    def _result(self, returned: Any) -> Tensor:
+        if isinstance(returned, Tensor):
+            output: Any = returned
+        else:
+            found = (getattr(returned, name, None) for name in ("logits", "last_hidden_state"))
+            output = next((held for held in found if isinstance(held, Tensor)), None)
+            output = returned[0] if output is None and isinstance(returned, tuple | list) else output
+        if not isinstance(output, Tensor) or output.ndim != 3:
+            shape = tuple(output.shape) if isinstance(output, Tensor) else type(returned).__name__
+            raise SubquadError(f"it returns {shape} for token ids, not a vector for each token, (batch, tokens, numbers)")
+        return output[:, None]
+
+    def go_on(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
+        seen = 0 if state is None else int(state.get_seq_length())
+        keep = torch.ones(len(x[0]), seen + x[0].shape[1], dtype=torch.bool) if self.mask_name else None
+        returned = self._call(x, keep, {"past_key_values": state, "use_cache": True})
+        return self._result(returned), returned.past_key_values
+
+
+def _usable_ids(model: nn.Module, config: Any) -> Tensor:
+    """Token ids that are not special to a model."""
+    sizes = [held.num_embeddings for held in model.modules() if isinstance(held, nn.Embedding)]
+    count = getattr(config, "vocab_size", None) or (sizes[0] if sizes else 0)
+    if count < 2:
+        raise SubquadError(f"{type(model).__name__} has no nn.Embedding: only models that take token ids can be asked")
+    held = {} if config is None else config.to_dict()
+    special = {value for name, value in held.items() if name.endswith("_token_id") and isinstance(value, int)}
+    return torch.tensor(sorted(set(range(min(count, 1000))) - special) or [0])
+
+
+@torch.no_grad()
+def generation(subject: Subject) -> Finding:
+    """Asks whether greedy generation with a cache writes the tokens that it writes without one."""
+    if not isinstance(subject, ModelSubject) or not subject.generates:
+        return not_asked("generate", "it does not generate")
+    if subject.no_state:
+        return not_asked("generate", subject.no_state)
+    x = subject.draw(2, subject.part or subject.whole)[0]
+    prompt = {"input_ids": x, "attention_mask": torch.ones_like(x)}
+    options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "num_beams": 1}
+    cached, plain = (subject.module.generate(**prompt, **options, use_cache=use) for use in (True, False))
+    differing = float((cached != plain).double().mean()) if cached.shape == plain.shape else 1.0
+    sentence = f"with a cache, {differing:.0%} of the tokens differ from those without ({NEW_TOKENS} new ones, greedy)"
+    return Finding("generate", "fails" if differing else "holds", sentence, "", differing, 0.0)

@@ -1,0 +1,188 @@
+"""One interface for everything that is asked about: draws inputs, changes them, cuts them, and calls."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from subquad.check.attempts import changed, draw
+from subquad.check.building import Sizes
+from subquad.check.guessing import Guessed, Request
+from subquad.check.importing import import_named
+from subquad.check.outside import OutsideAttention
+
+ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Largest difference of two results that must be the same, over their root mean square."""
+ALLOWED_HALF = {torch.bfloat16: 0.03, torch.float16: 0.004}
+"""Largest deviation of results in half precision: about eight roundings."""
+GRADIENT_STEPS = {torch.float64: (1e-5, 1e-7), torch.float32: (1e-2, 1e-3)}
+"""Lengths of steps for differences of results. A short step seldom crosses a kink of a ReLU, a long one suffers less from
+rounding; a wrong derivative is wrong beside both."""
+ALLOWED_GRADIENT = {torch.float64: 1e-4, torch.float32: 2e-2}
+SINGLE_WEIGHTS = 8
+"""Largest number of weights whose gradients are compared one by one."""
+Inputs = tuple[Tensor, ...]
+
+
+class Subject:
+    """What is asked about. Inputs are tuples of tensors with sequences along `axis`, results are ``b h n e``."""
+
+    axis: int
+    """Axis of positions in the inputs."""
+    inputs: tuple[str, ...]
+    """Names of the inputs."""
+    form: str
+    """The form that is called: "bidirectional", "causal", or empty."""
+    whole: int
+    """Usual number of positions."""
+    part: int | None
+    """A smaller number of positions; None if only one number is taken."""
+    allowed: float
+    """Largest difference, relative to the results' size, of results that must be the same."""
+    gradient_steps: tuple[float, ...]
+    """Lengths of steps by which derivatives are compared."""
+    allowed_gradient: float
+    """Largest difference of a derivative from that of a small step, over the gradient's size."""
+    allowed_half: dict[torch.dtype, float]
+    """Largest root mean square deviation in half precision, over the results' size, by dtype."""
+    dtype: torch.dtype
+    module: nn.Module
+    no_mask: str = ""
+    """Why padding cannot be asked; empty if it can."""
+    sides: tuple[str, ...] = ("right", "left", "anywhere")
+    """Places of padding that its mask can say."""
+    no_state: str = ""
+    """Why chunks and steps cannot be asked; empty if they can."""
+    not_causal: str = ""
+    """Why the future cannot be asked; empty if it can."""
+    is_shiftable: bool = False
+    """Whether results must not depend on where a sequence stands among padding."""
+
+    def draw(self, batch: int, length: int, seed: int = 0) -> Inputs:
+        """Random inputs."""
+        raise NotImplementedError
+
+    def changed(self, x: Inputs, places: Tensor) -> Inputs:
+        """A copy of the inputs with others at some positions."""
+        raise NotImplementedError
+
+    def mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
+        """The results for whole sequences."""
+        raise NotImplementedError
+
+    def go_on(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
+        """The results for the next positions after a state, and the new state."""
+        raise NotImplementedError
+
+    def step(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
+        """The result for one position after a state, and the new state."""
+        return self.go_on(x, state)
+
+    def to(self, dtype: torch.dtype) -> None:
+        """Converts the module to a dtype."""
+        self.module.to(dtype)
+        self.dtype = dtype
+
+    def cast(self, x: Inputs, dtype: torch.dtype) -> Inputs:
+        """The inputs in another dtype; integers stay as they are."""
+        return tuple(part.to(dtype) if part.is_floating_point() else part for part in x)
+
+    def cut(self, x: Inputs, start: int, stop: int) -> Inputs:
+        """The positions from `start` to `stop`."""
+        return tuple(part.narrow(self.axis, start, stop - start) for part in x)
+
+    def rows(self, x: Inputs, start: int, stop: int) -> Inputs:
+        """The sequences from `start` to `stop`."""
+        return tuple(part[start:stop] for part in x)
+
+    def leaves(self, x: Inputs) -> dict[str, list[Tensor]]:
+        """Tensors that results are differentiable in, by name. Many weights are one group."""
+        inputs = {name: [part] for name, part in zip(self.inputs, x, strict=True) if part.is_floating_point()}
+        weights = {
+            name: part for name, part in self.module.named_parameters() if part.requires_grad and part.is_floating_point()
+        }
+        if len(weights) <= SINGLE_WEIGHTS:
+            return inputs | {name: [part] for name, part in weights.items()}
+        return inputs | {"weights": list(weights.values())}
+
+
+class AttentionSubject(Subject):
+    """One form of an attention."""
+
+    axis = 2
+
+    def __init__(self, request: Request, guessed: Guessed, form: str, thing: Any = None) -> None:
+        options = guessed.outside
+        self.request, self.guessed, self.options, self.form = request, guessed, options, form
+        self.whole, self.part = guessed.whole, guessed.part
+        thing = import_named(request.target) if thing is None else thing
+        torch.manual_seed(0)
+        forms = options.forms(thing, Sizes(request.heads, request.head_dim, guessed.whole)).eval()
+        self.module: OutsideAttention = OutsideAttention(options, request.heads, request.head_dim, forms).eval()
+        self.to(torch.float64 if options.is_double else torch.float32)
+        self.allowed, self.allowed_half = ALLOWED[self.dtype], ALLOWED_HALF
+        self.gradient_steps, self.allowed_gradient = GRADIENT_STEPS[self.dtype], ALLOWED_GRADIENT[self.dtype]
+        self.inputs = ("x",) if options.layer else ("q", "k", "v")
+        self.is_shiftable = not options.layer
+        self.sides = ("right",) if options.mask == "lengths" else Subject.sides
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Notes what cannot be asked."""
+        options = self.options
+        if options.mask is None:
+            self.no_mask = "no argument for a padding mask was found; --mask-argument names it"
+        elif self.form == "causal" and options.causal_by == "mask" and options.causal_argument == options.mask_argument:
+            self.no_mask = "its padding mask and its causal mask are the same argument"
+        elif self.form == "causal" and (problem := self._mask_problem()):
+            self.no_mask = f"its mask and its causal form exclude each other ({problem})"
+        if self.form != "causal":
+            self.not_causal = "it does not say that it is causal; --causal asks for that"
+        elif not options.continues:
+            self.no_state = "it keeps no state: it has neither a method causal nor an argument for a state"
+        elif self.part is None:
+            self.no_state = "it takes sequences of one length only"
+
+    def _mask_problem(self) -> str:
+        x = self.draw(2, self.whole)
+        try:
+            self.mix(x, torch.ones(2, self.whole, dtype=torch.bool))
+        except Exception as error:  # a callable may raise anything
+            return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        return ""
+
+    def draw(self, batch: int, length: int, seed: int = 0) -> Inputs:
+        drawn = draw(self.options, self.request.heads, self.request.head_dim, batch, length, seed)
+        return self.cast(drawn, self.dtype)
+
+    def changed(self, x: Inputs, places: Tensor) -> Inputs:
+        return tuple(changed(part, places) for part in x)
+
+    def mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
+        copies = tuple(part.clone() for part in x)  # a callable may write into its inputs
+        if self.form == "causal":
+            return self.module.causal(*copies, keep=keep)[0]
+        return self.module(*copies, keep=keep)
+
+    def go_on(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
+        return self.module.causal(*(part.clone() for part in x), *(() if state is None else (state,)))
+
+    def step(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
+        return self.module.step(*(part.clone() for part in x), *(() if state is None else (state,)))
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside the block, PyTorch uses `count` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+Form = Literal["bidirectional", "causal", ""]

@@ -1,0 +1,194 @@
+/* A chunk of a sequence for linear attention: the call, buffers, reading rows and features, factors of exponents. */
+
+#define CHUNK 32 /* positions in a chunk */
+#if DOUBLE
+#define NOTHING 7e-247 /* a denominator below this is zero or underflowed */
+#else
+#define NOTHING 5.2e-31f
+#endif
+
+typedef struct {
+    int64_t batch, heads, queries, keys, d, e, m;
+    int64_t type;       /* of q, k and their gradients */
+    int64_t value_type; /* of v, the result and their gradients */
+    int64_t threads;
+    feature_map of_queries, of_keys;
+    view q, k, v, mixed, gradient, dq, dk, dv;
+    const uint8_t *keep; /* batch x keys, 0 for padding; NULL for none */
+    int64_t keep_batch;
+    REAL *inverse;                  /* 1 / denominator of each query; NULL if nobody needs it */
+    const REAL *sums, *norms, *peak; /* state before; NULL for an empty one */
+    REAL *sums_after, *norms_after, *peak_after;
+    REAL *peaks; /* for gradients: the peak before each chunk of each head, and after the last */
+    /* set below */
+    int64_t segments;
+    REAL *starts; /* states before the segments of each head */
+} linear_call;
+
+INLINE int64_t chunk_count(int64_t n) { return (n + CHUNK - 1) / CHUNK; }
+
+/* Buffers of a thread. Rows are whole vectors; c is the length of a chunk. */
+typedef struct {
+    int64_t c, d, e, m, d_row, e_row, m_row, c_row;
+    REAL *x_q, *x_k;                    /* c x d: queries and keys as given */
+    REAL *q, *k;                        /* c x m: their features */
+    REAL *v, *faded_v;                  /* c x e: values, and values as they enter the sums */
+    REAL *g, *mixed, *dv;               /* c x e */
+    REAL *d_features, *dx;              /* c x m, c x d */
+    REAL *turned_k, *turned_v, *turned; /* m x c, e x c, e x m */
+    REAL *scores, *pairs;               /* c x c */
+    REAL exponents[CHUNK], query_exponents[CHUNK], highest[CHUNK];
+    REAL row_factors[CHUNK], key_factors[CHUNK], errors[CHUNK];
+    directions for_q, for_k;
+} workspace;
+
+INLINE REAL *take(REAL **memory, int64_t count) {
+    REAL *taken = *memory;
+    *memory += count;
+    return taken;
+}
+
+static workspace new_workspace(const linear_call *call, REAL **memory) {
+    workspace w = {.c = CHUNK, .d = call->d, .e = call->e, .m = call->m};
+    w.d_row = row_length(w.d), w.e_row = row_length(w.e), w.m_row = row_length(w.m), w.c_row = row_length(w.c);
+    int64_t m = rounded_up(w.m, LANES), e = rounded_up(w.e, LANES);
+    w.q = take(memory, w.c * w.m_row), w.k = take(memory, w.c * w.m_row);
+    /* only random features need x once they are computed */
+    w.x_q = is_random(&call->of_queries) ? take(memory, w.c * w.d_row) : w.q;
+    w.x_k = is_random(&call->of_keys) ? take(memory, w.c * w.d_row) : w.k;
+    w.v = take(memory, w.c * w.e_row), w.faded_v = take(memory, w.c * w.e_row);
+    w.g = take(memory, w.c * w.e_row), w.mixed = take(memory, w.c * w.e_row), w.dv = take(memory, w.c * w.e_row);
+    w.d_features = take(memory, w.c * w.m_row), w.dx = take(memory, w.c * w.d_row);
+    w.turned_k = take(memory, m * w.c_row), w.turned_v = take(memory, e * w.c_row), w.turned = take(memory, e * w.m_row);
+    w.scores = take(memory, w.c * w.c_row), w.pairs = take(memory, w.c * w.c_row);
+    return w;
+}
+
+static size_t workspace_bytes(const linear_call *call) {
+    REAL *end = NULL;
+    workspace w = new_workspace(call, &end);
+    int64_t numbers = (int64_t)((uintptr_t)end / sizeof(REAL));
+    numbers += growing_size(w.m, w.e, w.m) + growing_size(w.e, w.m, w.m);
+    numbers += directions_size(&call->of_queries, w.c, w.d) + directions_size(&call->of_keys, w.c, w.d);
+    return (size_t)numbers * sizeof(REAL);
+}
+
+INLINE size_t type_bytes(int64_t type) { return type == SAME ? sizeof(REAL) : 2; }
+
+INLINE char *row_of(view x, int64_t b, int64_t h, int64_t position, int64_t type) {
+    return (char *)x.data + (x.batch * b + x.head * h + x.row * position) * (int64_t)type_bytes(type);
+}
+
+static void read_rows(REAL *to, int64_t row, view from, int64_t b, int64_t h, int64_t first, int64_t count, int64_t columns,
+                      int64_t type, const uint8_t *keep) {
+    for (int64_t i = 0; i < count; i++)
+        if (keep && !keep[i])
+            memset(to + i * row, 0, (size_t)row * sizeof(REAL));
+        else
+            read_row(to + i * row, row_of(from, b, h, first + i, type), columns, row, type);
+}
+
+static void write_rows(view to, const REAL *from, int64_t row, int64_t b, int64_t h, int64_t first, int64_t count,
+                       int64_t columns, int64_t type) {
+    for (int64_t i = 0; i < count; i++) write_row(row_of(to, b, h, first + i, type), from + i * row, 1, columns, type);
+}
+
+/* Where a task is: a head of a sequence, and a range of positions. */
+typedef struct {
+    int64_t b, h, from, to;
+} place;
+
+/* Reads rows into x and computes their features; x is only written where it is needed besides. */
+static void read_features(const feature_map *map, const directions *packed, const workspace *w, view from, place at,
+                          int64_t first, int64_t count, int64_t type, const uint8_t *keep, REAL *x, REAL *features,
+                          REAL *exponents) {
+    if (!is_random(map) && type == SAME && w->d % LANES == 0) {
+        const REAL *rows = (const REAL *)row_of(from, at.b, at.h, first, type);
+        compute_features(map, packed, rows, from.row, count, w->d, w->m, features, w->m_row, exponents);
+        return;
+    }
+    read_rows(x, w->d_row, from, at.b, at.h, first, count, w->d, type, keep);
+    compute_features(map, packed, x, w->d_row, count, w->d, w->m, features, w->m_row, exponents);
+}
+
+static void read_queries(const linear_call *call, workspace *w, place at, int64_t first, int64_t count) {
+    read_features(&call->of_queries, &w->for_q, w, call->q, at, first, count, call->type, NULL, w->x_q, w->q,
+                  w->query_exponents);
+}
+
+/* Reads keys and values; padding has neither features nor values. */
+static const uint8_t *read_keys(const linear_call *call, workspace *w, place at, int64_t first, int64_t count) {
+    const uint8_t *keep = call->keep ? call->keep + at.b * call->keep_batch + first : NULL;
+    const REAL *exponents = call->of_keys.exponents;
+    read_features(&call->of_keys, &w->for_k, w, call->k, at, first, count, call->type, keep, w->x_k, w->k, w->exponents);
+    read_rows(w->v, w->e_row, call->v, at.b, at.h, first, count, w->e, call->value_type, keep);
+    if (exponents)
+        memcpy(w->exponents, exponents + (at.b * call->heads + at.h) * call->keys + first, (size_t)count * sizeof(REAL));
+    for (int64_t i = 0; keep && i < count; i++)
+        if (!keep[i]) {
+            memset(w->k + i * w->m_row, 0, (size_t)w->m_row * sizeof(REAL));
+            w->exponents[i] = -INFINITY;
+        }
+    return keep;
+}
+
+INLINE REAL or_zero(REAL exponent) { return exponent == -INFINITY ? 0 : exponent; }
+
+/* The factors of a chunk's parts, powers of 2 at most 1, and the factor of the state before it in the state after it.
+   Without exponents all factors are 1 and not used. */
+static REAL set_factors(const linear_call *call, workspace *w, int64_t count, REAL before, REAL *after) {
+    REAL peak = before;
+    *after = before;
+    if (!has_exponent(&call->of_keys)) return 1;
+    for (int64_t i = 0; i < count; i++) {
+        peak = w->exponents[i] > peak ? w->exponents[i] : peak;
+        w->highest[i] = or_zero(peak);
+        w->row_factors[i] = exp2_of(before - w->highest[i]);
+    }
+    *after = peak;
+    for (int64_t j = 0; j < count; j++) w->key_factors[j] = exp2_of(w->exponents[j] - or_zero(peak));
+    return exp2_of(before - or_zero(peak));
+}
+
+/* Hides the future in a triangle of scores, and applies the factor of each key for each row. */
+static void see(const linear_call *call, const workspace *w, REAL *scores, int64_t count) {
+    int fading = has_exponent(&call->of_keys);
+    for (int64_t i = 0; i < count; i++) {
+        REAL *row = scores + i * w->c_row;
+        int64_t end = least(rounded_up(i + TILE_ROWS, LANES), w->c_row);
+        for (int64_t j = i + 1; j < end; j++) row[j] = 0;
+        if (fading)
+            for (int64_t j = 0; j <= i; j += LANES) {
+                vec factor = exp2_lanes(load(w->exponents + j) - splat(w->highest[i]));
+                store(row + j, load(row + j) * factor);
+            }
+        if (fading)
+            for (int64_t j = i + 1; j < end; j++) row[j] = 0; /* the factor of a later key may be infinite */
+    }
+}
+
+/* The values as they enter the sums. */
+static const REAL *faded_values(const linear_call *call, workspace *w, int64_t count) {
+    if (!has_exponent(&call->of_keys)) return w->v;
+    memcpy(w->faded_v, w->v, (size_t)(count * w->e_row) * sizeof(REAL));
+    scale_rows(w->faded_v, w->e_row, w->e, count, w->key_factors);
+    return w->faded_v;
+}
+
+INLINE REAL reciprocal(REAL total) { return total < NOTHING && total > -NOTHING ? 0 : 1 / total; }
+
+/* G = inverse * gradient and e = -G . mixed, the gradients of numerators and denominators. */
+static void read_gradients(const linear_call *call, workspace *w, place at, int64_t first, int64_t count) {
+    const REAL *inverse = call->inverse + (at.b * call->heads + at.h) * call->queries + first;
+    read_rows(w->g, w->e_row, call->gradient, at.b, at.h, first, count, w->e, call->value_type, NULL);
+    read_rows(w->mixed, w->e_row, call->mixed, at.b, at.h, first, count, w->e, call->value_type, NULL);
+    for (int64_t i = 0; i < count; i++) {
+        vec total = splat(0);
+        for (int64_t j = 0; j < w->e; j += LANES) {
+            vec g = load(w->g + i * w->e_row + j) * inverse[i];
+            store(w->g + i * w->e_row + j, g);
+            total += g * load(w->mixed + i * w->e_row + j);
+        }
+        w->errors[i] = -lanes_sum(total);
+    }
+}

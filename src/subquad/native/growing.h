@@ -1,0 +1,125 @@
+/* Sums to which chunks of a sequence are added: the state of linear attention, and its gradient. */
+
+#define LONG 16 /* chunks whose sums are added up before they are added to the sums of all */
+
+/* A matrix and a vector to which chunks are added. A few chunks are summed apart and then added to the old ones, which keeps
+   rounding errors small for long sequences. */
+typedef struct {
+    int64_t rows, columns, row, count; /* count: numbers in the vector */
+    int64_t waiting;                   /* chunks that are summed apart */
+    int live;                          /* whether all = old + apart is kept after every chunk, or only at the end */
+    int empty;                         /* whether all is zero */
+    REAL *all, *old, *apart;
+    REAL *norms, *old_norms, *norms_apart;
+    REAL peak;
+} growing;
+
+INLINE int64_t growing_size(int64_t rows, int64_t columns, int64_t count) {
+    return 3 * (rounded_up(rows, LANES) * row_length(columns) + rounded_up(count, LANES));
+}
+
+static growing new_growing(int64_t rows, int64_t columns, int64_t count, REAL **memory) {
+    growing sums = {.rows = rows, .columns = columns, .row = row_length(columns), .count = count, .live = 1, .empty = 1};
+    REAL **matrices[] = {&sums.all, &sums.old, &sums.apart}, **vectors[] = {&sums.norms, &sums.old_norms, &sums.norms_apart};
+    for (int i = 0; i < 3; i++) {
+        *matrices[i] = *memory;
+        *memory += rounded_up(rows, LANES) * sums.row;
+        *vectors[i] = *memory;
+        *memory += rounded_up(count, LANES);
+    }
+    return sums;
+}
+
+/* A state as the caller holds it: m x e numbers, m numbers and one; NULL for zeros. */
+typedef struct {
+    const REAL *sums, *norms, *peak;
+} held_state;
+
+INLINE void add_into(REAL *to, const REAL *x, const REAL *y, int64_t count) {
+    for (int64_t i = 0; i < count; i += LANES) store(to + i, load(x + i) + load(y + i));
+}
+
+/* Makes the chunks that are summed apart old ones. */
+static void settle(growing *sums) {
+    int64_t numbers = sums->rows * sums->row, count = rounded_up(sums->count, LANES);
+    if (sums->live) {
+        memcpy(sums->old, sums->all, (size_t)numbers * sizeof(REAL));
+        memcpy(sums->old_norms, sums->norms, (size_t)count * sizeof(REAL));
+    } else {
+        add_into(sums->old, sums->old, sums->apart, numbers);
+        add_into(sums->old_norms, sums->old_norms, sums->norms_apart, count);
+    }
+    sums->waiting = 0;
+}
+
+/* Starts from a state, with the matrix transposed if it has e rows. */
+static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turned, REAL empty_peak) {
+    memset(sums->all, 0, (size_t)(rounded_up(sums->rows, LANES) * sums->row) * sizeof(REAL));
+    memset(sums->norms, 0, (size_t)rounded_up(sums->count, LANES) * sizeof(REAL));
+    if (from.sums)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < e; j++) sums->all[turned ? j * sums->row + i : i * sums->row + j] = from.sums[i * e + j];
+    if (from.norms) memcpy(sums->norms, from.norms, (size_t)m * sizeof(REAL));
+    sums->peak = from.peak ? *from.peak : empty_peak;
+    sums->empty = !from.sums;
+    settle(sums);
+}
+
+/* Writes a state of m rows for the caller. */
+static void finish(growing *sums, REAL *matrix_to, REAL *norms_to, REAL *peak_to) {
+    if (!sums->live && sums->waiting) settle(sums);
+    const REAL *matrix_from = sums->live ? sums->all : sums->old, *norms_from = sums->live ? sums->norms : sums->old_norms;
+    if (matrix_to)
+        for (int64_t i = 0; i < sums->rows; i++)
+            memcpy(matrix_to + i * sums->columns, matrix_from + i * sums->row, (size_t)sums->columns * sizeof(REAL));
+    if (norms_to) memcpy(norms_to, norms_from, (size_t)sums->count * sizeof(REAL));
+    if (peak_to) *peak_to = sums->peak;
+}
+
+INLINE void scale(REAL *x, int64_t count, REAL factor) {
+    for (int64_t i = 0; i < count; i += LANES) store(x + i, load(x + i) * factor);
+}
+
+INLINE void scale_rows(REAL *x, int64_t row, int64_t columns, int64_t count, const REAL *factors) {
+    for (int64_t i = 0; i < count; i++) scale(x + i * row, rounded_up(columns, LANES), factors[i]);
+}
+
+static void fade(growing *sums, REAL factor) {
+    if (factor == 1 || sums->empty) return;
+    scale(sums->old, sums->rows * sums->row, factor);
+    scale(sums->old_norms, rounded_up(sums->count, LANES), factor);
+    if (!sums->waiting) return;
+    scale(sums->apart, sums->rows * sums->row, factor);
+    scale(sums->norms_apart, rounded_up(sums->count, LANES), factor);
+}
+
+/* The sum of `count` rows times `factors` (1 if NULL), by four sums, whose rounding errors are smaller than those of one. */
+INLINE vec sum_rows(const REAL *rows, int64_t row, int64_t count, const REAL *factors) {
+    vec sums[4] = {splat(0), splat(0), splat(0), splat(0)};
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4)
+#pragma GCC unroll 4
+        for (int part = 0; part < 4; part++) {
+            vec x = load(rows + (i + part) * row);
+            sums[part] += factors ? x * factors[i + part] : x;
+        }
+    for (; i < count; i++) sums[0] += factors ? load(rows + i * row) * factors[i] : load(rows + i * row);
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+/* Adds A B to the matrix, and to the vector the rows of `rows` times `factors` (1 if NULL). */
+static void grow(growing *sums, int64_t depth, matrix a, const REAL *b, int64_t b_row, const REAL *rows, int64_t row,
+                 const REAL *factors) {
+    int add = sums->waiting > 0;
+    multiply(sums->rows, rounded_up(sums->columns, LANES), depth, a, b, b_row, sums->apart, sums->row, add);
+    for (int64_t j = 0; j < sums->count; j += LANES) {
+        vec total = sum_rows(rows + j, row, depth, factors);
+        store(sums->norms_apart + j, add ? load(sums->norms_apart + j) + total : total);
+    }
+    if (sums->live) {
+        add_into(sums->all, sums->old, sums->apart, sums->rows * sums->row);
+        add_into(sums->norms, sums->old_norms, sums->norms_apart, rounded_up(sums->count, LANES));
+    }
+    sums->empty = 0;
+    if (++sums->waiting == LONG) settle(sums);
+}

@@ -1,0 +1,59 @@
+/* Functions of the library for the hybrid: heads are shared among threads. */
+
+static int run_heads(hybrid_call *call, void (*task)(void *, void *, int64_t), int64_t numbers) {
+    int64_t heads = call->batch * call->heads;
+    double positions = (double)heads * (double)(call->last - call->first) * (double)call->block;
+    double products = positions * (double)(call->m * 2 * call->e + 3 * call->block * (call->d + call->e));
+    int64_t useful = 1 + (int64_t)(products / WORTH_A_THREAD);
+    return run_tasks(task, call, (size_t)numbers * sizeof(REAL), heads, least(call->threads, useful));
+}
+
+/* Reads q, k, v and the state before the blocks; writes mixed, inverse and the state after them. */
+EXPORT(hybrid_causal)(hybrid_call *call) {
+    return run_heads(call, hybrid_causal_task, hybrid_numbers(call, 0) + growing_size(call->m, call->e, call->m));
+}
+
+/* Reads k, v and the state before the blocks; writes the state after them. */
+EXPORT(hybrid_fold)(hybrid_call *call) {
+    return run_heads(call, hybrid_fold_task, hybrid_numbers(call, 0) + growing_size(call->m, call->e, call->m));
+}
+
+/* Reads k and v; adds the blocks to the sums over groups. */
+EXPORT(hybrid_groups)(hybrid_call *call) { return run_heads(call, hybrid_groups_task, hybrid_around_numbers(call, 0)); }
+
+/* Reads q, k, v and the sums over groups; writes mixed and inverse. */
+EXPORT(hybrid_both)(hybrid_call *call) { return run_heads(call, hybrid_both_task, hybrid_around_numbers(call, 0)); }
+
+/* Reads q, k, v, the state before, mixed, inverse and gradient; writes dq, far_factors, errors and peaks, and adds to dk, dv and
+   the gradients of log_gain and the queries' directions. */
+EXPORT(hybrid_causal_queries)(hybrid_call *call) {
+    int64_t numbers = hybrid_numbers(call, 1) + growing_size(call->e, call->m, call->m) + slopes_numbers(call);
+    return run_heads(call, hybrid_causal_queries_task, numbers);
+}
+
+/* Reads the same, what the other wrote, and the gradient of the state after; adds to dk, dv and the gradient of the keys'
+   directions, and writes the gradient of the state before. Goes on to the block after the last. */
+EXPORT(hybrid_causal_keys)(hybrid_call *call) {
+    int64_t numbers = hybrid_numbers(call, 1) + growing_size(call->m, call->e, call->m) + slopes_numbers(call);
+    return run_heads(call, hybrid_causal_keys_task, numbers);
+}
+
+/* The same for the bidirectional form, with the sums over groups of keys. */
+EXPORT(hybrid_both_queries)(hybrid_call *call) {
+    return run_heads(call, hybrid_both_queries_task, hybrid_around_numbers(call, 1) + slopes_numbers(call));
+}
+/* Sums over groups of queries, and with them the rest of dk and dv. */
+EXPORT(hybrid_slope_groups)(hybrid_call *call) {
+    return run_heads(call, hybrid_slope_groups_task, hybrid_around_numbers(call, 1));
+}
+EXPORT(hybrid_both_keys)(hybrid_call *call) {
+    return run_heads(call, hybrid_both_keys_task, hybrid_around_numbers(call, 1) + slopes_numbers(call));
+}
+
+/* Reads q, k, v of one position; writes mixed and changes the state. */
+EXPORT(hybrid_step)(hybrid_step_call *call) {
+    double products = (double)(call->batch * call->heads) * (double)(call->m + 2 * call->block) * (double)call->e;
+    int64_t useful = 1 + (int64_t)(products / WORTH_A_THREAD);
+    return run_tasks(hybrid_step_task, call, (size_t)hybrid_step_numbers(call) * sizeof(REAL), call->batch * call->heads,
+                     least(call->threads, useful));
+}

@@ -1,0 +1,277 @@
+/* Functions of the library for linear attention: heads, and segments of sequences, are shared among threads. */
+
+/* ---- dividing the work ------------------------------------------------------------------------------------------------- */
+
+INLINE int64_t state_size(const linear_call *call) { return call->m * call->e + call->m + 1; }
+INLINE REAL *slot(const linear_call *call, int64_t head, int64_t segment) {
+    return call->starts + (head * call->segments + segment) * state_size(call);
+}
+INLINE held_state held(const linear_call *call, const REAL *at) {
+    return (held_state){at, at + call->m * call->e, at + call->m * call->e + call->m};
+}
+INLINE held_state given_state(const linear_call *call, int64_t head) {
+    held_state none = {NULL, NULL, NULL};
+    if (!call->sums) return none;
+    return (held_state){call->sums + head * call->m * call->e, call->norms + head * call->m,
+                        call->peak ? call->peak + head : NULL};
+}
+
+/* Heads are shared among threads; where that leaves threads without work, sequences are cut into segments. */
+static void divide(linear_call *call, int64_t length) {
+    int64_t heads = call->batch * call->heads, chunks = chunk_count(length);
+    double products = (double)heads * (double)length * (double)call->m * (double)(2 * call->e + CHUNK);
+    int64_t useful = 1 + (int64_t)(products / WORTH_A_THREAD);
+    if (call->threads > useful) call->threads = useful;
+    call->segments = 1;
+    if (call->threads < 2 || heads == 0 || heads % call->threads == 0 || heads >= 4 * call->threads) return;
+    while (call->segments < call->threads && heads * call->segments % call->threads) call->segments++;
+    call->segments = least(call->segments, chunks / 4 > 1 ? chunks / 4 : 1);
+}
+
+static place place_of(const linear_call *call, int64_t index, int64_t length) {
+    int64_t head = index / call->segments, segment = index % call->segments;
+    int64_t chunks = chunk_count(length);
+    return (place){head / call->heads, head % call->heads, chunks * segment / call->segments * CHUNK,
+                   least(length, chunks * (segment + 1) / call->segments * CHUNK)};
+}
+
+static workspace prepare(const linear_call *call, place at, int back, REAL **memory) {
+    workspace w = new_workspace(call, memory);
+    w.for_q = pack_directions(&call->of_queries, at.h, call->d, w.c, back, memory);
+    int same = call->of_queries.omega == call->of_keys.omega && call->of_queries.kind == call->of_keys.kind;
+    w.for_k = same ? w.for_q : pack_directions(&call->of_keys, at.h, call->d, w.c, back, memory);
+    return w;
+}
+
+INLINE REAL empty_peak(const linear_call *call) { return has_exponent(&call->of_keys) ? -INFINITY : 0; }
+
+/* from = from * its factor + added * its factor, relative to the larger of both peaks. */
+static void join_states(const linear_call *call, const REAL *before, REAL *added) {
+    int64_t numbers = call->m * call->e + call->m;
+    REAL peak = before[numbers] > added[numbers] ? before[numbers] : added[numbers];
+    REAL old = exp2_of(before[numbers] - or_zero(peak)), new = exp2_of(added[numbers] - or_zero(peak));
+    for (int64_t i = 0; i < numbers; i++) added[i] = before[i] * old + added[i] * new;
+    added[numbers] = peak;
+}
+
+/* ---- sums over keys ------------------------------------------------------------------------------------------------------ */
+
+/* The sums over the keys of a segment alone, for the segment after it. */
+static void sum_segment(void *context, void *memory, int64_t index) {
+    linear_call *call = context;
+    place at = place_of(call, index, call->keys);
+    int64_t head = index / call->segments, segment = index % call->segments;
+    REAL *space = memory;
+    workspace w = prepare(call, at, 0, &space);
+    growing sums = new_growing(w.m, w.e, w.m, &space);
+    held_state none = {NULL, NULL, NULL};
+    begin(&sums, segment ? none : given_state(call, head), w.m, w.e, 0, empty_peak(call));
+    sums.live = 0;
+    sum_keys(call, &w, &sums, at);
+    REAL *to = slot(call, head, segment), *norms = to + w.m * w.e;
+    finish(&sums, to, norms, norms + w.m);
+}
+
+/* Sums of all segments, each then with those before it. Slots hold the state after a segment. */
+static int sum_segments(linear_call *call) {
+    int64_t heads = call->batch * call->heads;
+    call->starts = malloc((size_t)(heads * call->segments * state_size(call)) * sizeof(REAL));
+    if (!call->starts) return 1;
+    if (run_tasks(sum_segment, call, workspace_bytes(call), heads * call->segments, call->threads)) return 1;
+    for (int64_t head = 0; head < heads; head++)
+        for (int64_t segment = 1; segment < call->segments; segment++)
+            join_states(call, slot(call, head, segment - 1), slot(call, head, segment));
+    return 0;
+}
+
+static held_state state_before(const linear_call *call, int64_t index) {
+    int64_t head = index / call->segments, segment = index % call->segments;
+    return segment ? held(call, slot(call, head, segment - 1)) : given_state(call, head);
+}
+
+static void write_state(const linear_call *call, growing *sums, int64_t head) {
+    if (!call->sums_after) return;
+    finish(sums, call->sums_after + head * call->m * call->e, call->norms_after + head * call->m,
+           call->peak_after ? call->peak_after + head : NULL);
+}
+
+/* ---- the causal form ----------------------------------------------------------------------------------------------------- */
+
+static void causal_task(void *context, void *memory, int64_t index) {
+    const linear_call *call = context;
+    place at = place_of(call, index, call->keys);
+    REAL *space = memory;
+    workspace w = prepare(call, at, 0, &space);
+    growing sums = new_growing(w.m, w.e, w.m, &space);
+    begin(&sums, state_before(call, index), w.m, w.e, 0, empty_peak(call));
+    causal_forward(call, &w, &sums, at);
+    if (index % call->segments == call->segments - 1) write_state(call, &sums, index / call->segments);
+}
+
+static void causal_queries_task(void *context, void *memory, int64_t index) {
+    const linear_call *call = context;
+    place at = place_of(call, index, call->keys);
+    REAL *space = memory;
+    workspace w = prepare(call, at, 1, &space);
+    growing sums = new_growing(w.e, w.m, w.m, &space);
+    begin(&sums, state_before(call, index), w.m, w.e, 1, empty_peak(call));
+    causal_back_to_queries(call, &w, &sums, at);
+}
+
+static int run_forwards(linear_call *call, void (*task)(void *, void *, int64_t)) {
+    int64_t heads = call->batch * call->heads;
+    divide(call, call->keys);
+    call->starts = NULL;
+    int failed = call->segments > 1 && sum_segments(call);
+    if (!failed) failed = run_tasks(task, call, workspace_bytes(call), heads * call->segments, call->threads);
+    free(call->starts);
+    return failed;
+}
+
+/* Reads q, k, v and a state; writes mixed, inverse and the state after. */
+EXPORT(causal)(linear_call *call) { return run_forwards(call, causal_task); }
+
+/* Reads q, k, v, the state before, mixed, inverse and gradient; writes dq and peaks. */
+EXPORT(causal_back_to_queries)(linear_call *call) { return run_forwards(call, causal_queries_task); }
+
+/* The gradient of the state before a segment from its own rows alone. Slots hold the gradient of the state before. */
+static void later_segment(void *context, void *memory, int64_t index) {
+    linear_call *call = context;
+    place at = place_of(call, index, call->keys);
+    int64_t head = index / call->segments, segment = index % call->segments;
+    REAL *space = memory;
+    workspace w = prepare(call, at, 0, &space);
+    growing later = new_growing(w.m, w.e, w.m, &space);
+    held_state none = {NULL, NULL, NULL};
+    begin(&later, segment == call->segments - 1 ? given_state(call, head) : none, w.m, w.e, 0, 0);
+    later.live = 0;
+    sum_later(call, &w, &later, at);
+    REAL *to = slot(call, head, segment);
+    finish(&later, to, to + w.m * w.e, NULL);
+}
+
+static int later_segments(linear_call *call) {
+    int64_t heads = call->batch * call->heads, numbers = call->m * call->e + call->m;
+    int64_t chunks = chunk_count(call->keys);
+    call->starts = malloc((size_t)(heads * call->segments * state_size(call)) * sizeof(REAL));
+    if (!call->starts) return 1;
+    if (run_tasks(later_segment, call, workspace_bytes(call), heads * call->segments, call->threads)) return 1;
+    for (int64_t head = 0; head < heads; head++)
+        for (int64_t segment = call->segments - 2; segment >= 0; segment--) {
+            const REAL *peaks = call->peaks + head * (chunks + 1), *after = slot(call, head, segment + 1);
+            REAL *to = slot(call, head, segment);
+            REAL factor = exp2_of(peaks[chunks * segment / call->segments] -
+                                  or_zero(peaks[chunks * (segment + 1) / call->segments]));
+            for (int64_t i = 0; i < numbers; i++) to[i] += after[i] * factor;
+        }
+    return 0;
+}
+
+static void causal_keys_task(void *context, void *memory, int64_t index) {
+    const linear_call *call = context;
+    place at = place_of(call, index, call->keys);
+    int64_t head = index / call->segments, segment = index % call->segments;
+    REAL *space = memory;
+    workspace w = prepare(call, at, 1, &space);
+    growing later = new_growing(w.m, w.e, w.m, &space);
+    int last = segment == call->segments - 1;
+    held_state after = last ? given_state(call, head) : held(call, slot(call, head, segment + 1));
+    after.peak = NULL;
+    begin(&later, after, w.m, w.e, 0, 0);
+    causal_back_to_keys(call, &w, &later, at);
+    if (segment == 0) write_state(call, &later, head);
+}
+
+/* Reads q, k, v, mixed, inverse, gradient, peaks and the gradient of the state after (as sums and norms); writes dk, dv and
+   the gradient of the state before. */
+EXPORT(causal_back_to_keys)(linear_call *call) {
+    int64_t heads = call->batch * call->heads;
+    divide(call, call->keys);
+    call->starts = NULL;
+    int failed = call->segments > 1 && later_segments(call);
+    if (!failed) failed = run_tasks(causal_keys_task, call, workspace_bytes(call), heads * call->segments, call->threads);
+    free(call->starts);
+    return failed;
+}
+
+/* ---- the bidirectional form ---------------------------------------------------------------------------------------------- */
+
+/* Reads k, v and a state; writes the state with these keys. */
+EXPORT(sum_keys)(linear_call *call) {
+    int64_t heads = call->batch * call->heads, numbers = call->m * call->e;
+    divide(call, call->keys);
+    int failed = sum_segments(call);
+    for (int64_t head = 0; !failed && head < heads; head++) {
+        held_state whole = held(call, slot(call, head, call->segments - 1));
+        memcpy(call->sums_after + head * numbers, whole.sums, (size_t)numbers * sizeof(REAL));
+        memcpy(call->norms_after + head * call->m, whole.norms, (size_t)call->m * sizeof(REAL));
+        call->peak_after[head] = *whole.peak;
+    }
+    free(call->starts);
+    return failed;
+}
+
+static void mix_task(void *context, void *memory, int64_t index) {
+    const linear_call *call = context;
+    place at = place_of(call, index, call->queries);
+    REAL *space = memory;
+    workspace w = prepare(call, at, 0, &space);
+    growing sums = new_growing(w.m, w.e, w.m, &space);
+    begin(&sums, given_state(call, index / call->segments), w.m, w.e, 0, 0);
+    mix_queries(call, &w, &sums, at);
+}
+
+/* Reads q and the state of all keys; writes mixed and inverse. */
+EXPORT(mix_queries)(linear_call *call) {
+    divide(call, call->queries);
+    return run_tasks(mix_task, call, workspace_bytes(call), call->batch * call->heads * call->segments, call->threads);
+}
+
+static void queries_task(void *context, void *memory, int64_t index) {
+    const linear_call *call = context;
+    place at = place_of(call, index, call->queries);
+    int64_t head = index / call->segments, segment = index % call->segments;
+    REAL *space = memory;
+    workspace w = prepare(call, at, 1, &space);
+    growing sums = new_growing(w.e, w.m, w.m, &space), later = new_growing(w.m, w.e, w.m, &space);
+    held_state none = {NULL, NULL, NULL};
+    begin(&sums, given_state(call, head), w.m, w.e, 1, 0);
+    begin(&later, none, w.m, w.e, 0, 0);
+    later.live = 0;
+    back_to_queries(call, &w, &sums, &later, at);
+    REAL *to = slot(call, head, segment);
+    finish(&later, to, to + w.m * w.e, NULL);
+}
+
+/* Reads q, the state of all keys, mixed, inverse and gradient; writes dq, and adds to the gradient of the state. */
+EXPORT(back_to_queries)(linear_call *call) {
+    int64_t heads = call->batch * call->heads, numbers = call->m * call->e;
+    divide(call, call->queries);
+    call->starts = malloc((size_t)(heads * call->segments * state_size(call)) * sizeof(REAL));
+    if (!call->starts) return 1;
+    int failed = run_tasks(queries_task, call, workspace_bytes(call), heads * call->segments, call->threads);
+    for (int64_t head = 0; !failed && head < heads; head++)
+        for (int64_t segment = 0; segment < call->segments; segment++) {
+            held_state part = held(call, slot(call, head, segment));
+            for (int64_t i = 0; i < numbers; i++) call->sums_after[head * numbers + i] += part.sums[i];
+            for (int64_t i = 0; i < call->m; i++) call->norms_after[head * call->m + i] += part.norms[i];
+        }
+    free(call->starts);
+    return failed;
+}
+
+static void keys_task(void *context, void *memory, int64_t index) {
+    const linear_call *call = context;
+    place at = place_of(call, index, call->keys);
+    REAL *space = memory;
+    workspace w = prepare(call, at, 1, &space);
+    growing later = new_growing(w.m, w.e, w.m, &space);
+    begin(&later, given_state(call, index / call->segments), w.m, w.e, 0, 0);
+    back_to_keys(call, &w, &later, at);
+}
+
+/* Reads k, v, the gradient of the state (as sums and norms) and its peak; writes dk and dv. */
+EXPORT(back_to_keys)(linear_call *call) {
+    divide(call, call->keys);
+    return run_tasks(keys_task, call, workspace_bytes(call), call->batch * call->heads * call->segments, call->threads);
+}

@@ -1,0 +1,197 @@
+"""Linear attention by native kernels on a CPU (see `subquad.native`).
+
+elu+1, ReLU and FAVOR+'s positive and hyperbolic features are computed inside the kernels and never written to memory. The
+features of other maps are computed by PyTorch, for a few hundred positions at a time.
+
+Besides q, k, v, the result and a given state, one number for each position is saved for the backward, as fused softmax
+attention does.
+"""
+
+from typing import Any, TypeGuard
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from subquad import native
+from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast
+from subquad.ops.linear.calls import NO_STATE, TYPES, Back, Inputs, Parts, contiguous, fused_by_kernels, map_arguments
+from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
+from subquad.ops.threads import share_with_pytorch
+from subquad.types import Fused, Maps
+
+
+def serves(q: Tensor) -> bool:
+    """Whether native kernels take these inputs: the library is there and chosen, and they are tensors on a CPU.
+
+    Compilers do not see through the calls of kernels, so that compiled code does without (but see `custom`).
+    """
+    if is_traced() or not q.is_cpu or q.dtype not in TYPES or not native.is_chosen():
+        return False
+    share_with_pytorch()
+    return True
+
+
+def attend(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h s d"],
+    v: Float[Tensor, "b h s e"],
+    maps: Maps,
+    keep: Bool[Tensor, "b s"] | None = None,
+) -> Float[Tensor, "b h n e"]:
+    """Returns the mixed values, where every query sees every kept key."""
+    weights = maps.weights()
+    if needs_gradient(q, k, v, *weights):
+        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, *weights)  # type: ignore[no-untyped-call]
+        return mixed
+    inputs = Inputs(q, k, v, maps, keep)
+    return inputs.mix(inputs.sum_keys(), None)
+
+
+def attend_causal(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    maps: Maps,
+    state: LinearState | None = None,
+    keep: Bool[Tensor, "b n"] | None = None,
+) -> tuple[Float[Tensor, "b h n e"], LinearState]:
+    """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
+    weights, before = maps.weights(), NO_STATE if state is None else state
+    if needs_gradient(q, k, v, *(state or ()), *weights):
+        mixed, *after = _Causal.apply(q, k, v, maps, *before, keep, *weights)  # type: ignore[no-untyped-call]
+        return mixed, LinearState(*after)
+    return Inputs(q, k, v, maps, keep).mix_causal(before, None)
+
+
+def step(
+    q: Float[Tensor, "b h 1 d"],
+    k: Float[Tensor, "b h 1 d"],
+    v: Float[Tensor, "b h 1 e"],
+    maps: Maps,
+    state: LinearState | None,
+    reuse: bool,
+) -> tuple[Float[Tensor, "b h 1 e"], LinearState]:
+    """Attends from one position, without gradients. With `reuse`, the new state overwrites the old one."""
+    inputs = Inputs(q, k, v, maps, None)
+    before: Parts = NO_STATE if state is None else contiguous(state)
+    after = inputs.new_state() if state is None or not reuse else LinearState(*before)  # type: ignore[arg-type]
+    mixed = new_mixed(q, v)
+    inputs.step(before, after, mixed)
+    return mixed, after
+
+
+def quick_step(
+    q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState, reuse: bool
+) -> tuple[Tensor, LinearState] | None:
+    """Attends from one position without gradients, if all is as it is while a model generates; else returns None.
+
+    Checking inputs and results one by one takes longer than a step, so that this checks everything at once: shapes, types,
+    memory, and whether the result is finite. When it returns None, the caller takes the slow path, which finds out why; a
+    result that is not finite has been written over the state by then if `reuse` is set, as the slow path does too.
+    """
+    if is_traced() or torch.is_grad_enabled() or type(state) is not LinearState or not native.is_chosen():
+        return None
+    sums, norms, peak = state
+    shape, phi_q, phi_k = q.shape, fused_by_kernels(maps.queries), fused_by_kernels(maps.keys)
+    if k.shape != shape or v.shape != shape or shape[2] != 1 or not _is_usual(phi_q) or not _is_usual(phi_k):
+        return None
+    b, h, _, d = shape
+    m = maps.keys.feature_count(d)
+    if sums.shape != (b, h, m, d) or norms.shape != (b, h, m) or peak.shape != (b, h):
+        return None
+    if not (_is_plain(q) and _is_plain(k) and _is_plain(v) and _is_plain(sums) and _is_plain(norms) and _is_plain(peak)):
+        return None
+    mixed, row = torch.empty_like(q), h * d
+    after = state if reuse else LinearState(torch.empty_like(sums), torch.empty_like(norms), torch.empty_like(peak))
+    before_at = (sums.data_ptr(), norms.data_ptr(), peak.data_ptr())
+    after_at = before_at if reuse else tuple(x.data_ptr() for x in after)
+    sizes = (b, h, d, d, m, 0, 0, torch.get_num_threads(), *map_arguments(phi_q), *map_arguments(phi_k))
+    inputs = (q.data_ptr(), row, d, d, k.data_ptr(), row, d, d, v.data_ptr(), row, d, d)
+    arguments = (*sizes, *inputs, mixed.data_ptr(), row, d, d, *before_at, *after_at, 0)
+    return None if native.call("step", "float", arguments) else (mixed, after)
+
+
+def _is_usual(fused: Fused | None) -> TypeGuard[Fused]:
+    """Whether kernels compute a map themselves, from random directions of the usual type if it has any."""
+    return fused is not None and (fused.omega is None or _is_plain(fused.omega))
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether x is contiguous, holds float32 and is on the CPU."""
+    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
+
+
+class _Causal(torch.autograd.Function):
+    """The gradient of a causal sum is a causal sum, reversed in time for k and v. See native/linear.h for the sums."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        maps: Maps,
+        sums: Tensor | None,
+        norms: Tensor | None,
+        peak: Tensor | None,
+        keep: Tensor | None,
+        *weights: Tensor,
+    ) -> tuple[Tensor, ...]:
+        inputs = Inputs(q, k, v, maps, keep)
+        inverse = inputs.new_inverse()
+        mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
+        ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
+        ctx.maps = maps
+        ctx.mark_non_differentiable(after.peak)
+        ctx.set_materialize_grads(False)
+        return mixed, *after
+
+    @staticmethod
+    @outside_autocast
+    @once_differentiable
+    def backward(
+        ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, keep, mixed, inverse, *before = ctx.saved_tensors
+        inputs = Inputs(q, k, v, ctx.maps, keep)
+        back = Back(mixed, torch.zeros_like(mixed) if gradient is None else gradient, inverse)
+        for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
+        dq, peaks = inputs.back_to_queries_causal(back, (before[0], before[1], before[2]), for_q)
+        later: Parts = NO_STATE
+        if d_sums is not None or d_norms is not None:
+            sums, norms, _ = inputs.new_state()
+            later = (
+                sums.zero_() if d_sums is None else d_sums.contiguous(),
+                norms.zero_() if d_norms is None else d_norms.contiguous(),
+                None,
+            )
+        dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, for_k)
+        for_state = (for_sums, for_norms) if before[0] is not None else (None, None)
+        return dq, dk, dv, None, *for_state, None, None, *for_q.totals, *for_k.totals
+
+
+class _Bidirectional(torch.autograd.Function):
+    """With G and e the gradients of numerator and denominator: dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, *weights: Tensor) -> Tensor:
+        inputs = Inputs(q, k, v, maps, keep)
+        inverse = inputs.new_inverse()
+        state = inputs.sum_keys()
+        mixed = inputs.mix(state, inverse)
+        ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state)
+        ctx.maps = maps
+        return mixed
+
+    @staticmethod
+    @outside_autocast
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, keep, mixed, inverse, *state = ctx.saved_tensors
+        inputs = Inputs(q, k, v, ctx.maps, keep)
+        for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
+        dq, d_state = inputs.back_to_queries(Back(mixed, gradient, inverse), LinearState(*state), for_q)
+        dk, dv = inputs.back_to_keys(d_state, for_k)
+        return dq, dk, dv, None, None, *for_q.totals, *for_k.totals

@@ -1,0 +1,213 @@
+"""Softmax attention over the keys that several rounds of hashing find, one block of pieces at a time.
+
+With m and l the running maximum and sum of a query's weights, and o the sum of its weighted values, a round changes them to
+
+    m' = max(m, m_r),   l' = l 2^(m - m') + l_r 2^(m_r - m'),   o' = o 2^(m - m') + o_r 2^(m_r - m')
+
+so that o / l in the end is softmax attention over the keys of all rounds. A key that an earlier round has found is left
+out in later ones and counts once.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from subquad.ops.autocast import outside_autocast, product
+from subquad.ops.lsh.layout import LATE, Round
+from subquad.ops.scratch import Scratch
+
+LOWEST = -1e30  # stands for the logarithm of zero in differences, which must not be NaN
+BLOCK = 2**17  # most scores that are computed together
+
+
+class Rule(NamedTuple):
+    """Which of the keys that hashing finds a query sees."""
+
+    causal: bool  # only those that are not after it
+    others: bool  # not the key at its own position
+
+
+class Block(NamedTuple):
+    """Some pieces of one round, the chunks that they see, and indices of their queries and keys."""
+
+    pieces: slice
+    windows: Sequence[Tensor]  # chunk of each piece, after the chunk before it if they have one
+    queries: Int[Tensor, "t p"]
+    keys: Int[Tensor, "t w"]
+
+
+class Flat(NamedTuple):
+    """Queries, keys and values of all sequences and heads in one list; queries have one row of zeros more."""
+
+    q: Float[Tensor, "rows*n+1 d"]  # times log2(e) / sqrt d, for scores whose power of 2 is the weight
+    k: Float[Tensor, "rows*s d"]
+    v: Float[Tensor, "rows*s e"]
+
+
+def flatten(q: Float[Tensor, "b h n d"], k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"]) -> Flat:
+    """Returns the lists of queries, keys and values."""
+    q = q * (math.log2(math.e) / math.sqrt(q.shape[-1]))
+    return Flat(F.pad(q.flatten(0, 2), (0, 0, 0, 1)), k.flatten(0, 2), v.flatten(0, 2))
+
+
+def mix_at_once(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor, Tensor]:
+    """Returns the mixed values, "rows*n e", and whether each query has found a key, without loops over blocks."""
+    sums = []
+    for at, rows in enumerate(rounds):
+        block = block_of(rows, [rows.before, rows.chunk], slice(0, rows.chunk.shape[0]))
+        q, k, v = _read(flat, block)
+        scores = product(q, k.mT).masked_fill(hidden(rounds, at, block, rule), -math.inf)
+        top = scores.detach().amax(-1, keepdim=True).clamp(min=LOWEST)
+        weights = torch.exp2(scores - top)
+        parts = (product(weights, v), weights.sum(-1, keepdim=True), top)
+        sums.append([part.flatten(0, 1).index_select(0, rows.query_slot) for part in parts])
+    highest = torch.stack([top for _, _, top in sums]).amax(0)
+    mixed = sum(values * torch.exp2(top - highest) for values, _, top in sums)
+    total = sum(norms * torch.exp2(top - highest) for _, norms, top in sums)
+    assert isinstance(mixed, Tensor)
+    assert isinstance(total, Tensor)
+    found = total > 0
+    return mixed / torch.where(found, total, 1.0), found[:, 0]
+
+
+class Mix(torch.autograd.Function):
+    """The mixed values, and the base-2 logarithm of each query's total weight, -inf where it has found no key.
+
+    With p the weight of a pair, G the gradient of the mixed values and D = G . out for each query, the scores have the
+    gradient p (G v^T - D): weights are computed again, from the total over all rounds.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor, Tensor]:
+        mixed, height = mix_in_blocks(Flat(q, k, v), rounds, rule)
+        ctx.save_for_backward(q, k, v, mixed, height, *(part for rows in rounds for part in rows))
+        ctx.rule = rule
+        ctx.mark_non_differentiable(height)
+        return mixed, height
+
+    @staticmethod
+    @outside_autocast
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, mixed, height, *tables = ctx.saved_tensors
+        width = len(Round._fields)
+        rounds = [Round(*tables[start : start + width]) for start in range(0, len(tables), width)]
+        height = F.pad(height.masked_fill(height == -math.inf, math.inf), (0, 1), value=math.inf)
+        slope = F.pad(torch.linalg.vecdot(gradient, mixed), (0, 1))
+        gradient = F.pad(gradient, (0, 0, 0, 1))
+        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for at in range(len(rounds)):
+            _back_through(Flat(q, k, v), rounds, at, ctx.rule, (gradient, slope, height), Flat(dq, dk, dv))
+        return dq, dk, dv, None, None
+
+
+def mix_in_blocks(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor, Tensor]:
+    """Returns the mixed values, "rows*n e", and the base-2 logarithm of the total weights, block by block."""
+    scratch, count = Scratch(flat.q.dtype), len(flat.q)
+    mixed = flat.v.new_zeros(count, flat.v.shape[1])
+    norms, tops = mixed.new_zeros(count, 1), mixed.new_full((count, 1), LOWEST)
+    for at, rows in enumerate(rounds):
+        for block in blocks(rows):
+            scratch.start()
+            q, k, v = _read(flat, block, scratch)
+            weights = torch.bmm(q, k.mT, out=scratch.take(*q.shape[:2], k.shape[1]))
+            weights.masked_fill_(hidden(rounds, at, block, rule), -math.inf)
+            top = weights.amax(-1, keepdim=True).clamp_(min=LOWEST)
+            norm = weights.sub_(top).exp2_().sum(-1).view(-1, 1)
+            out = torch.bmm(weights, v, out=scratch.take(*q.shape[:2], v.shape[2])).flatten(0, 1)
+            top, rows_at = top.view(-1, 1), block.queries.flatten().long()
+            if at:
+                before = tops.index_select(0, rows_at)
+                higher = torch.maximum(before, top)
+                fade, share = torch.exp2(before - higher), torch.exp2(top - higher)
+                out.mul_(share).addcmul_(mixed.index_select(0, rows_at), fade)
+                norm = norm.mul_(share).addcmul_(norms.index_select(0, rows_at), fade)
+                top = higher
+            mixed.index_copy_(0, rows_at, out)
+            norms.index_copy_(0, rows_at, norm)
+            tops.index_copy_(0, rows_at, top)
+    mixed, norms = mixed[:-1], norms[:-1]
+    mixed.div_(torch.where(norms > 0, norms, 1.0))
+    return mixed, (tops[:-1] + norms.log2())[:, 0]
+
+
+def _back_through(
+    flat: Flat, rounds: Sequence[Round], at: int, rule: Rule, of_queries: tuple[Tensor, Tensor, Tensor], into: Flat
+) -> None:
+    """Adds one round's part of the gradients to `into`, from the gradient, D and logarithm of the total of each query."""
+    rows, scratch = rounds[at], Scratch(flat.q.dtype)
+    chunks, c = rows.key_at.shape
+    d_keys, d_values = (x.new_zeros(chunks + 1, c, x.shape[1]) for x in (flat.k, flat.v))
+    for block in blocks(rows):
+        scratch.start()
+        q, k, v = _read(flat, block, scratch)
+        g, slope, height = (_pick(x, block.queries, scratch) for x in of_queries)
+        weights = torch.bmm(q, k.mT, out=scratch.take(*q.shape[:2], k.shape[1]))
+        weights.masked_fill_(hidden(rounds, at, block, rule), -math.inf).sub_(height[..., None]).exp2_()
+        d_scores = torch.bmm(g, v.mT, out=scratch.take(*weights.shape)).sub_(slope[..., None]).mul_(weights)
+        d_queries = torch.bmm(d_scores, k, out=scratch.take(*q.shape)).mul_(math.log(2))
+        into.q.index_add_(0, block.queries.flatten(), d_queries.flatten(0, 1))
+        for total, left, right in ((d_values, weights, g), (d_keys, d_scores, q)):
+            part = torch.bmm(left.mT, right, out=scratch.take(len(left), left.shape[2], right.shape[2]))
+            for chunk_index, of_chunk in zip(block.windows, part.split(c, dim=1), strict=True):
+                total.index_add_(0, chunk_index, of_chunk)
+    into.k.add_(d_keys.flatten(0, 1).index_select(0, rows.key_slot), alpha=math.log(2))
+    into.v.add_(d_values.flatten(0, 1).index_select(0, rows.key_slot))
+
+
+def _pick(x: Tensor, at: Int[Tensor, "t p"], scratch: Scratch | None) -> Tensor:
+    """Returns the rows of x at these indices, in memory from `scratch` if there is one."""
+    if scratch is None:
+        return x[at]
+    shape = (*at.shape, *x.shape[1:])
+    return torch.index_select(x, 0, at.flatten(), out=scratch.take(at.numel(), *x.shape[1:])).view(shape)
+
+
+def _read(flat: Flat, block: Block, scratch: Scratch | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the queries, keys and values of a block, "t p d", "t w d" and "t w e"."""
+    q, k, v = flat
+    return _pick(q, block.queries, scratch), _pick(k, block.keys, scratch), _pick(v, block.keys, scratch)
+
+
+def blocks(rows: Round) -> Iterator[Block]:
+    """Cuts a round into blocks of pieces that fit into the cache; those that see one chunk come first."""
+    t, p, c = len(rows.chunk), rows.query_at.shape[1], rows.key_at.shape[1]
+    early = t - int(rows.before.count_nonzero())
+    for first, last, windows in ((0, early, [rows.chunk]), (early, t, [rows.before, rows.chunk])):
+        size = max(1, BLOCK // (len(windows) * p * c))
+        for start in range(first, last, size):
+            yield block_of(rows, windows, slice(start, min(last, start + size)))
+
+
+def block_of(rows: Round, windows: Sequence[Tensor], pieces: slice) -> Block:
+    """Returns the block of these pieces."""
+    seen = [window[pieces] for window in windows]
+    return Block(pieces, seen, rows.query_at[pieces], _entries(rows.key_at, seen))
+
+
+def hidden(rounds: Sequence[Round], at: int, block: Block, rule: Rule) -> Tensor:
+    """Returns the mask, "t p w", of pairs that do not count: hidden by the rule, missing, or found in an earlier round."""
+    rows = rounds[at]
+    key = _entries(rows.key_place, block.windows)[:, None]
+    query = rows.query_place[block.pieces][..., None]
+    if rule.causal:
+        out = key >= query if rule.others else key > query
+    else:
+        out = key == LATE
+        if rule.others:
+            out = out | (key == query)
+    for earlier in rounds[:at]:
+        apart = earlier.query_code[block.queries][..., None] - earlier.key_code[block.keys][:, None]
+        out = out | (apart >> 1 == 0)  # the same chunk, or the one before
+    return out
+
+
+def _entries(table: Int[Tensor, "g c"], windows: Sequence[Tensor]) -> Int[Tensor, "t w"]:
+    """Returns the entries of the chunks that each piece sees."""
+    return torch.cat([table.index_select(0, chunks) for chunks in windows], dim=1)

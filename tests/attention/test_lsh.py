@@ -1,0 +1,95 @@
+"""Attention within buckets of a hash, beyond the contract: the hash as a statistic, and what more rounds find."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal, norm
+from torch.testing import assert_close
+
+from subquad import Lsh, Softmax, SubquadError
+from subquad.ops import lsh
+from subquad.ops.lsh.layout import Sizes, arrange
+from tests.attention.cases import HEAD_DIM, HEADS, inputs
+
+
+def collision_probability(similarity: float, buckets: int) -> float:
+    """Probability that two unit vectors with this inner product are in the same bucket.
+
+    It is `buckets` times that of both being closest to the first direction: a double integral over the two inner products
+    with it, of the density times the probability that all others are smaller for both vectors.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(48)
+    nodes, weights = 3.5 * (nodes + 1), 3.5 * weights
+    a, b = np.meshgrid(nodes, nodes)
+    pairs = multivariate_normal(cov=[[1, similarity], [similarity, 1]])
+    below = [sign * pairs.cdf(np.stack([x, y], -1)) for x, y, sign in ((a, b, 1), (-a, b, -1), (a, -b, -1), (-a, -b, 1))]
+    density = pairs.pdf(np.stack([a, b], -1)) * sum(below) ** (buckets // 2 - 1)
+    return float(buckets * (weights[:, None] * weights * density).sum())
+
+
+@pytest.mark.parametrize("buckets", [2, 8, 32])
+@pytest.mark.parametrize("similarity", [-0.5, 0.0, 0.6, 0.9])
+def test_vectors_collide_as_often_as_their_angle_says(similarity: float, buckets: int) -> None:
+    draws, generator = 20_000, torch.Generator().manual_seed(buckets)
+    x = torch.zeros(1, 1, 2, HEAD_DIM)
+    x[..., 0, 0], x[..., 1, 0], x[..., 1, 1] = 3.0, 0.5 * similarity, 0.5 * (1 - similarity**2) ** 0.5
+    rotations = torch.randn(1, draws, HEAD_DIM, buckets // 2, generator=generator)
+    first, second = lsh.buckets_of(x, rotations)[0, 0].unbind(-1)
+    wanted = collision_probability(similarity, buckets)
+    share = float((first == second).double().mean())
+    assert abs(share - wanted) < norm.isf(1e-5) * (wanted * (1 - wanted) / draws) ** 0.5 + 1e-5
+    if buckets == 2:
+        assert wanted == pytest.approx(1 - np.arccos(similarity) / np.pi, abs=1e-6)
+    if similarity == 0:
+        assert wanted == pytest.approx(1 / buckets, abs=1e-6)
+
+
+def test_more_rounds_come_closer_to_softmax() -> None:
+    """As a key counts once however many rounds find it, the limit is softmax attention itself."""
+    q, k, v = (x.detach() for x in inputs(96))
+    exact = Softmax().build(heads=HEADS, head_dim=HEAD_DIM)(q, k, v)
+    errors = []
+    for rounds in (1, 4, 16, 200):
+        options = Lsh(rounds=rounds, buckets=4, chunk=96, shared=False)
+        attend = options.build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(0)).double()
+        errors.append(float((attend(q, k, v) - exact).norm() / exact.norm()))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.02
+
+
+def test_shared_positions_ask_with_their_keys_and_see_themselves_last() -> None:
+    generator = torch.Generator().manual_seed(0)
+    attend = Lsh(rounds=2, buckets=2, chunk=64).build(heads=HEADS, head_dim=HEAD_DIM, generator=generator).double()
+    q, k, v = (x.detach() for x in inputs(40))
+    assert_close(attend(q, k, v), attend(7 * q.flip(2), k, v), rtol=0, atol=0)
+    first = attend.causal(q, k, v)[0]
+    assert_close(first[:, :, 0], v[:, :, 0], rtol=0, atol=0)  # nothing else is there to see
+    louder = v.clone()
+    louder[:, :, 20] *= 100
+    changed = (attend.causal(q, k, louder)[0] != first).any(-1)
+    lonely = (first[:, :, 20] == v[:, :, 20]).all(-1)
+    assert torch.equal(changed[:, :, 20], lonely)
+    assert changed[:, :, 21:].any()
+
+
+def test_work_grows_with_the_length() -> None:
+    """Pieces are at most n / piece + s / chunk + buckets for each row, however the keys are spread."""
+    sizes = Sizes(buckets=8, chunk=16, piece=8, by_key=False, exact=True)
+    for spread in (1, 3, 8):
+        keys, queries = (torch.randint(spread, (3, 1000)) for _ in range(2))
+        table = arrange(queries, keys, torch.arange(1000), sizes)
+        assert len(table.chunk) <= 3 * (1000 // 8 + 1000 // 16 + 8)
+        real = table.query_at[table.query_at < 3000]
+        assert torch.equal(real.sort().values, torch.arange(3000, dtype=torch.int32))
+
+
+def test_redrawing_changes_the_hash() -> None:
+    attend = Lsh().build(heads=HEADS, head_dim=HEAD_DIM, generator=torch.Generator().manual_seed(0))
+    before = attend.rotations.clone()
+    attend.redraw(torch.Generator().manual_seed(1))
+    assert not torch.equal(attend.rotations, before)
+
+
+def test_an_odd_number_of_buckets_is_refused() -> None:
+    with pytest.raises(SubquadError, match="buckets must be even, as they are directions and their opposites, but is 5"):
+        Lsh(buckets=5)

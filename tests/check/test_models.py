@@ -1,0 +1,50 @@
+"""Whole models: tiny ones of transformers, and a plain PyTorch model with a planted leak."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from subquad.check.suite import CHECKS
+from subquad.errors import SubquadError
+from subquad.testing import ask_model
+from tests.hub.families import CONFIGS, hf
+
+HERE = "tests.check.faults"
+
+
+@pytest.fixture(autouse=True)
+def _shapes_are_free(unchecked_shapes: None) -> None:
+    """Models of others are called as they are."""
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "unasked"),
+    [
+        ("llama", "AutoModelForCausalLM", set()),
+        ("gpt2", "AutoModelForCausalLM", set()),
+        ("bert", "AutoModel", {"future", "chunks", "steps", "generate"}),
+    ],
+)
+def test_models_of_transformers_are_clean(family: str, kind: str, unasked: set[str], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    getattr(hf, kind).from_config(CONFIGS[family]()).save_pretrained(tmp_path)
+    findings = {check: ask_model(str(tmp_path), check) for check in CHECKS}
+    assert {check for check, finding in findings.items() if finding.verdict == "not asked"} == unasked
+    assert [finding for finding in findings.values() if finding.verdict == "fails"] == []
+
+
+def test_a_plain_model_that_leaks_is_found() -> None:
+    clean, leaking = (
+        ask_model(f"{HERE}:Writer", "future", causal=True, arguments={"leaks": leaks}) for leaks in (False, True)
+    )
+    assert clean.verdict == "holds"
+    assert leaking.verdict == "fails"
+    assert leaking.value is not None
+    assert leaking.value > 0.01
+    assert "ask_model('tests.check.faults:Writer', 'future', causal=True, arguments={'leaks': True})" in leaking.reproducer
+
+
+def test_what_is_no_model_of_tokens_is_refused() -> None:
+    with pytest.raises(SubquadError, match=r"has no nn\.Embedding"):
+        ask_model(f"{HERE}:Cached", "batch")

@@ -1,0 +1,44 @@
+"""A collection of calls that reaches every kernel, each with odd sizes and with sizes of whole vectors."""
+
+import torch
+
+from subquad.ops import linear
+from subquad.ops.dense import linear as dense_linear
+from subquad.ops.linear import native as native_form
+from tests.native.forms import MAPS, bidirectional, causal, each, inputs, maps_of, some_keep
+from tests.native.recording import Call, recorded
+
+KERNELS = {
+    *("causal", "causal_back_to_queries", "causal_back_to_keys", "sum_keys", "mix_queries"),
+    *("back_to_queries", "back_to_keys", "step", "dense"),
+}
+"""Kernels that the collection reaches."""
+
+
+def every_kernel() -> list[Call]:
+    """Calls of all kernels for all feature maps and types of numbers."""
+    with recorded() as calls:
+        for name in MAPS:
+            for dtype in (torch.float32, torch.float64, torch.bfloat16):
+                for length, d, e in ((33, 7, 5), (64, 16, 16), (5, 13, 33)):
+                    attend_everything(name, dtype, length, d, e)
+    return calls
+
+
+def attend_everything(name: str, dtype: torch.dtype, length: int, d: int, e: int) -> None:
+    """Both forms with gradients, with padding and a state, and steps that start from nothing and from a state."""
+    x = inputs(length, length, d, e, dtype, heads=2)
+    maps = maps_of(name, d, 2, torch.float64 if dtype == torch.float64 else torch.float32)
+    bidirectional(x, maps, is_native=True)
+    bidirectional(x, maps, some_keep(2, length), is_native=True)
+    causal(x, maps, is_native=True)
+    with torch.no_grad():
+        state = native_form.attend_causal(*x, maps)[1]
+        ones = each(lambda part: part[:, :, :1].contiguous(), x)
+        stepped = linear.step(*ones, maps, state)[1]
+        linear.step(*ones, maps, stepped, reuse=True)
+        linear.step(*ones, maps, None)
+        if dtype == torch.float32:
+            dense_linear(ones[0].flatten(0, 2), torch.randn(e, d), torch.randn(e))
+    held = linear.LinearState(state.sums.requires_grad_(), state.norms.requires_grad_(), state.peak)
+    causal(x, maps, some_keep(2, length), held, is_native=True)

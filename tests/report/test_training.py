@@ -1,0 +1,52 @@
+"""The page of trainings: labels and figures."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from subquad.cli.show import CountColumn, PlainColumn
+from subquad.report.training import final_table, label_runs, training_answer
+from tests.experiments.runs import finished_training
+
+
+def labels(folder: Path, *options: dict[str, Any]) -> list[str]:
+    runs = [finished_training(folder / str(at), options=about) for at, about in enumerate(options)]
+    return [trained.label for trained in label_runs(runs)]
+
+
+def test_labels_name_what_differs_and_the_attention_first(tmp_path: Path) -> None:
+    softmax = {"mechanism": {"materialised": False, "kind": "softmax"}, "task": {"chunk": 512}}
+    favor = {"mechanism": {"features": 64, "kind": "favor"}, "task": {"chunk": 512}}
+    assert labels(tmp_path / "kinds", softmax, favor) == ["softmax", "favor"]
+    more = {**favor, "mechanism": {"features": 128, "kind": "favor"}}
+    assert labels(tmp_path / "sizes", softmax, favor, more) == ["softmax", "favor, features 64", "favor, features 128"]
+    plain = {**softmax, "mechanism": {"materialised": True, "kind": "softmax"}}
+    assert labels(tmp_path / "switch", softmax, plain) == ["softmax, no materialised", "softmax, materialised"]
+    whole = {**favor, "task": {"chunk": 0}}
+    assert labels(tmp_path / "tasks", softmax, whole) == ["softmax, chunk 512", "favor, chunk 0"]
+
+
+def test_hundredths_of_nats_are_shown(tmp_path: Path) -> None:
+    rows = [
+        {"metric": "nll", "value": 6.3541, "split": "test", "step": 9},
+        {"metric": "nll", "value": 12.3456, "split": "held out", "step": 9},
+        {"metric": "loss", "value": 2.2144, "split": "train", "step": 9},
+    ]
+    trained = label_runs([finished_training(tmp_path / "run", rows, {"mechanism": {"kind": "softmax"}})])
+    assert training_answer(trained) == "Softmax ended with a nll of 6.354 on the test."
+    assert [cell.text for cell in final_table(trained).rows[0]][3:5] == ["2.214", "12.346"]
+
+
+def test_80_columns_show_the_step() -> None:
+    console = Console(width=80, force_terminal=True, color_system=None, record=True)
+    columns = (TextColumn("step"), CountColumn(), BarColumn(10), PlainColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console)
+    words = "loss 0.4966, nll 0.0962, accuracy 0.3656, rmse 0.3447, 2954 tokens/s"
+    bar.add_task(words, total=500, completed=120)
+    console.print(bar.get_renderable())
+    line = console.export_text()
+    assert "120/500" in line
+    assert "loss 0.4966, nll 0.0962" in line
+    assert line.count("\n") == 1
