@@ -39,7 +39,10 @@ def checkpointing(subject: Subject, prepare: Prepare) -> None:
     if not subject.model.supports_gradient_checkpointing:
         raise DoesNotApplyError("it does not support gradient checkpointing")
     plain, saving = (prepare(subject.fresh()) for _ in range(2))
-    saving.gradient_checkpointing_enable()
+    if hasattr(saving, "activation_checkpointing_enable"):  # the name since transformers 5.23
+        saving.activation_checkpointing_enable()
+    else:
+        saving.gradient_checkpointing_enable()
     found, wanted = (_gradient(model, subject.inputs) for model in (saving, plain))
     require_close(found, wanted, "gradients differ", subject.model.dtype)
 

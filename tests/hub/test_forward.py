@@ -287,7 +287,8 @@ def test_a_chunk_is_a_sequence() -> None:
     assert hub.masks.describe_mask(1, 6, 6, mask_function=sees)[:, 0, 0].tolist() == [[1, 1, 1, 1, 2, 2]]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit.trace itself
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from torch.jit.trace itself
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # tracing reads every property of a model
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_tracing_is_refused(family: str) -> None:
     network = hub.swap(model(CONFIGS[family]()), "linear")

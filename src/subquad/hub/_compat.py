@@ -24,7 +24,7 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from transformers.utils.generic import ModelOutput
 from transformers.utils.output_capturing import _active_collector
 
-TESTED_VERSIONS = ("5.22.2",)
+TESTED_VERSIONS = ("5.22.2", "5.23.0")
 """Versions of transformers with which all tests have passed."""
 
 NAMING_METHODS = ("get_correct_attn_implementation", "set_attn_implementation")
