@@ -35,7 +35,7 @@ from subquad.compare.error import (
 from subquad.compare.error_cell import Cell
 from subquad.errors import SubquadError
 from subquad.files import require_folder
-from subquad.models import MultiheadAttention
+from subquad.models import mechanisms_of
 from subquad.report.error import error_answer, summary_table, write_error_figures, write_error_page
 from subquad.results import Run, describe_run, holds_run, new_folder, place_of, refuse_taken
 
@@ -185,7 +185,7 @@ def _run(examination: Examination, console: Console) -> Source:
     """Opens the model of a run of `subquad train`."""
     trained, examples = open_run(examination, console)
     _require_exact(examination.model, trained.options.attention.traits.exact)
-    mechanisms = [module.attend for module in trained.model.modules() if isinstance(module, MultiheadAttention)]
+    mechanisms = mechanisms_of(trained.model)
     calls = []
     for example in examples:
         with torch.no_grad(), watched(mechanisms) as example_calls:

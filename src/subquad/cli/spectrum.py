@@ -19,7 +19,7 @@ from subquad.cli.parsing import parse
 from subquad.cli.show import Output, show
 from subquad.files import require_folder
 from subquad.measure.spectrum import singular_values, spectrum_rows
-from subquad.models import MultiheadAttention
+from subquad.models import mechanisms_of
 from subquad.report.spectrum import layer_table, rank_table, write_spectrum_figures, write_spectrum_page
 from subquad.results import Row, Run, describe_run, holds_run, new_folder, refuse_taken
 from subquad.runs import rebuild
@@ -127,14 +127,14 @@ def _run(options: Spectrum, console: Console) -> Looked:
 
     def matrices(model: nn.Module) -> Iterator[Matrices]:
         model.eval()
-        mechanisms = [module.attend for module in model.modules() if isinstance(module, MultiheadAttention)]
+        mechanisms = mechanisms_of(model)
         for example in examples:
             with torch.no_grad(), watched(mechanisms) as calls:
                 task.loss(model, example)
             yield [call.matrix() for call in calls if min(call.q.shape[2], call.k.shape[2])]
 
     mechanism = run.about["options"]["mechanism"]["kind"]
-    attend = next(module.attend for module in model.modules() if isinstance(module, MultiheadAttention))
+    attend = mechanisms_of(model)[0]
     bounds = _bounds(attend.head_dim, skip=mechanism)
     if (bound := attend.options.rank_bound(attend.head_dim)) is not None:
         bounds = {f"{mechanism}, its own: {bound.words}": bound.rank} | bounds

@@ -17,7 +17,7 @@ from subquad.conversion.convertible import Kind, Outputs, Pairs, Split
 from subquad.data.ragged import needed_mask
 from subquad.errors import SubquadError
 from subquad.files import write_whole
-from subquad.models import Decoder, MultiheadAttention
+from subquad.models import Decoder, MultiheadAttention, attentions_of
 from subquad.models.stacks import Stack
 from subquad.results import Row, Run
 from subquad.tasks.lm import LmTask
@@ -44,7 +44,7 @@ class Trained(ABC):
     has_costs = False
 
     def __init__(self, run: Run, task: Any, model: nn.Module) -> None:
-        if not all(module.attend.traits.exact for module in _attentions(model)):
+        if not all(module.attend.traits.exact for module in attentions_of(model)):
             mechanism = run.about["options"]["mechanism"]["kind"]
             raise SubquadError(f"{run.folder} was trained with {mechanism}: a conversion starts from softmax")
         if self._stack(model).options.share_attention > 1:
@@ -71,7 +71,7 @@ class Trained(ABC):
         stack = self._stack(model)
         stack.blocks = nn.ModuleList(stack.blocks[layer] for layer in self.origins)
         stack.options = replace(stack.options, layers=len(self.origins), **self._fewer_heads)
-        for place, (module, options) in enumerate(zip(_attentions(model), attention, strict=True)):
+        for place, (module, options) in enumerate(zip(attentions_of(model), attention, strict=True)):
             drawing = torch.Generator().manual_seed(seed + place)
             _keep_heads(module, self.kept_heads)
             layer_options = Softmax() if options is None else options
@@ -86,10 +86,10 @@ class Trained(ABC):
         return {"fewer_heads": len(self.kept_heads)} if len(self.kept_heads) < self.head_groups() else {}
 
     def head_groups(self) -> int:
-        return _attentions(self.teacher)[0].heads
+        return attentions_of(self.teacher)[0].heads
 
     def mechanisms(self, model: nn.Module) -> list[nn.Module]:
-        return [module.attend for module in _attentions(model)]
+        return [module.attend for module in attentions_of(model)]
 
     def embeddings(self, model: nn.Module) -> list[nn.Parameter]:
         stack: Any = self._stack(model)
@@ -197,10 +197,6 @@ class TrainedCausal(Trained):
     def outputs(self, model: Any, batch: MaskedBatch, *, logits: bool = False) -> Outputs:
         hidden = model.hidden(batch.tokens)
         return Outputs(tuple(hidden), model.logits(hidden[-1][batch.chosen][None])[0] if logits else None)
-
-
-def _attentions(model: nn.Module) -> list[MultiheadAttention]:
-    return [module for module in model.modules() if isinstance(module, MultiheadAttention)]
 
 
 def _keep_heads(module: MultiheadAttention, kept: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ from subquad.models.block import Block
 from subquad.models.causal import CausalEncoder, detached
 from subquad.models.embeddings import PixelEmbedding, TimeEmbedding, TokenEmbedding, ValueEmbedding
 from subquad.models.generation import Sampling, generate
-from subquad.models.multihead import MultiheadAttention, Projected
+from subquad.models.multihead import MultiheadAttention, Projected, attentions_of, mechanisms_of
 from subquad.models.options import ModelOptions
 from subquad.models.sizes import Size, decoder_size, linear_numbers, with_stack
 from subquad.models.stacks import Decoder, DecoderState, Encoder, EncoderDecoder
@@ -25,9 +25,11 @@ __all__ = [
     "TimeEmbedding",
     "TokenEmbedding",
     "ValueEmbedding",
+    "attentions_of",
     "decoder_size",
     "detached",
     "generate",
     "linear_numbers",
+    "mechanisms_of",
     "with_stack",
 ]

@@ -179,6 +179,16 @@ class MultiheadAttention(nn.Module):
         return merged
 
 
+def attentions_of(model: nn.Module) -> list[MultiheadAttention]:
+    """Returns the attention layers of a model in the order of its modules."""
+    return [module for module in model.modules() if isinstance(module, MultiheadAttention)]
+
+
+def mechanisms_of(model: nn.Module) -> list[Any]:
+    """Returns the built mechanisms of a model's attention layers in the order of its modules."""
+    return [layer.attend for layer in attentions_of(model)]
+
+
 def _check(name: str, x: Tensor, dim: int) -> None:
     if x.ndim != 3 or x.shape[-1] != dim:
         raise SubquadError(f"{name} must be (batch, positions, {dim}), but its shape is {tuple(x.shape)}")

@@ -21,7 +21,7 @@ from subquad.measure.lowrank import (
     random_projection,
     relative_errors,
 )
-from subquad.models import MultiheadAttention
+from subquad.models import mechanisms_of
 from subquad.results import Row
 from subquad.runs import TrainedModel
 from subquad.tasks.mlm.masking import MaskedBatch
@@ -74,8 +74,7 @@ def record_calls(model: TrainedModel, texts: Sequence[str], length: int, count: 
     if not len(tokens):
         raise SubquadError(f"the texts have no stretch of {length} tokens: give --data with longer texts")
     keep = torch.ones_like(tokens, dtype=torch.bool)
-    mechanisms = [module.attend for module in model.modules() if isinstance(module, MultiheadAttention)]
-    with torch.no_grad(), watched(mechanisms) as calls:
+    with torch.no_grad(), watched(mechanisms_of(model)) as calls:
         task.loss(model.model, MaskedBatch(tokens, tokens, ~keep, keep))
     return calls
 

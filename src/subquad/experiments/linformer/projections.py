@@ -22,7 +22,7 @@ from subquad.measure.lowrank import (
     share_of_positions,
     share_within,
 )
-from subquad.models import MultiheadAttention
+from subquad.models import mechanisms_of
 from subquad.results import Row
 from subquad.runs import load, rebuild
 
@@ -108,8 +108,7 @@ def projections(folder: str) -> list[Projection]:
 
 def _slots(model: nn.Module) -> list[LearnedSlots]:
     """The projections of each layer."""
-    mechanisms = [module.attend for module in model.modules() if isinstance(module, MultiheadAttention)]
-    slots = [attend.projection for attend in mechanisms if isinstance(attend, LinformerAttention)]
+    slots = [attend.projection for attend in mechanisms_of(model) if isinstance(attend, LinformerAttention)]
     return [projection for projection in slots if isinstance(projection, LearnedSlots)]
 
 
