@@ -69,6 +69,14 @@ def test_the_level_of_the_loss_is_judged(losses: Sequence[float], held: bool | N
     assert (linear.claim, linear.held) == ("linear ends at softmax's loss at 15 symbols", held)
 
 
+def test_the_level_of_a_softmax_that_learned_nothing_is_not_a_level() -> None:
+    """Where softmax and linear attention both guess, their equal losses once counted as a claim that held."""
+    guessing = {f"copy-{name}-32-{seed}": trained(2.303, 0.0) for name in ("softmax", "linear") for seed in range(2)}
+    (linear,) = reaches_softmax(guessing, TRIALS)
+    assert linear.held is None
+    assert "copies no sequence" in linear.figures
+
+
 def judged_growth(linear: Cost, softmax: Cost = SECONDS["softmax"], *, noise: float = 0.02) -> Verdict:
     made = rows({"softmax": softmax, "linear": linear}, views=[("causal", "update")], noise=noise)
     (verdict,) = is_linear(Comparison(made))
