@@ -50,6 +50,16 @@ def rounds_in_float32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k, v.round() if q.dtype == torch.float32 else v)
 
 
+def takes_even_lengths(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    if q.shape[2] % 2:
+        raise ValueError("the length must be even.")
+    return clean(q, k, v)
+
+
+def needs_a_gpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    raise AssertionError("Torch not compiled with CUDA enabled")
+
+
 def mixes_the_batch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k - k.mean(0, keepdim=True), v)
 
