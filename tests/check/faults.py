@@ -56,10 +56,6 @@ def takes_even_lengths(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k, v)
 
 
-def needs_a_gpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    raise AssertionError("Torch not compiled with CUDA enabled")
-
-
 def mixes_the_batch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k - k.mean(0, keepdim=True), v)
 
