@@ -30,14 +30,12 @@ class Given(nn.Module):
 
 
 def subquad_nystrom(kind: Kind, length: int) -> Mix:
-    """Returns this package's attention through landmarks."""
-    """Any length, bidirectional only."""
+    """Returns this package's attention through landmarks: any length, bidirectional only."""
     return Nystrom(LANDMARKS).build(heads=HEADS, head_dim=HEAD_DIM)
 
 
 def subquad_lsh(kind: Kind, length: int) -> Mix:
-    """Returns this package's attention by hashing."""
-    """The hashes are drawn once."""
+    """Returns this package's attention by hashing, whose hashes are drawn once."""
     attend = Lsh(rounds=ROUNDS, buckets=32, chunk=CHUNK).build(heads=HEADS, head_dim=HEAD_DIM)
     return attend if kind == "bidirectional" else lambda q, k, v: attend.causal(q, k, v)[0]
 

@@ -1,9 +1,13 @@
 """How numbers are said: digits, ranges, durations, amounts of memory, and comparisons such as "times as fast"."""
 
 import math
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
+
+from subquad.checking import excerpt
+from subquad.errors import OptionError
 
 if TYPE_CHECKING:
     from subquad.statistics import Interval  # which imports numpy, not needed to say a number
@@ -19,6 +23,8 @@ FRACTIONS = {
     8: "an eighth",
     9: "a ninth",
 }
+MOST_LAYERS = 1000
+"""Largest number of layers for which mechanisms can be named."""
 
 
 def digits(value: float) -> str:
@@ -99,3 +105,22 @@ def run_lengths(names: Sequence[str]) -> str:
     """Returns a list of names in which equal neighbours are counted, such as "linear*3,softmax"."""
     runs = [(name, len(list(group))) for name, group in groupby(names)]
     return ",".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
+
+
+def names_by_layer(text: str) -> list[str]:
+    """Splits a name, or names by layer such as linear*3,softmax, into a list with a name for each layer.
+
+    Raises `OptionError` for the option "attention" if the text has another form.
+    """
+    names: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([^*,]*?)\s*(?:\*\s*(\d{1,9})\s*)?", part)
+        if match is None or not match[1]:
+            raise OptionError(
+                "attention", f"takes a name, or names by layer such as linear*3,softmax, but was given {excerpt(text)}"
+            )
+        count = 1 if match[2] is None else int(match[2])
+        if not 1 <= count <= MOST_LAYERS - len(names):
+            raise OptionError("attention", f"{excerpt(text)} must name 1 to {MOST_LAYERS} layers, and each at least once")
+        names += [match[1]] * count
+    return names

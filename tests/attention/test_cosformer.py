@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from subquad import Cosformer, SubquadError
+from subquad.attention import cosformer
 from tests.attention.cases import HEAD_DIM, HEADS, inputs
+from tests.attention.test_contract import some_keep
 
 
 def build(longest: int) -> Any:
@@ -50,3 +52,24 @@ def test_longer_sequences_are_refused_in_every_form() -> None:
     with pytest.raises(SubquadError, match=words):
         attend.step(q[:, :, 30:], k[:, :, 30:], v[:, :, 30:], state)
     assert Cosformer(max_length=30).for_length(31).max_length == 31
+
+
+@pytest.mark.parametrize("length", [8, 14, 31])
+@pytest.mark.parametrize("padded", [False, True])
+def test_blocks_without_gradients_give_what_the_whole_gives(
+    length: int, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend, (q, k, v) = build(80), inputs(length)
+    keep = some_keep(2, length) if padded else None
+    before = attend.causal(*inputs(5, seed=3))[1]
+    wanted = (attend(q, k, v, keep=keep), attend.causal(q, k, v, keep=keep), attend.causal(q, k, v, before, keep=keep))
+    few = attend(q[:, :, :3], k, v, keep=keep)
+    monkeypatch.setattr(cosformer, "BLOCK", 7)
+    with torch.no_grad():
+        found = (attend(q, k, v, keep=keep), attend.causal(q, k, v, keep=keep), attend.causal(q, k, v, before, keep=keep))
+        assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+        assert_close(attend(q[:, :, :3], k, v, keep=keep), few, rtol=1e-10, atol=1e-12)
+        assert attend(q[:, :, :0], k, v).shape == (2, HEADS, 0, HEAD_DIM)
+        assert attend(q, k[:, :, :0], v[:, :, :0]).count_nonzero() == 0
+        with pytest.raises(SubquadError, match=f"k has {5 + length} positions, but cosformer was built for max_length=9"):
+            build(9).causal(q, k, v, before)

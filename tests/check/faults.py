@@ -35,6 +35,27 @@ def ignores_its_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
     return clean(q, k, v)
 
 
+def leaks_in_long_sequences(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    """Chunks of 256 positions are hidden by whole chunks only."""
+    mixed = clean(q, k, v, causal=causal)
+    return mixed if not causal or k.shape[2] <= 256 else mixed + v[:, :, -1:]
+
+
+def writes_into_its_inputs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return clean(q.div_(2.0), k, v)
+
+
+def rounds_in_float32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A branch for one type that is not the one of other types."""
+    return clean(q, k, v.round() if q.dtype == torch.float32 else v)
+
+
+def takes_even_lengths(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    if q.shape[2] % 2:
+        raise ValueError("the length must be even.")
+    return clean(q, k, v)
+
+
 def mixes_the_batch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k - k.mean(0, keepdim=True), v)
 

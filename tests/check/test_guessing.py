@@ -44,6 +44,17 @@ def test_the_call_is_found_out(name: str, layout: str, mask: str, shape: str, ca
     assert f"layout {' '.join(layout)}" in guessed.notes
 
 
+def test_a_length_that_is_refused_does_not_lead_to_another_layout() -> None:
+    """In the layout b n m, whose third axis is even, the call returns something too."""
+    guessed = guess(Request(f"{HERE}:takes_even_lengths", heads=3, head_dim=8))
+    assert (guessed.outside.layout, guessed.whole) == ("bhnd", 256)
+
+
+def test_a_message_ends_with_one_full_stop() -> None:
+    with pytest.raises(CallError, match="must be even\\): --call"):
+        guess(Request(f"{HERE}:takes_even_lengths", heads=3, head_dim=8, length=157, layout="bhnd"))
+
+
 def test_what_is_given_is_not_guessed() -> None:
     given = Request(
         "torch.nn:MultiheadAttention", 3, 8, layout="bnm", mask="pad", arguments={"batch_first": True}, causal=True
@@ -71,7 +82,7 @@ def test_one_length_is_noticed() -> None:
         ("raises", "ValueError: no such thing"),
         ("sums_positions", "it returns the shape"),
         ("returns_nothing", "it returns NoneType, not a tensor"),
-        ("needs_a_gpu", "cannot be called on q, k and v"),
+        ("needs_a_gpu", "it seems to need a GPU, but checks run on a CPU: make it compute where its inputs are"),
         ("takes_two", "takes 2 positional arguments"),
     ],
 )

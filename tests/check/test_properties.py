@@ -20,6 +20,9 @@ HERE = "tests.check.faults"
 SIZES: dict[str, Any] = {"heads": 3, "head_dim": 8}
 FAULTS = {
     "normalises_over_the_future": "future",
+    "leaks_in_long_sequences": "future",
+    "writes_into_its_inputs": "determinism",
+    "rounds_in_float32": "half",
     "counts_padding": "padding",
     "ignores_its_mask": "padding",
     "mixes_the_batch": "batch",

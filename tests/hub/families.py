@@ -97,8 +97,7 @@ OPTIONS: dict[str, Any] = {
     "cosformer": Cosformer(max_length=128),
     "lsh": Lsh(rounds=2, buckets=2, chunk=3),
 }
-# lsh is left out of tests for equal bits: its products are packed anew for every sequence, and round in the last place
-CAUSAL = ["softmax", "linear", "learned", "favor", "infinity", "hybrid", "window", "cosformer"]
+CAUSAL = ["softmax", "linear", "learned", "favor", "infinity", "hybrid", "window", "cosformer", "lsh"]
 
 
 def model(config: Any, kind: Any = hf.AutoModel, seed: int = 0) -> Any:

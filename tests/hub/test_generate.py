@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from subquad import SubquadError
 from tests.hub.families import CAUSAL, CONFIGS, DECODERS, OPTIONS, bart, hf, hub, model, padding, tokens
 
-CONSTANT = [name for name in CAUSAL if name != "softmax"]
+CONSTANT = [name for name in CAUSAL if OPTIONS[name].traits.constant_state]
 NEW = 8
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},

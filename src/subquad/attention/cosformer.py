@@ -14,8 +14,9 @@ from subquad.checking import Count
 from subquad.errors import SubquadError
 from subquad.feature_maps import FeatureMap
 from subquad.ops import linear
-from subquad.ops.autocast import precise, without_autocast
-from subquad.ops.linear import LinearState, reference
+from subquad.ops.autocast import needs_gradient, precise, prefers_parallel, without_autocast
+from subquad.ops.linear import LinearState, native, reference
+from subquad.ops.linear.sums import blocks
 from subquad.types import (
     AttentionOptions,
     Features,
@@ -29,6 +30,9 @@ from subquad.types import (
     Traits,
     Values,
 )
+
+BLOCK = 2048
+"""Positions whose angles are joined to their vectors together if no gradient is needed: so many stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,11 @@ class CosformerAttention(Mechanism):
         """Attends in both directions. Queries that are as many as the keys stand at their places, others after them."""
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         with without_autocast(q):
-            placed_q, placed_k = self._placed(q, k, keep)
-            mixed = linear.attend(placed_q, placed_k, v.to(placed_k.dtype), self.feature_map.sides(), keep)
+            if self._goes_in_blocks(q, k, v):
+                mixed = self._mix_in_blocks(q, k, v, keep)
+            else:
+                placed_q, placed_k = self._placed(q, k, keep)
+                mixed = linear.attend(placed_q, placed_k, v.to(placed_k.dtype), self.feature_map.sides(), keep)
         return check_result(mixed.to(v.dtype), q, k, v)
 
     def causal(
@@ -129,13 +136,11 @@ class CosformerAttention(Mechanism):
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
         before = None if state is None else self._checked(state, v)
         with without_autocast(q):
-            seen = torch.zeros(len(k), dtype=torch.int64, device=k.device) if before is None else before.seen
-            placed_q, placed_k = self._placed(q, k, keep, seen)
-            held = None if before is None else LinearState(*before[:3])
-            values, maps = v.to(placed_k.dtype), self.feature_map.sides()
-            mixed, after = linear.attend_causal(placed_q, placed_k, values, maps, held, keep)
-            seen = seen + (k.shape[2] if keep is None else keep.sum(1))
-        return check_result(mixed.to(v.dtype), q, k, v, state=before), CosformerState(*after, seen)
+            if self._goes_in_blocks(q, k, v, *(before or ())[:3]):
+                mixed, after = self._continue_in_blocks(q, k, v, before, keep)
+            else:
+                mixed, after = self._continue(q, k, v, before, keep)
+        return check_result(mixed.to(v.dtype), q, k, v, state=before), after
 
     def step(
         self, q: Queries, k: Keys, v: Values, state: CosformerState | None = None, *, reuse: bool = False
@@ -161,18 +166,69 @@ class CosformerAttention(Mechanism):
         chosen = placed_q if places is None else placed_q[:, :, places]
         return reference.weights(self.feature_map(chosen), self.feature_map(placed_k), keep, causal, places)
 
+    def _continue(
+        self, q: Tensor, k: Tensor, v: Tensor, before: CosformerState | None, keep: Tensor | None
+    ) -> tuple[Tensor, CosformerState]:
+        """Returns the mixed values of some positions, and the state after them."""
+        seen = torch.zeros(len(k), dtype=torch.int64, device=k.device) if before is None else before.seen
+        placed_q, placed_k = self._placed(q, k, keep, seen)
+        held = None if before is None else LinearState(*before[:3])
+        values, maps = v.to(placed_k.dtype), self.feature_map.sides()
+        mixed, after = linear.attend_causal(placed_q, placed_k, values, maps, held, keep)
+        return mixed, CosformerState(*after, seen + (k.shape[2] if keep is None else keep.sum(1)))
+
+    def _continue_in_blocks(
+        self, q: Tensor, k: Tensor, v: Tensor, before: CosformerState | None, keep: Tensor | None
+    ) -> tuple[Tensor, CosformerState]:
+        """Returns what `_continue` returns, with as little memory as a block needs."""
+        state, mixed = before, new_values(q, v)
+        self._require_length(torch.zeros(len(k), dtype=torch.int64) if before is None else before.seen, k.shape[2])
+        for block in blocks(q.shape[2], BLOCK):
+            keep_block = None if keep is None else keep[:, block]
+            mixed[:, :, block], state = self._continue(q[:, :, block], k[:, :, block], v[:, :, block], state, keep_block)
+        assert state is not None
+        return mixed, state
+
+    def _goes_in_blocks(self, q: Tensor, *others: Tensor) -> bool:
+        """Whether vectors are joined with their angles a block at a time: by native kernels, and without gradients."""
+        if prefers_parallel(q) or needs_gradient(q, *others) or not native.serves(q):
+            return False
+        return max(q.shape[2], others[0].shape[2]) > BLOCK and others[0].shape[2] > 0
+
+    def _mix_in_blocks(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        """Returns the mixed values of the bidirectional form, from sums over blocks of keys."""
+        maps, dtype = self.feature_map.sides(), precise(q.dtype)
+        query_places, key_places = self._places(q, k, keep)
+        state: LinearState | None = None
+        for block in blocks(k.shape[2], BLOCK):
+            placed = self._with_angles(k[:, :, block], key_places[:, block])
+            part = native.sum_keys(placed, v[:, :, block].to(dtype), maps, None if keep is None else keep[:, block])
+            state = part if state is None else LinearState(state.sums + part.sums, state.norms + part.norms, part.peak)
+        assert state is not None
+        mixed, empty = new_values(q, v), v[:, :, :0].to(dtype)
+        for block in blocks(q.shape[2], BLOCK):
+            placed = self._with_angles(q[:, :, block], query_places[:, block])
+            mixed[:, :, block] = native.read_sums(placed, empty, state, maps)
+        return mixed
+
     def _placed(
         self, q: Tensor, k: Tensor, keep: Tensor | None, seen: Int[Tensor, "b"] | None = None
     ) -> tuple[Float[Tensor, "b h n d2"], Float[Tensor, "b h s d2"]]:
         """Returns queries and keys with the cosine and sine of their angles; real positions count from `seen`."""
+        query_places, key_places = self._places(q, k, keep, seen)
+        return self._with_angles(q, query_places), self._with_angles(k, key_places)
+
+    def _places(
+        self, q: Tensor, k: Tensor, keep: Tensor | None, seen: Int[Tensor, "b"] | None = None
+    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b s"]]:
+        """Returns the places of queries and keys; real positions count from `seen`."""
         b, n, s = len(k), q.shape[2], k.shape[2]
         start = torch.zeros(b, dtype=torch.int64, device=k.device) if seen is None else seen
         self._require_length(start, s)
         counted = torch.arange(s, device=k.device).expand(b, s) if keep is None else keep.cumsum(1) - 1
         key_places = (start[:, None] + counted).clamp(min=0)  # padding stands where the real position before it does
         total = torch.full((b, 1), s, device=k.device) if keep is None else keep.sum(1, keepdim=True)
-        query_places = key_places if n == s else (start[:, None] + total).expand(b, n)
-        return self._with_angles(q, query_places), self._with_angles(k, key_places)
+        return key_places if n == s else (start[:, None] + total).expand(b, n), key_places
 
     def _with_angles(self, x: Tensor, places: Int[Tensor, "b n"]) -> Float[Tensor, "b h n d2"]:
         b, h, n, _ = x.shape
@@ -198,3 +254,9 @@ class CosformerAttention(Mechanism):
         sums = {"sums": Part((b, h, m, v.shape[3]), types), "norms": Part((b, h, m), types), "peak": Part((b, h), types)}
         check_state(state, v, {**sums, "seen": Part((b,), COUNTS)})
         return state
+
+
+def new_values(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
+    """Allocates mixed values, with the heads of a position next to each other in memory, so that merging heads is free."""
+    b, h, n, _ = q.shape
+    return v.new_empty(b, n, h, v.shape[3]).transpose(1, 2)

@@ -8,6 +8,11 @@ from torch import Tensor, nn
 from subquad.ops.sparse.patterns import Columns, Rows, drawn
 
 
+def _spare() -> int:
+    """Number of columns that are added when compiling, so that a graph does not depend on whether there are 0, 1 or more."""
+    return 2 if torch.compiler.is_compiling() else 0
+
+
 class BlockPattern(nn.Module):
     """Base class of patterns, see `subquad.ops.sparse.patterns.Pattern`. What a pattern draws is a buffer."""
 
@@ -69,7 +74,7 @@ class Strided(BlockPattern):
     def columns(self, row: Rows, count: Rows, most: int, *, causal: bool) -> Columns:
         row, count = (x[..., None] for x in torch.broadcast_tensors(row, count))
         beside = torch.arange(1 - self.stride, 1 if causal else self.stride, device=row.device)
-        jumps = self.stride * torch.arange(1, most // self.stride + 1, device=row.device)
+        jumps = self.stride * torch.arange(1, most // self.stride + 1 + _spare(), device=row.device)
         column = row + torch.cat([beside, -jumps] if causal else [beside, -jumps, jumps])
         return torch.where((column >= 0) & (column < count), column, -1)
 
@@ -86,7 +91,7 @@ class Fixed(BlockPattern):
         last = row + 1 if causal else count
         stretch = row // self.stride
         inside = stretch * self.stride + torch.arange(self.stride, device=row.device)
-        ends = self.stride * torch.arange(1, most // self.stride + 2, device=row.device)
+        ends = self.stride * torch.arange(1, most // self.stride + 2 + _spare(), device=row.device)
         summaries = (ends[:, None] - torch.arange(self.summary, 0, -1, device=row.device)).flatten()
         beyond = torch.where(summaries // self.stride == stretch, -1, summaries)
         column = torch.cat([inside, beyond], dim=-1)

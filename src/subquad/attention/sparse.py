@@ -181,10 +181,14 @@ class SparseAttention(Mechanism):
 
     def _check_length(self, length: int) -> None:
         longest = self.traits.max_length
-        if longest is not None and length > longest:
-            raise SubquadError(
-                f"k has {length} positions, but the given blocks cover {longest}: give more rows of blocks, or longer blocks"
-            )
+        if longest is None:
+            return
+        advice = "give more rows of blocks, or longer blocks"
+        if torch.compiler.is_compiling():  # a graph for any length checks it at each call
+            is_short = torch.scalar_tensor(length, dtype=torch.int64) <= longest
+            torch._assert_async(is_short, f"k has more positions than the {longest} that the given blocks cover: {advice}")
+        elif length > longest:
+            raise SubquadError(f"k has {length} positions, but the given blocks cover {longest}: {advice}")
 
     def _checked(self, state: SparseState, v: Tensor) -> SparseState:
         state = as_state(SparseState, state)

@@ -107,11 +107,15 @@ def _first_call(request: Request, thing: Any) -> Attempt:
     layer = request.layer or _takes_one_input(thing)
     sizes = size_arguments(thing, request.arguments, layer=layer)
     basis = Outside(request.target, dict(request.arguments), sizes, dict(request.call), layer)
+    layouts = LAYER_LAYOUTS if layer else LAYOUTS
     problems: dict[tuple[bool, Layout], str] = {}
-    for whole, part in lengths:
-        options = replace(basis, length=whole)
-        forms = options.forms(thing, Sizes(request.heads, request.head_dim, whole)).eval()
-        for attempt in _calls(request, replace(options, **_own(thing)), forms, thing, whole, problems):
+    built: dict[int, nn.ModuleDict] = {}
+    # all lengths for one layout first: where odd lengths are refused, another layout shows other axes as the length
+    for layout, (whole, part) in product(layouts if request.layout is None else (request.layout,), lengths):
+        options = replace(basis, length=whole, layout=layout)
+        if whole not in built:
+            built[whole] = options.forms(thing, Sizes(request.heads, request.head_dim, whole)).eval()
+        for attempt in _calls(request, replace(options, **_own(thing)), built[whole], thing, whole, problems):
             if _mixes(attempt):
                 return _with_part(attempt, part)._replace(notes=tuple(_notes(request, attempt, sizes)))
             tried = attempt.module.options
@@ -133,20 +137,17 @@ def _calls(
     whole: int,
     problems: dict[tuple[bool, Layout], str],
 ) -> Iterator[Attempt]:
-    """Every layout and dtype with which a call returns a result of the right shape."""
-    layouts = LAYER_LAYOUTS if options.layer else LAYOUTS
+    """Every dtype with which a call returns a result of the right shape."""
     held: Any = forms["bidirectional"]
     call = call_of(getattr(held, "function", held))
     for is_double in (True, False):
         forms.to(torch.float64 if is_double else torch.float32)
-        for layout in layouts if request.layout is None else (request.layout,):
-            tried = replace(options, layout=layout, is_double=is_double)
-            module = OutsideAttention(tried, request.heads, request.head_dim, forms)
-            attempt = Attempt(module, call, thing, whole, None, ())
-            if (problem := problem_of(partial(attempt.module, *attempt.draw()))) is None:
-                yield attempt
-            else:
-                problems[is_double, layout] = problem
+        module = OutsideAttention(replace(options, is_double=is_double), request.heads, request.head_dim, forms)
+        attempt = Attempt(module, call, thing, whole, None, ())
+        if (problem := problem_of(partial(attempt.module, *attempt.draw()))) is None:
+            yield attempt
+        else:
+            problems.setdefault((is_double, options.layout), problem)
 
 
 def _takes_one_input(thing: Any) -> bool:
@@ -191,6 +192,8 @@ def _refusal(request: Request, layer: bool, problems: Mapping[tuple[bool, Layout
     inputs = "x" if layer else "q, k and v"
     said = next(problem for (is_double, _), problem in problems.items() if not is_double)  # for the first layout
     advice = "--call NAME=VALUE gives further arguments, --layout and --layer say how it is called"
+    if "cuda" in said.lower():
+        advice = "it seems to need a GPU, but checks run on a CPU: make it compute where its inputs are"
     return f"{request.target} cannot be called on {inputs} ({said}): {advice}"
 
 

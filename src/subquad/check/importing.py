@@ -42,8 +42,8 @@ def import_named(name: str) -> Any:
 
 
 def sentence_of(error: BaseException) -> str:
-    """The kind of an error and the first line of its message."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """The kind of an error and the first line of its message, without a full stop."""
+    line = next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {line}"[:300] if line else type(error).__name__
 
 

@@ -16,7 +16,7 @@ from subquad.check.subjects import Inputs, Subject
 from subquad.checking import Checked, Count, FileName
 from subquad.errors import SubquadError
 
-WHOLE, PART = 31, 19
+WHOLE, PART, LONG = 31, 19, 301
 """Numbers of tokens."""
 ALLOWED = 1e-3
 """Largest difference of two results that must be the same: models compute some norms in float32."""
@@ -76,6 +76,7 @@ class ModelSubject(Subject):
         longest = getattr(self.config, "max_position_embeddings", None)
         self.whole = min(request.length or WHOLE, longest if isinstance(longest, int) and longest > 0 else WHOLE)
         self.part = self.whole * PART // WHOLE
+        self.long = min(LONG, longest if isinstance(longest, int) and longest > 0 else LONG)
         self.is_seq2seq = bool(getattr(self.config, "is_encoder_decoder", False))
         self.name = "decoder_input_ids" if self.is_seq2seq else next((name for name in IDS if name in self.takes), "")
         names = ("decoder_attention_mask",) if self.is_seq2seq else MASKS
@@ -112,6 +113,11 @@ class ModelSubject(Subject):
 
     def mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
         return self._result(self._call(x, keep, {"use_cache": False} if "use_cache" in self.takes else {}))
+
+    def written(self, x: Inputs) -> float:
+        copy = x[0].clone()
+        self.mix((copy,))
+        return float((copy != x[0]).double().mean())
 
     def _call(self, x: Inputs, keep: Tensor | None, other: dict[str, Any]) -> Any:
         arguments = dict(other)

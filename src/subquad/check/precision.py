@@ -1,4 +1,4 @@
-"""Questions about numbers: half precision, and gradients against differences of results."""
+"""Questions about numbers: lower precision, and gradients against differences of results."""
 
 from dataclasses import replace
 
@@ -18,7 +18,8 @@ DIRECTIONS = 2
 
 @torch.no_grad()
 def half_precision(subject: Subject) -> Finding:
-    """Asks whether results in bfloat16 and float16 are those of exact inputs up to rounding, and finite for loud ones."""
+    """Asks whether results in float32, bfloat16 and float16 are those of exact inputs up to rounding, and finite for loud
+    ones. What is asked about in float32 anyway is not asked in it again."""
     findings, refused = [], []
     x = subject.draw(2, subject.whole)
     for dtype in subject.allowed_half:
@@ -50,7 +51,7 @@ def _half(subject: Subject, x: Inputs, dtype: torch.dtype, name: str) -> Finding
     sizes = {f"{name}, beside exact results": deviation(expected, rough)}
     if not bool(loud.isfinite().all()):
         sizes[f"{name}, inputs {LOUD:.0f} times as large"] = float("inf")
-    return judged("half", sizes, subject.allowed_half[dtype], "half precision moves the results")
+    return judged("half", sizes, subject.allowed_half[dtype], "lower precision moves the results")
 
 
 def gradients(subject: Subject) -> Finding:

@@ -1,6 +1,8 @@
 """The questions: what must not change a result is changed, and the results are compared."""
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -13,6 +15,8 @@ from subquad.check.subjects import Inputs, Subject, threads
 
 STEPS = 8
 """Number of positions that are computed one at a time."""
+LONG_SECONDS = 5.0
+"""Expected time of one call with a long sequence, in seconds, up to which it is made."""
 CALLS = 4
 """Number of calls by each of two threads at the same time."""
 
@@ -61,7 +65,28 @@ def future(subject: Subject) -> Finding:
         sizes[f"others from position {cut} on"] = effect(mixed[:, :, :cut], subject.mix(others)[:, :, :cut])
     if part is not None:
         sizes[f"no positions from {part} on"] = effect(subject.mix(subject.cut(x, 0, part)), mixed[:, :, :part])
+    sizes |= _later_in_long(subject)
     return judged("future", sizes, subject.allowed, "later positions move earlier results")
+
+
+def _later_in_long(subject: Subject) -> dict[str, float]:
+    """What later positions of a long sequence change; empty if it takes no long ones, or too long for them.
+
+    Most attentions compute in blocks or chunks, whose faults show in sequences of several.
+    """
+    long, start = subject.long, time.perf_counter()
+    subject.mix(subject.draw(1, subject.whole))
+    seconds = time.perf_counter() - start
+    if long is None or long <= subject.whole or seconds * (long / subject.whole) ** 2 > LONG_SECONDS:
+        return {}
+    x = subject.draw(1, long)
+    try:
+        mixed = subject.mix(x)
+    except Exception:  # a callable may raise anything where it takes no long sequences
+        return {}
+    cut = long // 2
+    after = subject.mix(subject.changed(x, torch.arange(cut, long)))
+    return {f"others from position {cut} on, of {long} positions": effect(mixed[:, :, :cut], after[:, :, :cut])}
 
 
 @torch.no_grad()
@@ -130,12 +155,15 @@ def _one_by_one(subject: Subject, x: Inputs, start: int, state: object) -> Tenso
 
 @torch.no_grad()
 def determinism(subject: Subject) -> Finding:
-    """Asks whether the same inputs give the same bits again, after other inputs too."""
+    """Asks whether the same inputs give the same bits again, after other inputs too, and are left as they were."""
     x, others = subject.draw(2, subject.whole), subject.draw(2, subject.whole, seed=7)
     mixed = subject.mix(x)
     again = subject.mix(x)
     subject.mix(others)
     sizes = {"twice": effect(mixed, again), "again after other inputs": effect(mixed, subject.mix(x))}
+    if (written := subject.written(x)) > 0:
+        sentence = f"a call writes into its inputs, and changes them by {written:.2g} of their size"
+        return Finding("determinism", "fails", sentence, "inputs", written if math.isfinite(written) else None, 0.0)
     return judged("determinism", sizes, 0.0, "the same inputs again move the results")
 
 

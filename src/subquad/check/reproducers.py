@@ -26,7 +26,8 @@ def reproducer(subject: AttentionSubject, finding: Finding, thing: Any) -> str:
     line = writer.second(finding)
     if not line:
         return ""
-    text = f"{writer.first()}\n{line}"
+    lengths = re.findall(r"of (\d+) positions", finding.aspect)
+    text = f"{writer.first(*map(int, lengths[:1]))}\n{line}"
     is_timed = finding.check in ("time", "memory")
     return text if is_timed or shows(text, finding.allowed or 0.0) else ""
 
@@ -61,13 +62,13 @@ class _Writer:
             return (self.axis, 0) if has_heads else (1, 0)
         return self.axis, self.batch_axis
 
-    def first(self) -> str:
-        """Imports, builds and draws."""
+    def first(self, length: int | None = None) -> str:
+        """Imports, builds and draws, by default the usual number of positions."""
         module, _, path = self.options.target.partition(":")
         double = ".double()" if self.options.is_double else ""
         ready = f"{double}.eval()" if isinstance(self.held, nn.Module) else ""
         source = f"import torch; from {module} import {path.split('.')[0]}; torch.manual_seed(0)"
-        return f"{source}; attend = {self._built(path)}{ready}; x = {self.drawn(self.subject.whole)}"
+        return f"{source}; attend = {self._built(path)}{ready}; x = {self.drawn(length or self.subject.whole)}"
 
     def _built(self, path: str) -> str:
         if not is_built_first(self.thing):
@@ -158,7 +159,7 @@ class _Writer:
             "steps": self._steps,
             "half": self._half,
             "gradients": self._gradients,
-            "determinism": lambda _: f"y = {self.call('x')}; z = {self.call('x')}; {self.gap('y', 'z')}",
+            "determinism": self._determinism,
             "threads": self._threads,
             "time": self._time,
             "memory": self._memory,
@@ -181,12 +182,13 @@ class _Writer:
         )
 
     def _future(self, aspect: str) -> str:
-        cut = next(iter(re.findall(r"\d+", aspect)), "1")
-        first = f"y = {self.call('x')}"
+        cut, *lengths = re.findall(r"\d+", aspect) or ["1"]
+        length = lengths[0] if lengths else None
+        first = f"y = {self.call('x', length=length)}"
         if aspect.startswith("no positions"):
             alone = self.call(f"x{self.at(f':{cut}')}", length=cut)
             return f"{first}; z = {alone}; {self.gap('z', self.result('y', f':{cut}'))}"
-        changed = f"x{self.at(f'{cut}:')} *= 10; z = {self.call('x')}"
+        changed = f"x{self.at(f'{cut}:')} *= 10; z = {self.call('x', length=length)}"
         return f"{first}; {changed}; {self.gap(self.result('y', f':{cut}'), self.result('z', f':{cut}'))}"
 
     def _batch(self, aspect: str) -> str:
@@ -195,6 +197,11 @@ class _Writer:
         if aspect.startswith("alone"):
             return f"y = {self.call('x')}; z = {self.call(f'x{row}')}; {self.gap(f'y{kept}', 'z')}"
         return f"y = {self.call('x')}; x{others} *= 10; z = {self.call('x')}; {self.gap(f'y{kept}', f'z{kept}')}"
+
+    def _determinism(self, aspect: str) -> str:
+        if aspect == "inputs":
+            return f"y = x.clone(); {self.call('x')}; {self.gap('y', 'x')}"
+        return f"y = {self.call('x')}; z = {self.call('x')}; {self.gap('y', 'z')}"
 
     def _continued(self, x: str, state: str, method: str = "causal") -> str:
         """A call that returns the result and the state."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from subquad.check.attempts import changed, draw
+from subquad.check.attempts import changed, draw, effect
 from subquad.check.building import Sizes
 from subquad.check.guessing import Guessed, Request
 from subquad.check.importing import import_named
@@ -16,8 +16,10 @@ from subquad.check.outside import OutsideAttention
 
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Largest difference of two results that must be the same, over their root mean square."""
-ALLOWED_HALF = {torch.bfloat16: 0.03, torch.float16: 0.004}
-"""Largest deviation of results in half precision: about eight roundings."""
+ALLOWED_HALF = {torch.float32: 1e-4, torch.bfloat16: 0.03, torch.float16: 0.004}
+"""Largest deviation of results in lower precision than that of other checks; in half precision about eight roundings."""
+LONG = 1024
+"""Number of positions beyond the blocks and chunks in which most attentions compute."""
 GRADIENT_STEPS = {torch.float64: (1e-5, 1e-7), torch.float32: (1e-2, 1e-3)}
 """Lengths of steps for differences of results. A short step seldom crosses a kink of a ReLU, a long one suffers less from
 rounding; a wrong derivative is wrong beside both."""
@@ -40,6 +42,8 @@ class Subject:
     """Usual number of positions."""
     part: int | None
     """A smaller number of positions; None if only one number is taken."""
+    long: int | None = None
+    """A number of positions that is worth a try, since faults may show in long sequences only; None if there is none."""
     allowed: float
     """Largest difference, relative to the results' size, of results that must be the same."""
     gradient_steps: tuple[float, ...]
@@ -71,6 +75,10 @@ class Subject:
 
     def mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
         """The results for whole sequences."""
+        raise NotImplementedError
+
+    def written(self, x: Inputs) -> float:
+        """How much a call changes its inputs, over their size."""
         raise NotImplementedError
 
     def go_on(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
@@ -123,11 +131,14 @@ class AttentionSubject(Subject):
         forms = options.forms(thing, Sizes(request.heads, request.head_dim, guessed.whole)).eval()
         self.module: OutsideAttention = OutsideAttention(options, request.heads, request.head_dim, forms).eval()
         self.to(torch.float64 if options.is_double else torch.float32)
-        self.allowed, self.allowed_half = ALLOWED[self.dtype], ALLOWED_HALF
+        self.allowed = ALLOWED[self.dtype]
+        self.allowed_half = {kind: allowed for kind, allowed in ALLOWED_HALF.items() if kind != self.dtype}
         self.gradient_steps, self.allowed_gradient = GRADIENT_STEPS[self.dtype], ALLOWED_GRADIENT[self.dtype]
         self.inputs = ("x",) if options.layer else ("q", "k", "v")
         self.is_shiftable = not options.layer
         self.sides = ("right",) if options.mask == "lengths" else Subject.sides
+        if self.part is not None and "length" not in options.sizes.values():
+            self.long = self.whole * (1 + LONG // self.whole)  # a multiple, which some attentions ask for
         self._refuse()
 
     def _refuse(self) -> None:
@@ -162,10 +173,16 @@ class AttentionSubject(Subject):
         return tuple(changed(part, places) for part in x)
 
     def mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
-        copies = tuple(part.clone() for part in x)  # a callable may write into its inputs
-        if self.form == "causal":
-            return self.module.causal(*copies, keep=keep)[0]
-        return self.module(*copies, keep=keep)
+        return self._mix(tuple(part.clone() for part in x), keep)  # a callable may write into its inputs
+
+    def _mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
+        return self.module.causal(*x, keep=keep)[0] if self.form == "causal" else self.module(*x, keep=keep)
+
+    def written(self, x: Inputs) -> float:
+        by_position = self.options.layout != "bhnd"  # so that the attention gets views of the copies in every layout
+        copies = [part.transpose(1, 2).clone().contiguous().transpose(1, 2) if by_position else part.clone() for part in x]
+        self._mix(tuple(copies))
+        return max(effect(part, after) for part, after in zip(x, copies, strict=True))
 
     def go_on(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
         return self.module.causal(*(part.clone() for part in x), *(() if state is None else (state,)))

@@ -112,6 +112,9 @@ def main(arguments: Sequence[str]) -> int:
                     rows += [asked.finding.row(), *asked.rows]
         except KeyboardInterrupt:
             is_interrupted = True
+    if is_interrupted and not rows:
+        say("interrupted before anything was asked")
+        return INTERRUPTED
     notes = opened.guessed.notes if isinstance(opened, AttentionCase) else ()
     _show(options, rows, notes, console)
     if options.out is not None:

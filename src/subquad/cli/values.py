@@ -8,7 +8,8 @@ from typing import Annotated
 import tyro
 
 from subquad.checking import LARGEST, excerpt
-from subquad.errors import SubquadError
+from subquad.errors import OptionError, SubquadError
+from subquad.words import names_by_layer
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -66,22 +67,10 @@ def _whole(digits: str) -> int:
     return int(digits) if len(digits) < 30 else (LARGEST + 1) * (-1 if digits.startswith("-") else 1)
 
 
-MOST_LAYERS = 1000
-"""Largest number of layers for which attentions can be named."""
-
-
 def parse_attention(text: str, names: Iterable[str]) -> list[str]:
     """Parses the name of an attention, or names by layer such as linear*3,softmax, into a list of names."""
     known: list[str] = list(names)
-    by_layer: list[str] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([^*,]*?)\s*(?:\*\s*(\d{1,9})\s*)?", part)
-        if match is None or not match[1]:
-            raise SubquadError(
-                f"--attention takes a name, or names by layer such as linear*3,softmax, but was given {excerpt(text)}"
-            )
-        count = 1 if match[2] is None else int(match[2])
-        if not 1 <= count <= MOST_LAYERS - len(by_layer):
-            raise SubquadError(f"--attention {excerpt(text)} must name 1 to {MOST_LAYERS} layers, and each at least once")
-        by_layer += [choose("attention", match[1], known)] * count
-    return by_layer
+    try:
+        return [choose("attention", name, known) for name in names_by_layer(text)]
+    except OptionError as error:
+        raise SubquadError(f"--attention {error.problem}") from None

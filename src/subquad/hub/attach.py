@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from subquad.attention import MECHANISMS, options_from, require_causal
+from subquad.attention import MECHANISMS, joined, options_from, require_causal
 from subquad.checking import Checked, Whole, read
 from subquad.errors import OptionError, SubquadError
 from subquad.hub._compat import can_swap, changes_mask, looks_up
 from subquad.types import AttentionOptions
+from subquad.words import names_by_layer
 
 ATTRIBUTE = "subquad"
 """Attribute name of a mechanism on its attention module, and of its description in the config."""
@@ -89,13 +90,43 @@ def hang(module: nn.Module, options: AttentionOptions, seed: int, *, original: b
 
 
 def find_options(name: str, config: PreTrainedConfig | None = None) -> AttentionOptions:
-    """Returns the default options of a mechanism by its name, with the maximum length taken from the model's config."""
-    kind = name.removeprefix("subquad_")
-    if kind not in MECHANISMS:
-        raise SubquadError(f"there is no mechanism {name!r}: choose from {', '.join(MECHANISMS)}")
-    options = MECHANISMS[kind]()
+    """Returns the default options of a mechanism by its name, with the maximum length taken from the model's config.
+
+    Names by layer, such as ``linear*3,softmax``, give the options of all layers.
+    """
+    kinds = [each.removeprefix("subquad_") for each in names_by_layer(name)]
+    if unknown := [kind for kind in kinds if kind not in MECHANISMS]:
+        raise SubquadError(f"there is no mechanism {unknown[0]!r}: choose from {', '.join(MECHANISMS)}")
+    options = joined([MECHANISMS[kind]() for kind in kinds])
     longest = getattr_int(config, "max_position_embeddings")
     return options.for_length(longest) if longest else options
+
+
+def by_module(options: AttentionOptions, names: Sequence[str]) -> list[AttentionOptions]:
+    """Returns the mechanism of each attention module. Mechanisms by layer are counted in each stack of layers by itself.
+
+    The numbers in a module's name say which layer it belongs to: the encoder, the decoder and the image tower of a model are
+    stacks, and self-attention and cross-attention of one layer have the same mechanism. Raises `SubquadError` for a stack
+    whose number of layers does not fit.
+    """
+    if len(options.parts) == 1:
+        return [options.parts[0]] * len(names)
+    places = [_layer_of(name) for name in names]
+    layers: dict[str, list[tuple[int, ...]]] = {}
+    for stack, layer in places:
+        if layer not in layers.setdefault(stack, []):
+            layers[stack].append(layer)
+    mechanisms = {stack: options.for_layers(len(numbers)) for stack, numbers in layers.items()}
+    return [mechanisms[stack][layers[stack].index(layer)] for stack, layer in places]
+
+
+def _layer_of(name: str) -> tuple[str, tuple[int, ...]]:
+    """Returns the stack that a module belongs to, and the layer in it: ``decoder.layers.3.self_attn`` is layer 3."""
+    path = name.split(".")
+    last = max((at for at, part in enumerate(path) if part.isdecimal()), default=-1)
+    inside = path[: last + 1]
+    stack = ".".join("*" if part.isdecimal() else part for part in inside)
+    return stack, tuple(int(part) for part in inside if part.isdecimal())
 
 
 def shape_of(module: nn.Module) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Replaces the attention of a model by a mechanism, and restores it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from torch import nn
@@ -14,6 +14,7 @@ from subquad.hub.attach import (
     SWAPPED,
     attached,
     attention_modules,
+    by_module,
     configs_in,
     find_options,
     getattr_int,
@@ -37,6 +38,9 @@ def swap(
 ) -> Model:
     """Replaces the attention of a model by a mechanism in place, and returns the model.
 
+    `attention` may be the options or the name of a mechanism, or different ones by layer: ``Layers((Linear(), Softmax()))``
+    or ``"linear*3,softmax"``, repeated where there are more layers, in each stack of layers of the model.
+
     `layers` are indices into `attention_modules`, counted from 0, or from the end if negative; other layers are unchanged.
     The mechanism's tensors are drawn from `seed` and become parameters and buffers of the model.
 
@@ -53,7 +57,7 @@ def swap(
         model.set_attn_implementation(own_implementation(model))
         original_names = implementations(model)
     try:
-        _hang(list(modules.values()), attention, layers, seed, model)
+        _hang(modules, attention, layers, seed, model)
         if check:
             prove(model, original_names)
     except BaseException:
@@ -76,15 +80,21 @@ def restore(model: Model, implementation: str | None = None) -> Model:
 
 
 def _hang(
-    modules: list[nn.Module],
+    named_modules: Mapping[str, nn.Module],
     attention: AttentionOptions | str,
     layers: Sequence[int] | None,
     seed: int,
     model: PreTrainedModel,
 ) -> None:
     options = find_options(attention, model.config) if isinstance(attention, str) else attention
+    if layers is not None and len(options.parts) > 1:
+        raise SubquadError(
+            f"{options.name} says for every layer what it has, so that no layers can be chosen: leave out `layers`, and "
+            "name softmax for those that keep it"
+        )
+    modules, mechanisms = list(named_modules.values()), by_module(options, list(named_modules))
     for place in range(len(modules)) if layers is None else _places(layers, len(modules)):
-        hang(modules[place], options, seed + getattr_int(modules[place], "layer_idx", place))
+        hang(modules[place], mechanisms[place], seed + getattr_int(modules[place], "layer_idx", place))
     for module in modules:
         if attached(module) is None:
             hang(module, Softmax(), seed, original=True)

@@ -49,6 +49,20 @@ def attend(
     return inputs.mix(inputs.sum_keys(), None)
 
 
+def sum_keys(
+    k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], maps: Maps, keep: Bool[Tensor, "b s"] | None = None
+) -> LinearState:
+    """Returns the sums over all kept keys, without gradients."""
+    return Inputs(k[:, :, :0], k, v, maps, keep).sum_keys()
+
+
+def read_sums(
+    q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"], state: LinearState, maps: Maps
+) -> Float[Tensor, "b h n e"]:
+    """Returns the mixed values of queries that see all keys in `state`, without gradients; `v` tells their type."""
+    return Inputs(q, q[:, :, :0], v[:, :, :0], maps, None).mix(state, None)
+
+
 def attend_causal(
     q: Float[Tensor, "b h n d"],
     k: Float[Tensor, "b h n d"],

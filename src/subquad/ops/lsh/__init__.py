@@ -18,6 +18,7 @@ from subquad.ops.lsh.mixing import Mix, Rule, flatten, mix_at_once, mix_in_block
 from subquad.ops.lsh.step import attend_last, unit
 
 PIECE = 32  # queries of one chunk that are computed together; half as many where buckets hold few
+GROUP = 2**15  # positions of the heads that are computed together, so that their tables stay in the cache
 
 
 def attend(
@@ -39,29 +40,54 @@ def attend(
     An aligned query that finds no key gets its own value. If `shared`, it does not see its own key before that.
     """
     b, h, n, _ = q.shape
-    s, rounds, dtype = k.shape[2], key_buckets.shape[2], precise(q.dtype)
+    s, dtype = k.shape[2], precise(q.dtype)
     if n == 0 or s == 0 or b == 0:
         return 0.0 * (q.sum() + k.sum() + v.sum()) + v.new_zeros(b, h, n, v.shape[3])
-    places = torch.arange(s - n, s, device=q.device) if aligned else torch.full((n,), s - 1, device=q.device)
-    by_key = shared and aligned and n == s and keep is None
     if keep is not None:
         key_buckets = key_buckets.masked_fill(~keep[:, None, None], buckets)
-    piece = PIECE // 2 if not prefers_parallel(q) and n < PIECE * buckets else PIECE
-    sizes = Sizes(buckets, chunk, min(chunk, piece), by_key, not prefers_parallel(q), not (causal or prefers_parallel(q)))
-    tables = [
-        arrange(query_buckets[:, :, at].flatten(0, 1), key_buckets[:, :, at].flatten(0, 1), places, sizes)
-        for at in range(rounds)
-    ]
-    flat, rule = flatten(q.to(dtype), k.to(dtype), v.to(dtype)), Rule(causal, shared and aligned)
+    places = torch.arange(s - n, s, device=q.device) if aligned else torch.full((n,), s - 1, device=q.device)
+    at_once = prefers_parallel(q)
+    piece = PIECE // 2 if not at_once and n < PIECE * buckets else PIECE
+    by_key = shared and aligned and n == s and keep is None
+    sizes = Sizes(buckets, chunk, min(chunk, piece), by_key, not at_once, not (causal or at_once))
+    rule = Rule(causal, shared and aligned)
+    size = b * h if at_once else max(1, GROUP // s)
+    heads = [x.flatten(0, 1).split(size) for x in (q, k, v, query_buckets, key_buckets)]
+    groups = zip(*heads, strict=True)
+    if at_once or needs_gradient(q, k, v):
+        mixed = torch.cat([_mixed(*group, places, sizes, rule, aligned=aligned) for group in groups])
+        return mixed.view(b, h, n, -1)
+    mixed = v.new_empty(b * h, n, v.shape[3], dtype=dtype)
+    for rows, group in zip(mixed.split(size), groups, strict=True):
+        rows.copy_(_mixed(*group, places, sizes, rule, aligned=aligned))
+    return mixed.view(b, h, n, -1)
+
+
+def _mixed(
+    q: Float[Tensor, "rows n d"],
+    k: Float[Tensor, "rows s d"],
+    v: Float[Tensor, "rows s e"],
+    query_buckets: Int[Tensor, "rows r n"],
+    key_buckets: Int[Tensor, "rows r s"],
+    places: Int[Tensor, "n"],
+    sizes: Sizes,
+    rule: Rule,
+    *,
+    aligned: bool,
+) -> Float[Tensor, "rows n e"]:
+    """Returns the mixed values of some heads, whose tables and queries are made and forgotten together."""
+    n, s, dtype = q.shape[1], k.shape[1], precise(q.dtype)
+    tables = [arrange(query_buckets[:, at], key_buckets[:, at], places, sizes) for at in range(key_buckets.shape[1])]
+    flat = flatten(q.to(dtype), k.to(dtype), v.to(dtype))
     if prefers_parallel(q):
         mixed, found = mix_at_once(flat, tables, rule)
     else:
         by_hand = needs_gradient(*flat)
         mixed, height = Mix.apply(*flat, tables, rule) if by_hand else mix_in_blocks(flat, tables, rule)  # type: ignore[no-untyped-call]
         found = height > -math.inf
-    mixed, found = mixed.view(b, h, n, -1), found.view(b, h, n, 1)
+    mixed, found = mixed.view(len(q), n, -1), found.view(len(q), n, 1)
     if aligned and (prefers_parallel(q) or not found.all()):
-        mixed = torch.where(found, mixed, v[:, :, s - n :].to(dtype))
+        mixed = torch.where(found, mixed, v[:, s - n :].to(dtype))
     return mixed
 
 

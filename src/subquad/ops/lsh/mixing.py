@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.ops.autocast import outside_autocast, product
+from subquad.ops.autocast import is_traced, outside_autocast, product
 from subquad.ops.lsh.layout import LATE, Round
 from subquad.ops.scratch import Scratch
 
@@ -50,10 +50,11 @@ class Flat(NamedTuple):
     v: Float[Tensor, "rows*s e"]
 
 
-def flatten(q: Float[Tensor, "b h n d"], k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"]) -> Flat:
+def flatten(q: Float[Tensor, "rows n d"], k: Float[Tensor, "rows s d"], v: Float[Tensor, "rows s e"]) -> Flat:
     """Returns the lists of queries, keys and values."""
-    q = q * (math.log2(math.e) / math.sqrt(q.shape[-1]))
-    return Flat(F.pad(q.flatten(0, 2), (0, 0, 0, 1)), k.flatten(0, 2), v.flatten(0, 2))
+    q = F.pad(q.flatten(0, 1), (0, 0, 0, 1))
+    scale = math.log2(math.e) / math.sqrt(q.shape[-1])
+    return Flat(q * scale if torch.is_grad_enabled() or is_traced() else q.mul_(scale), k.flatten(0, 1), v.flatten(0, 1))
 
 
 def mix_at_once(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor, Tensor]:
@@ -110,8 +111,8 @@ class Mix(torch.autograd.Function):
 def mix_in_blocks(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor, Tensor]:
     """Returns the mixed values, "rows*n e", and the base-2 logarithm of the total weights, block by block."""
     scratch, count = Scratch(flat.q.dtype), len(flat.q)
-    mixed = flat.v.new_zeros(count, flat.v.shape[1])
-    norms, tops = mixed.new_zeros(count, 1), mixed.new_full((count, 1), LOWEST)
+    mixed = flat.v.new_empty(count, flat.v.shape[1])  # the first round writes every query
+    norms, tops = mixed.new_empty(count, 1), mixed.new_empty(count, 1)
     for at, rows in enumerate(rounds):
         for block in blocks(rows):
             scratch.start()

@@ -25,14 +25,11 @@ def seen_in_round(
     The keys of a bucket are counted from the first, `chunk` to a chunk. A query at place p is in the chunk of the last key
     of its bucket that is at p or before it, and in the first chunk if there is none.
     """
-    seen = torch.zeros(len(query_buckets), len(key_buckets), dtype=torch.bool)
-    for query, (bucket, place) in enumerate(zip(query_buckets.tolist(), places.tolist(), strict=True)):
-        members = (key_buckets == bucket).nonzero()[:, 0].tolist()
-        up_to_place = sum(member <= place for member in members)
-        current = max(0, up_to_place - 1) // chunk
-        for rank, member in enumerate(members):
-            seen[query, member] = rank // chunk in (current, current - 1)
-    return seen
+    same = query_buckets[:, None] == key_buckets
+    chunk_of_key = (same.cumsum(1) - 1) // chunk  # for keys of the query's bucket
+    up_to_place = (same & (torch.arange(len(key_buckets)) <= places[:, None])).sum(1, keepdim=True)
+    current = (up_to_place - 1).clamp(min=0) // chunk
+    return same & ((chunk_of_key == current) | (chunk_of_key == current - 1))
 
 
 def attend(
