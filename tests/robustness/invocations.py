@@ -33,6 +33,8 @@ SMALL_TRAINING: Words = {"steps": ("1",), "batch": ("2",), "no-page": ()}
 SMALL_TASKS: dict[str, Words] = {
     "copy": {"length": ("2",), "held-out": ("2",)},
     "sorting": {"length": ("8",), "symbols": ("3",), "held-out": ("2",)},
+    "recall": {"length": ("8",), "pairs": ("2",), "keys": ("3",), "values": ("2",), "held-out": ("2",), "tested": ("2",)},
+    "induction": {"length": ("8",), "symbols": ("3",), "held-out": ("2",), "tested": ("2",)},
     "transactions": {"clients": ("60",), "shortest-history": ("2",), "longest-history": ("4",)},
     "events": {"sequences": ("4",), "inner": ("4",), "components": ("2",)},
     "mlm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",), "tested": ("2",)},
@@ -55,6 +57,10 @@ SMALL_ATTENTIONS: dict[str, Words] = {
 ENDLESS = {
     ("train copy", "steps"),
     ("train sorting", "held_out"),
+    ("train recall", "held_out"),
+    ("train recall", "tested"),
+    ("train induction", "held_out"),
+    ("train induction", "tested"),
     ("predict lm", "tokens"),
     ("convert", "steps"),
     ("convert", "tune_steps"),

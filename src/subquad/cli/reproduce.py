@@ -64,21 +64,23 @@ def main(arguments: Sequence[str]) -> int:
     experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
     scale = choose("scale", options.scale, experiment.scales)
     folder = options.out or Path("runs") / f"reproduce-{options.experiment}-{scale}"
-    trials = list(_scale_with_inputs(experiment, scale, options).trials())
+    grid = _scale_with_inputs(experiment, scale, options)
+    trials = list(grid.trials())
     paths = (None if path is None else str(path) for path in (options.data, options.original))
     kept = Kept(options.experiment, scale, *paths)
     with options_of_train(Reproduce, "`subquad reproduce` takes data as they are, so change the files"):
         run = open_reproduction(folder, kept, trials)
     with run.writing():
-        return _reproduce(run, kept, trials, options.jobs, console)
+        return _reproduce(run, kept, grid, trials, options.jobs, console)
 
 
-def _reproduce(run: Run, options: Kept, trials: Sequence[Trial], jobs: int, console: Console) -> int:
+def _reproduce(run: Run, options: Kept, grid: Scale, trials: Sequence[Trial], jobs: int, console: Console) -> int:
     experiment, scale = EXPERIMENTS[options.experiment], options.scale
     command = f"subquad reproduce {options.words}"
     instruments = Instruments(time=lambda folder, timing: measure_timing(folder, timing, command, console), look=look)
     try:
         train_all(trials, run.folder, jobs, console)
+        train_all(list(grid.later_trials(run.folder)), run.folder, jobs, console)
         experiment.measure(run.folder, scale, instruments)
     except KeyboardInterrupt:
         say(f"interrupted; go on with: {command} --out {shlex.quote(str(run.folder))}")
