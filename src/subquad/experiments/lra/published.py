@@ -62,8 +62,8 @@ def gaps(at_least: float) -> list[Gap]:
 
 
 DIFFERENCES = (
-    "Published models have 4 to 6 layers of width 128 to 512 on texts and lists, 1 layer on pictures, 5,000 to 62,500 steps, "
-    "and a learning rate chosen for each task; those of the quick scale here are smaller, and sequences are shorter.",
+    "Published models have 4 to 6 layers of width 128 to 512 on texts and lists, 1 layer on pictures, 5,000 to 62,500 "
+    "steps, and a learning rate chosen for each task; those of the quick scale here are smaller, and sequences are shorter.",
     "Lists are drawn by the published grammar; the released ones are read from --data FOLDER/listops.",
     "Texts are IMDB's if they are in FOLDER/text; without them, Python's docstrings by package.",
     "Retrieval is on citations of papers where published; here on FOLDER/retrieval, or on pairs of docstrings of one module "

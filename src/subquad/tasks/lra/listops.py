@@ -8,8 +8,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from subquad.checking import AtLeastTwo, Count, Seed, Whole, excerpt
 from subquad.data.splits import SplitName
@@ -29,6 +31,8 @@ PARENTHESES = ("(", ")")
 """Words of the released files that say nothing beyond what brackets say, and are left out."""
 OPERATOR_SHARE = 0.25
 """Probability that a node below the largest depth is an operator."""
+DEEPEST = 200
+"""Largest depth that can be asked for."""
 TRIES = 100_000
 """Number of expressions drawn in vain after which the limits are taken to be impossible."""
 SPLITS: tuple[SplitName, ...] = ("train", "development", "test")
@@ -42,7 +46,7 @@ class ListOps(ArenaOptions):
 
     shortest: Whole = 100  # expressions have more words than this; 500 in the paper
     largest: AtLeastTwo = 256  # expressions have fewer words than this; 2000 in the paper
-    depth: Count = 10  # largest depth of an expression; a single operator has depth 2
+    depth: Annotated[int, Ge(1), Le(DEEPEST)] = 10  # largest depth of an expression; a single operator has depth 2
     arguments: AtLeastTwo = 10  # largest number of arguments of an operator
     examples: Count = 96_000  # number of different training expressions
     data_seed: Seed = 0  # seed of the expressions
