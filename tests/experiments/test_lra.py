@@ -1,6 +1,7 @@
 """The Long Range Arena: its trainings, the search of the learning rate, verdicts on rows that are known, and its page."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from subquad.experiments.lra.published import ACCURACIES, COUNTERPARTS, gaps
 from subquad.experiments.lra.runs import Score, scores
 from subquad.experiments.lra.verdicts import differs, is_faster, judge, learns, no_winner
 from subquad.experiments.registry import EXPERIMENTS
+from subquad.report.page import Page
 from subquad.results import Row
 from tests.compare.rows import SECONDS, rows
 from tests.experiments.runs import finished_training
@@ -73,8 +75,6 @@ def test_other_seeds_are_trained_at_the_rate_that_is_best_in_development(tmp_pat
 
 def test_data_are_found_by_the_names_of_folders(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
-    from dataclasses import replace
-
     grid = replace(QUICK, data=str(tmp_path))
     data: dict[str, Any] = {
         trial.name.partition("-softmax")[0]: trial.work.task.data  # type: ignore[union-attr]
@@ -82,6 +82,11 @@ def test_data_are_found_by_the_names_of_folders(tmp_path: Path) -> None:
         if trial.variant == "softmax"
     }
     assert data == dict.fromkeys(KINDS, "") | {"lra-text": str(tmp_path / "text")}
+
+
+def test_a_folder_without_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "lra", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "holds nothing for the Long Range Arena: there should be some of the folders listops" in capsys.readouterr().err
 
 
 class Later(Scale):
@@ -103,17 +108,12 @@ def test_trainings_that_depend_on_others_come_after_them(
     monkeypatch.setattr(
         PairExperiment, "judge", lambda self, folder, scale: [] if (folder / "pair-linear" / "checkpoint").exists() else None
     )
-    monkeypatch.setattr(PairExperiment, "page", lambda self, folder, scale: published_page())
+    page = Page("Two trainings", "One after the other.")
+    monkeypatch.setattr(PairExperiment, "page", lambda self, folder, scale: page)
     monkeypatch.setitem(EXPERIMENTS, "pair", experiment)
     monkeypatch.setattr(trainings, "start_process", Done)
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "pair"]) == 0
-
-
-def published_page() -> Any:
-    from subquad.report.page import Page
-
-    return Page("Two trainings", "One after the other.")
 
 
 def score(task: str, name: str, accuracies: tuple[float, ...], guessing: float = 0.1) -> Score:

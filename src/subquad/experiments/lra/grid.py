@@ -13,6 +13,7 @@ import torch
 from subquad.attention import MECHANISMS
 from subquad.compare.cells import Setting
 from subquad.compare.plan import Plan
+from subquad.errors import SubquadError
 from subquad.experiments.base import Scale, Timing, Training, Trial, is_finished
 from subquad.measure.workers import Limits
 from subquad.models import ModelOptions
@@ -61,10 +62,19 @@ class Grid(Scale):
 
     def trials(self) -> Iterator[Trial]:
         """Yields the search of the learning rate with the first seed, in an order in which every task gets results early."""
+        self._require_data()
         for plan in self.plans:
             for rate in plan.rates:
                 for name in MECHANISMS:
                     yield self.trial(plan, name, rate, plan.seeds[0])
+
+    def _require_data(self) -> None:
+        """Raises `SubquadError` for a folder of data without a folder for any of the tasks."""
+        if self.data and not any((Path(self.data) / folder).is_dir() for folder in FOLDERS.values()):
+            raise SubquadError(
+                f"{self.data} holds nothing for the Long Range Arena: there should be some of the folders "
+                f"{', '.join(FOLDERS.values())}"
+            )
 
     def later_trials(self, folder: Path) -> Iterator[Trial]:
         """Yields the other seeds at the best learning rates."""

@@ -38,21 +38,20 @@ class Grid(Scale):
     recall: Recall
     induction: Induction
     training: TrainOptions
-    """Training on recall."""
-    induction_training: TrainOptions
+    """Training on both tasks."""
 
     def trials(self) -> Iterator[Trial]:
         """Yields trials in an order in which every mechanism gets its first results early."""
         for seed in self.seeds:
             for size in reversed(self.sizes):
                 for name in CAUSAL:
-                    yield self._trial(name, size, seed, self.recall, self.training)
+                    yield self._trial(name, size, seed, self.recall)
             for name in CAUSAL:
-                yield self._trial(name, self.sizes[-1], seed, self.induction, self.induction_training)
+                yield self._trial(name, self.sizes[-1], seed, self.induction)
 
-    def _trial(self, name: str, size: StateSize, seed: int, task: Recall | Induction, training: TrainOptions) -> Trial:
+    def _trial(self, name: str, size: StateSize, seed: int, task: Recall | Induction) -> Trial:
         model = replace(self.model, head_dim=size.head_dim)
-        work = Training(task, sized(name, size, task.length), model, training)
+        work = Training(task, sized(name, size, task.length), model, self.training)
         return Trial(f"{task.kind}-{name}-{size.head_dim}-{seed}", name, size.head_dim, seed, work)
 
 
@@ -87,16 +86,6 @@ SCALES: dict[str, Grid] = {
             evaluate_every=100,
             checkpoint_every=500,
         ),
-        induction_training=TrainOptions(
-            optimizer="adamw",
-            learning_rate=5e-3,
-            schedule="cosine",
-            warm_up=50,
-            batch=64,
-            steps=500,
-            evaluate_every=100,
-            checkpoint_every=500,
-        ),
         minutes="under 20 minutes on two cores",
     ),
     "paper": Grid(
@@ -111,16 +100,6 @@ SCALES: dict[str, Grid] = {
             schedule="cosine",
             warm_up=1000,
             batch=256,
-            steps=25_000,
-            evaluate_every=500,
-            checkpoint_every=500,
-        ),
-        induction_training=TrainOptions(
-            optimizer="adamw",
-            learning_rate=1e-3,
-            schedule="cosine",
-            warm_up=1000,
-            batch=64,
             steps=25_000,
             evaluate_every=500,
             checkpoint_every=500,

@@ -131,7 +131,7 @@ def mechanism_sizes(attention: str, length: int) -> dict[str, int]:
         "window": {"reach": min(64, quarter)},
         "sparse": {"block": max(2, min(32, quarter // 2))},
         "lsh": {"chunk": min(32, quarter)},
-        "infinity": {"segment": min(512, 2 * quarter), "basis": min(64, quarter), "points": min(64, quarter)},
+        "infinity": {"segment": min(512, 2 * quarter), "basis": 2 * min(32, quarter // 2), "points": min(64, quarter)},
         "cosformer": {"max_length": length},
     }
     return sizes.get(attention, {})

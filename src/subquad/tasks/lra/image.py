@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from subquad.checking import Seed, excerpt
-from subquad.data.splits import shuffled
+from subquad.data.splits import SplitName, shuffled
 from subquad.errors import SubquadError
 from subquad.tasks.lra.base import ArenaOptions, Unlabelled
 from subquad.tasks.lra.pictures import Pictures, PictureSplits, load_pictures, read_png
@@ -43,13 +43,13 @@ class Image(ArenaOptions):
             raise SubquadError(f"{self.data} has {count} training pictures, too few to be split: give at least {LEAST}")
         order = shuffled([f"{number:09d}" for number in range(count)], self.split_seed)
         development, train = order[: count // 10], order[count // 10 :]
-        sources = {
+        sources: dict[SplitName, Source] = {
             "train": picture_source(_at(splits.train, train)),
             "development": picture_source(_at(splits.train, development)),
             "test": picture_source(splits.test),
         }
         pixels = int(np.prod(splits.train.images.shape[1:]))
-        return Loaded(sources, splits.names, pixels)  # type: ignore[arg-type]
+        return Loaded(sources, splits.names, pixels)
 
     def parse(self, words: Sequence[str], longest: int) -> Example:
         return Example(intensities(words, longest), 0)

@@ -53,7 +53,7 @@ class ListOps(ArenaOptions):
     kind: str = field(default="lra-listops", init=False)
 
     def check(self) -> None:
-        if self.largest < self.shortest + 2:
+        if not self.data and self.largest < self.shortest + 2:
             raise SubquadError(
                 f"expressions have more words than --shortest, {self.shortest}, and fewer than --largest, {self.largest}: "
                 "leave room between them"

@@ -10,7 +10,7 @@ import numpy as np
 
 from subquad.checking import Count, Seed, excerpt
 from subquad.data.splits import SplitName, shuffled
-from subquad.errors import SubquadError
+from subquad.errors import OptionError, SubquadError
 from subquad.files import kind_of, read_text
 from subquad.tasks.lra.base import ArenaOptions, Unlabelled
 from subquad.tasks.lra.drawing import DASHES, STYLES, draw_picture
@@ -31,11 +31,15 @@ METADATA_FIELDS = 4
 class Pathfinder(ArenaOptions):
     """Long Range Arena: tell whether two discs are joined by a dashed path. With --size 128 it is Path-X. Drawn here."""
 
-    size: Literal[32, 64, 128] = 32  # number of rows and columns of a picture: 32 in Pathfinder, 128 in Path-X
+    size: Count = 32  # number of rows and columns of a picture: 32 in Pathfinder, 128 in Path-X
     difficulty: Difficulty = "hard"  # the long paths have 6, 9 or 14 dashes; the published comparison has hard
     examples: Count = 160_000  # number of different training pictures that are drawn
     data_seed: Seed = 0  # seed of the pictures, or of the split of the released ones
     kind: str = field(default="lra-pathfinder", init=False)
+
+    def check(self) -> None:
+        if self.size not in STYLES:
+            raise OptionError("size", f"must be 32, 64 or 128, but is {self.size}")
 
     @property
     def vocabulary(self) -> int:

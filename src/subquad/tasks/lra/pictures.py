@@ -197,6 +197,8 @@ def read_png(path: Path) -> UInt8[ndarray, "rows columns"]:
         if len(lines) != size:
             raise ValueError
         values = _unfiltered(np.frombuffer(lines, np.uint8).reshape(rows, -1), channels).reshape(rows, columns, channels)
+    except SubquadError:
+        raise
     except (struct.error, zlib.error, ValueError, IndexError):
         raise SubquadError(f"{path} is not a whole PNG file: fetch it again") from None
     if channels < 3:

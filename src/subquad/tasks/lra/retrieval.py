@@ -8,17 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from subquad.checking import Count, Seed, Words, excerpt
+from subquad.checking import Count, Words, excerpt
 from subquad.data.datasets import Columns, load_rows
 from subquad.data.splits import SplitName, shuffled
 from subquad.data.texts import python_docstrings
 from subquad.errors import SubquadError
 from subquad.files import cannot_read, open_plain
 from subquad.tasks.classify.labelled import load_labelled
-from subquad.tasks.lra.base import ArenaOptions, Unlabelled
+from subquad.tasks.lra.base import Unlabelled
 from subquad.tasks.lra.files import split_files
 from subquad.tasks.lra.sources import Example, Loaded, Source, stored
-from subquad.tasks.lra.text import BYTES, encoded_splits, text_bytes
+from subquad.tasks.lra.text import ByteOptions, encoded_splits, text_bytes
 
 CITATION_COLUMNS = 5
 """Number of columns of the released files, which have no heading: label, two names, two texts."""
@@ -30,26 +30,14 @@ SHOWN = 80
 
 
 @dataclass(frozen=True)
-class Retrieval(ArenaOptions):
+class Retrieval(ByteOptions):
     """Long Range Arena: tell whether two texts, read byte by byte, belong together. Your pairs, or Python's docstrings."""
 
-    text_column: Words = ""  # column that holds the first text; default: that of a usual pair
     pair_column: Words = ""  # column that holds the second text; default: that of a usual pair
-    label_column: Words = ""  # column that holds the label; default: label, or another usual name
-    length: Count = 1024  # number of bytes of each text that are read, from its beginning; 4000 in the paper
     examples: Count = 20_000  # number of training pairs of docstrings, if --data is not given
-    split_seed: Seed = 0  # seed for dividing texts into training, development and test
     kind: str = field(default="lra-retrieval", init=False)
 
     paired: ClassVar[bool] = True
-
-    @property
-    def vocabulary(self) -> int:
-        return BYTES
-
-    @property
-    def longest(self) -> int:
-        return self.length
 
     def load(self) -> Loaded:
         """Reads the released citation pairs, or labelled pairs of any kind, or pairs docstrings of Python's library."""

@@ -23,15 +23,13 @@ SHOWN = 200
 
 
 @dataclass(frozen=True)
-class Text(ArenaOptions):
-    """Long Range Arena: classify texts that are read byte by byte. Your own, IMDB's, or Python's docstrings by package."""
+class ByteOptions(ArenaOptions):
+    """Options of tasks on texts that are read byte by byte."""
 
-    test_data: FileName = ""  # labelled texts for the test, in the same format; default: the data's own, or a tenth
-    text_column: Words = ""  # column that holds the text; default: text, or another usual name
+    text_column: Words = ""  # column that holds the text, or the first of a pair; default: a usual name
     label_column: Words = ""  # column that holds the label; default: label, or another usual name
     length: Count = 1024  # number of bytes of each text that are read, from its beginning; up to 4000 in the paper
     split_seed: Seed = 0  # seed for dividing texts into training, development and test
-    kind: str = field(default="lra-text", init=False)
 
     @property
     def vocabulary(self) -> int:
@@ -40,6 +38,14 @@ class Text(ArenaOptions):
     @property
     def longest(self) -> int:
         return self.length
+
+
+@dataclass(frozen=True)
+class Text(ByteOptions):
+    """Long Range Arena: classify texts that are read byte by byte. Your own, IMDB's, or Python's docstrings by package."""
+
+    test_data: FileName = ""  # labelled texts for the test, in the same format; default: the data's own, or a tenth
+    kind: str = field(default="lra-text", init=False)
 
     def load(self) -> Loaded:
         """Reads labelled texts, and takes a tenth of the training texts for each split that is missing."""

@@ -16,7 +16,7 @@ from subquad.errors import SubquadError
 from subquad.models import Decoder, ModelOptions, Size, decoder_size
 from subquad.results import Row
 from subquad.statistics import grouped_mean
-from subquad.tasks.base import Best, Counted, LineForm, Task, TaskOptions
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.types import AttentionOptions
 
 UNASKED = -1
@@ -43,6 +43,7 @@ class AnswerBatch(NamedTuple):
 class Answering(TaskOptions, Task[AnswerBatch]):
     """Options and methods of tasks that ask for tokens seen earlier."""
 
+    length: Count = 64  # number of positions of a sequence
     held_out: Count = 256  # number of new sequences in an evaluation
     tested: Count = 1024  # number of sequences in the test at the end
     evaluation_batch: Count = 64  # number of sequences per batch in evaluations
@@ -53,11 +54,6 @@ class Answering(TaskOptions, Task[AnswerBatch]):
 
     @property
     @abstractmethod
-    def positions(self) -> int:
-        """Number of positions of a sequence."""
-
-    @property
-    @abstractmethod
     def vocabulary(self) -> int:
         """Number of different tokens."""
 
@@ -65,6 +61,11 @@ class Answering(TaskOptions, Task[AnswerBatch]):
     @abstractmethod
     def chance(self) -> float:
         """Accuracy of guessing among all tokens that can be an answer."""
+
+    @property
+    @abstractmethod
+    def default_steps(self) -> int:
+        """Number of training steps in which a small model learns the task."""
 
     @abstractmethod
     def batch(self, size: int, generator: torch.Generator) -> AnswerBatch:
@@ -82,11 +83,27 @@ class Answering(TaskOptions, Task[AnswerBatch]):
     def spell_answers(self, tokens: Sequence[int]) -> str:
         """Writes the tokens that were asked for."""
 
+    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
+        """Returns the model and the training of `subquad reproduce recall`."""
+        return Defaults(
+            model={"layers": 2, "heads": 2, "head_dim": 32, "positions": "rotary", "tied": False},
+            training={
+                "batch": 64,
+                "steps": self.default_steps,
+                "learning_rate": 5e-3,
+                "optimizer": "adamw",
+                "schedule": "cosine",
+                "warm_up": 50,
+                "evaluate_every": 100,
+            },
+            attention=mechanism_sizes(attention, self.length),
+        )
+
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
         """Lower bound on the size of the model and of a training step."""
-        size = decoder_size(self.vocabulary, attention, model, positions=self.positions)
-        sequence = 4 * self.positions * self.vocabulary  # the logits of all positions
-        return size._replace(sequence_bytes=sequence, data_bytes=16 * self.evaluation_batch * self.positions)
+        size = decoder_size(self.vocabulary, attention, model, positions=self.length)
+        sequence = 4 * self.length * self.vocabulary  # the logits of all positions
+        return size._replace(sequence_bytes=sequence, data_bytes=16 * self.evaluation_batch * self.length)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> Self:
         """Returns the task itself, which needs no data."""
@@ -177,3 +194,18 @@ def one_sequence(tokens: Sequence[int], asked: Sequence[int]) -> AnswerBatch:
     answers = torch.full((1, len(tokens)), UNASKED)
     answers[0, list(asked)] = 0
     return AnswerBatch(torch.tensor([list(tokens)]), answers)
+
+
+def mechanism_sizes(attention: str, length: int) -> dict[str, int]:
+    """Sizes of a mechanism that are small beside the length of a sequence, so that its state is, too."""
+    part = max(2, length // 8)
+    sizes: dict[str, dict[str, int]] = {
+        "favor": {"features": 64},
+        "hybrid": {"block": part},
+        "window": {"reach": part},
+        "sparse": {"block": max(2, part // 2), "random_blocks": 1, "global_blocks": 1},
+        "lsh": {"buckets": 8, "chunk": part},
+        "infinity": {"segment": 2 * part, "basis": 2 * part, "points": 2 * part},
+        "cosformer": {"max_length": 2 * length},
+    }
+    return sizes.get(attention, {})

@@ -9,9 +9,7 @@ from annotated_types import Ge, Le
 
 from subquad.checking import LARGEST, AtLeastTwo
 from subquad.errors import SubquadError
-from subquad.tasks.base import DataSize, Defaults
 from subquad.tasks.recall.answering import UNASKED, AnswerBatch, Answering, number_in, one_sequence
-from subquad.tasks.recall.pairs import mechanism_sizes
 
 MARK = "*"
 """Word for the special token."""
@@ -26,10 +24,6 @@ class Induction(Answering):
     kind: str = field(default="induction", init=False)
 
     @property
-    def positions(self) -> int:
-        return self.length
-
-    @property
     def vocabulary(self) -> int:
         return self.symbols + 1
 
@@ -37,21 +31,9 @@ class Induction(Answering):
     def chance(self) -> float:
         return 1 / self.symbols
 
-    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Returns the options of `subquad reproduce recall`."""
-        return Defaults(
-            model={"layers": 2, "heads": 2, "head_dim": 32, "positions": "rotary", "tied": False},
-            training={
-                "batch": 32,
-                "steps": 800,
-                "learning_rate": 5e-3,
-                "optimizer": "adamw",
-                "schedule": "cosine",
-                "warm_up": 50,
-                "evaluate_every": 100,
-            },
-            attention=mechanism_sizes(attention, self.length),
-        )
+    @property
+    def default_steps(self) -> int:
+        return 800
 
     def batch(self, size: int, generator: torch.Generator) -> AnswerBatch:
         """Draws symbols, and a position of the special token that leaves room for the symbol after it."""

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from subquad.checking import AtLeastTwo, Count, Positive
 from subquad.errors import SubquadError
-from subquad.tasks.base import DataSize, Defaults
 from subquad.tasks.recall.answering import UNASKED, AnswerBatch, Answering, number_in, one_sequence
 
 BLANK, FIRST_KEY = 0, 1  # token at positions that say nothing, and the token of key 0
@@ -19,7 +18,7 @@ BLANK, FIRST_KEY = 0, 1  # token at positions that say nothing, and the token of
 class Recall(Answering):
     """Remember pairs of keys and values: the value of each key is asked once. Sequences are random."""
 
-    length: Count = 64  # number of positions of a sequence: two for each pair, then one for each question and blanks
+    length: Count = 64  # number of positions of a sequence: two for each pair, one for each question, and blanks
     pairs: Count = 8  # number of pairs in a sequence
     keys: AtLeastTwo = 32  # number of different keys
     values: AtLeastTwo = 32  # number of different values
@@ -35,10 +34,6 @@ class Recall(Answering):
             )
 
     @property
-    def positions(self) -> int:
-        return self.length
-
-    @property
     def vocabulary(self) -> int:
         return FIRST_KEY + self.keys + self.values
 
@@ -46,21 +41,9 @@ class Recall(Answering):
     def chance(self) -> float:
         return 1 / self.values
 
-    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Returns the options of `subquad reproduce recall`, with more steps for more pairs."""
-        return Defaults(
-            model={"layers": 2, "heads": 2, "head_dim": 32, "positions": "rotary", "tied": False},
-            training={
-                "batch": 64,
-                "steps": 100 * max(6, self.pairs),
-                "learning_rate": 5e-3,
-                "optimizer": "adamw",
-                "schedule": "cosine",
-                "warm_up": 50,
-                "evaluate_every": 100,
-            },
-            attention=mechanism_sizes(attention, self.length),
-        )
+    @property
+    def default_steps(self) -> int:
+        return 100 * max(6, self.pairs)
 
     def batch(self, size: int, generator: torch.Generator) -> AnswerBatch:
         """Draws pairs with different keys, and the positions and the order in which they are asked."""
@@ -117,18 +100,3 @@ class Recall(Answering):
         times = -torch.rand(size, len(rates), generator=generator, dtype=torch.float64).log() / rates
         chosen = times.argsort(1)[:, : self.pairs]
         return chosen.gather(1, torch.rand(chosen.shape, generator=generator).argsort(1))
-
-
-def mechanism_sizes(attention: str, length: int) -> dict[str, int]:
-    """Sizes of a mechanism that are small beside the length of a sequence, so that its state is, too."""
-    part = max(2, length // 8)
-    sizes: dict[str, dict[str, int]] = {
-        "favor": {"features": 64},
-        "hybrid": {"block": part},
-        "window": {"reach": part},
-        "sparse": {"block": max(2, part // 2), "random_blocks": 1, "global_blocks": 1},
-        "lsh": {"buckets": 8, "chunk": part},
-        "infinity": {"segment": 2 * part, "basis": 2 * part, "points": 2 * part},
-        "cosformer": {"max_length": 2 * length},
-    }
-    return sizes.get(attention, {})
