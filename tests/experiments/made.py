@@ -25,6 +25,8 @@ METRICS = {
     "events": ("nll", "accuracy"),
     "linformer": ("perplexity", "perplexity_of_unigram", "accuracy"),
     "conversion": ("perplexity", "perplexity_of_unigram"),
+    "recall": ("accuracy", "state_bytes"),
+    "lra": ("accuracy", "accuracy_of_most_frequent"),
 }
 """Metrics that the trainings of an experiment report beside the loss."""
 STAGES = ("original", "swapped", "distilled", "tuned")
@@ -83,6 +85,10 @@ def _copy(folder: Path) -> None:
     _timing(folder, "update", "causal", ("softmax", "linear", "favor"))
 
 
+def _lra(folder: Path) -> None:
+    _timing(folder, "training", "bidirectional", ("softmax", "linear", "favor"))
+
+
 def _infinity(folder: Path) -> None:
     measured: list[Row] = []
     for context in (2048, 32768):
@@ -119,5 +125,10 @@ def _slot_rows() -> Iterator[Row]:
             yield {"metric": "weights", "value": slot, "model": model, "text": "0.1 -0.2 0.3", **place}
 
 
-PARTS: dict[str, Callable[[Path], None]] = {"copy": _copy, "infinity": _infinity, "linformer": _linformer}
+PARTS: dict[str, Callable[[Path], None]] = {
+    "copy": _copy,
+    "infinity": _infinity,
+    "linformer": _linformer,
+    "lra": _lra,
+}
 """Functions that write what an experiment measures beside its trainings, if its page draws a chart of it."""

@@ -33,11 +33,18 @@ SMALL_TRAINING: Words = {"steps": ("1",), "batch": ("2",), "no-page": ()}
 SMALL_TASKS: dict[str, Words] = {
     "copy": {"length": ("2",), "held-out": ("2",)},
     "sorting": {"length": ("8",), "symbols": ("3",), "held-out": ("2",)},
+    "recall": {"length": ("8",), "pairs": ("2",), "keys": ("3",), "values": ("2",), "held-out": ("2",), "tested": ("2",)},
+    "induction": {"length": ("8",), "symbols": ("3",), "held-out": ("2",), "tested": ("2",)},
     "transactions": {"clients": ("60",), "shortest-history": ("2",), "longest-history": ("4",)},
     "events": {"sequences": ("4",), "inner": ("4",), "components": ("2",)},
     "mlm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",), "tested": ("2",)},
     "lm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("8",), "tested": ("8",)},
     "classify": {"text": ("labelled.jsonl",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",)},
+    "lra-listops": {"shortest": ("3",), "largest": ("20",), "held-out": ("2",), "tested": ("2",)},
+    "lra-text": {"data": ("labelled.jsonl",), "length": ("8",), "held-out": ("2",), "tested": ("2",)},
+    "lra-retrieval": {"length": ("8",), "held-out": ("2",), "tested": ("2",)},
+    "lra-image": {"held-out": ("2",), "tested": ("2",)},
+    "lra-pathfinder": {"difficulty": ("easy",), "held-out": ("2",), "tested": ("2",)},
 }
 SMALL_ATTENTIONS: dict[str, Words] = {
     "softmax": {},
@@ -55,6 +62,16 @@ SMALL_ATTENTIONS: dict[str, Words] = {
 ENDLESS = {
     ("train copy", "steps"),
     ("train sorting", "held_out"),
+    ("train recall", "held_out"),
+    ("train recall", "tested"),
+    ("train induction", "held_out"),
+    ("train induction", "tested"),
+    ("train lra-listops", "held_out"),
+    ("train lra-listops", "tested"),
+    ("train lra-retrieval", "held_out"),
+    ("train lra-retrieval", "tested"),
+    ("train lra-pathfinder", "held_out"),
+    ("train lra-pathfinder", "tested"),
     ("predict lm", "tokens"),
     ("convert", "steps"),
     ("convert", "tune_steps"),
@@ -94,7 +111,8 @@ def invocations() -> Iterator[Case]:
 
 def _training() -> Iterator[Base]:
     """Every task with its own options, every attention with its own, and what all share once."""
-    texts = {"mlm": ("texts",), "lm": ("texts",), "classify": ("labelled.jsonl",)}
+    labelled = dict.fromkeys(("classify", "lra-text"), ("labelled.jsonl",))
+    texts = {"mlm": ("texts",), "lm": ("texts",), **labelled}
     for task in TASKS:
         shared = (training_options.Shared, ModelOptions, TrainOptions) if task == "copy" else ()
         given = SMALL_TASKS[task] | SMALL_MODEL | SMALL_TRAINING

@@ -45,7 +45,8 @@ class Predict(Checked):
     seed: Seed | None = None
     """For models of lm: seed of the draws; 0 if not set."""
     data: FilePath | None = None
-    """For models of transactions, events or classify: a file or folder in the format of the training data, labels or not."""
+    """For models of transactions, events, classify or lra-...: a file or folder in the format of the training data, labels
+    or not; PNG files for pictures."""
     output: FilePath | None = None
     """File for the answers to --data, a CSV line for each client, sequence or text; default: standard output. Names that
     begin with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""

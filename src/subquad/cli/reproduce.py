@@ -48,7 +48,8 @@ class Reproduce(Checked):
     data: FilePath | None = None
     """Real data, for experiments that take them: transactions (Sberbank's or Berka's folder, or a table), events (a
     folder of EasyTPP's files or of times and types, or a folder of such folders), linformer (texts, with labels for its
-    classifiers if they have some), conversion (texts)."""
+    classifiers if they have some), conversion (texts), lra (a folder with some of the folders listops, text, retrieval,
+    image and pathfinder)."""
     original: FilePath | None = None
     """For conversion: a run of `subquad train mlm`, or the folder of a Hugging Face masked language model, to be
     converted instead of a model that the experiment trains."""
@@ -64,21 +65,23 @@ def main(arguments: Sequence[str]) -> int:
     experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
     scale = choose("scale", options.scale, experiment.scales)
     folder = options.out or Path("runs") / f"reproduce-{options.experiment}-{scale}"
-    trials = list(_scale_with_inputs(experiment, scale, options).trials())
+    grid = _scale_with_inputs(experiment, scale, options)
+    trials = list(grid.trials())
     paths = (None if path is None else str(path) for path in (options.data, options.original))
     kept = Kept(options.experiment, scale, *paths)
     with options_of_train(Reproduce, "`subquad reproduce` takes data as they are, so change the files"):
         run = open_reproduction(folder, kept, trials)
     with run.writing():
-        return _reproduce(run, kept, trials, options.jobs, console)
+        return _reproduce(run, kept, grid, trials, options.jobs, console)
 
 
-def _reproduce(run: Run, options: Kept, trials: Sequence[Trial], jobs: int, console: Console) -> int:
+def _reproduce(run: Run, options: Kept, grid: Scale, trials: Sequence[Trial], jobs: int, console: Console) -> int:
     experiment, scale = EXPERIMENTS[options.experiment], options.scale
     command = f"subquad reproduce {options.words}"
     instruments = Instruments(time=lambda folder, timing: measure_timing(folder, timing, command, console), look=look)
     try:
         train_all(trials, run.folder, jobs, console)
+        train_all(list(grid.later_trials(run.folder)), run.folder, jobs, console)
         experiment.measure(run.folder, scale, instruments)
     except KeyboardInterrupt:
         say(f"interrupted; go on with: {command} --out {shlex.quote(str(run.folder))}")

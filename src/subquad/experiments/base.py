@@ -97,6 +97,10 @@ class Scale(ABC):
     def trials(self) -> Iterator[Trial]:
         """Yields the trainings and conversions, each after the one that it starts from."""
 
+    def later_trials(self, folder: Path) -> Iterator[Trial]:
+        """Yields trials that depend on the results of `trials`, which are finished in the folder; none by default."""
+        yield from ()
+
 
 class Experiment(ABC):
     """A published claim, and how it is tested."""

@@ -6,6 +6,8 @@ from subquad.experiments.copy.experiment import CopyExperiment
 from subquad.experiments.events.experiment import EventsExperiment
 from subquad.experiments.infinity.experiment import InfinityExperiment
 from subquad.experiments.linformer.experiment import LinformerExperiment
+from subquad.experiments.lra.experiment import LraExperiment
+from subquad.experiments.recall.experiment import RecallExperiment
 from subquad.experiments.transactions.experiment import TransactionsExperiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -15,4 +17,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "events": EventsExperiment(),
     "linformer": LinformerExperiment(),
     "conversion": ConversionExperiment(),
+    "lra": LraExperiment(),
+    "recall": RecallExperiment(),
 }

@@ -244,7 +244,7 @@ def _model_colour(names: Sequence[str], attention: str) -> alt.Color:
     """Returns colours of models: recipes as elsewhere on the page, the original in grey."""
     recipes = [name for name in names if name in RECIPES]
     recipe_colours = {name: PALETTE[(at + 1) % len(PALETTE)] for at, name in enumerate(recipes)}
-    colours = [recipe_colours.get(name, PALETTE[0] if name == "original" else PALETTE[-1]) for name in names]
+    colours = [recipe_colours.get(name, PALETTE[0] if name == "original" else PALETTE[7]) for name in names]
     return _legend("model", names, colours, attention)
 
 

@@ -5,18 +5,45 @@ from subquad.tasks.classify import Classify
 from subquad.tasks.copy import Copy
 from subquad.tasks.events import Events
 from subquad.tasks.lm import Lm
+from subquad.tasks.lra import Image, ListOps, Pathfinder, Retrieval, Text
 from subquad.tasks.mlm import Mlm
+from subquad.tasks.recall import Induction, Recall
 from subquad.tasks.sorting import Sorting
 from subquad.tasks.transactions import Transactions
 
 TASKS: dict[str, type[TaskOptions]] = {
     "copy": Copy,
     "sorting": Sorting,
+    "recall": Recall,
+    "induction": Induction,
     "transactions": Transactions,
     "events": Events,
     "mlm": Mlm,
     "lm": Lm,
     "classify": Classify,
+    "lra-listops": ListOps,
+    "lra-text": Text,
+    "lra-retrieval": Retrieval,
+    "lra-image": Image,
+    "lra-pathfinder": Pathfinder,
 }
 
-__all__ = ["TASKS", "Classify", "Copy", "Events", "Lm", "Mlm", "Sorting", "Task", "TaskOptions", "Transactions"]
+__all__ = [
+    "TASKS",
+    "Classify",
+    "Copy",
+    "Events",
+    "Image",
+    "Induction",
+    "ListOps",
+    "Lm",
+    "Mlm",
+    "Pathfinder",
+    "Recall",
+    "Retrieval",
+    "Sorting",
+    "Task",
+    "TaskOptions",
+    "Text",
+    "Transactions",
+]

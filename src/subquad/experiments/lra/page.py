@@ -1,0 +1,211 @@
+"""The page of the Long Range Arena: accuracies by task, beside speed and memory, and beside the published ones."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import altair as alt
+
+from subquad.attention import MECHANISMS
+from subquad.compare.views import BASELINE, Comparison, View
+from subquad.experiments.base import part_rows
+from subquad.experiments.lra.grid import SCALES
+from subquad.experiments.lra.published import ACCURACIES, DIFFERENCES, LENGTH, MEMORY, SPEEDS, TASKS
+from subquad.experiments.lra.runs import Score, data_of, scores
+from subquad.experiments.lra.verdicts import judge, short_name
+from subquad.report.charts import PALETTE
+from subquad.report.page import Chapter, Command, Fold, Page, Picture, bullets, paragraph, table
+from subquad.report.tables import NOTHING, Cell, Table
+from subquad.report.verdicts import verdict_answer, verdict_fold
+from subquad.results import Row
+from subquad.statistics import Interval
+from subquad.words import amount, between, digits
+
+TITLE = "Long Range Arena"
+ROW_HEIGHT = 34
+"""Height in pixels of a mechanism's row in the picture."""
+MADE = {
+    "lra-listops": "drawn by the grammar",
+    "lra-text": "Python's docstrings by package",
+    "lra-retrieval": "pairs of Python's docstrings, of one module or two",
+    "lra-image": "1,797 digits of scikit-learn",
+    "lra-pathfinder": "drawn here",
+}
+"""What tasks are trained on if no data are given."""
+SEARCH_NOTE = (
+    "The same model and number of steps for all. Each attention was tried at the same learning rates with the first seed; "
+    "the best on the development split was used with the other seeds. Accuracies are on the test, means over seeds with 95% "
+    "intervals; guessing is always the class most frequent in development."
+)
+
+
+def lra_page(folder: Path, scale: str) -> Page:
+    """Returns the page: accuracies first, then accuracy against speed, then tables beside what was published."""
+    grid = SCALES[scale]
+    measured, verdicts = scores(folder, grid), judge(folder, scale)
+    timing = Comparison(part_rows(folder / "timing", "compare") or [])
+    view = timing.views[0] if timing.views else None
+    folds = [verdict_fold(verdicts)]
+    if measured:
+        folds.append(
+            Fold(
+                "Accuracy, speed and memory",
+                [paragraph(SEARCH_NOTE), table(result_table(measured, timing, view))],
+                is_open=True,
+            )
+        )
+        folds.append(Fold("Every task", [paragraph(SEARCH_NOTE), table(task_table(measured))]))
+    folds.append(Fold("Published", [table(published_table())], is_open=True))
+    folds.append(Fold("What differs from what was published", [bullets(DIFFERENCES)]))
+    tradeoff = tradeoff_picture(measured, timing, view)
+    return Page(
+        TITLE,
+        verdict_answer(verdicts),
+        about=f"Scale {scale}. {_about_data(data_of(folder, grid))} Every training is a run in the same folder.",
+        picture=accuracy_picture(measured) if measured else None,
+        chapters=[Chapter("Accuracy and speed", [tradeoff])] if tradeoff is not None else [],
+        folds=folds,
+        commands=[Command("", f"subquad reproduce lra --scale {scale}")],
+    )
+
+
+def _about_data(paths: Mapping[str, str]) -> str:
+    """Says what the tasks were trained on."""
+    parts = [f"{short_name(task)}: {path or MADE[task]}" for task, path in paths.items()]
+    return f"Data: {'; '.join(parts)}." if parts else ""
+
+
+def accuracy_picture(measured: Sequence[Score]) -> Picture:
+    """Test accuracy by mechanism and task, with intervals over seeds."""
+    rows: list[Row] = []
+    for score in measured:
+        low, high = (min(1.0, max(0.0, end)) for end in score.accuracy[1:])
+        about = {"attention": score.mechanism, "task": short_name(score.task), "guessing": score.guessing}
+        rows.append({**about, "accuracy": score.accuracy.value, "low": low, "high": high, "seeds": len(score.accuracies)})
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    y = alt.Y("attention:N", title=None).sort(list(MECHANISMS))
+    x = alt.X("accuracy:Q", title="accuracy on the test").axis(format="%").scale(domain=[0, 1])
+    colour = alt.Color("task:N", title=None).scale(domain=tasks, range=PALETTE[1 : len(tasks) + 1])
+    colour = colour.legend(orient="top", symbolOpacity=1)
+    offset = alt.YOffset("task:N").sort(tasks)
+    base = alt.Chart(alt.Data(values=rows)).encode(y=y, yOffset=offset, color=colour)
+    hints = [
+        "attention:N",
+        "task:N",
+        "seeds:Q",
+        *(alt.Tooltip(f"{n}:Q", format=".1%") for n in ("accuracy", "low", "high", "guessing")),
+    ]
+    several = base.transform_filter("datum.seeds > 1")
+    drawn = alt.layer(
+        base.mark_tick(opacity=0.5, thickness=1).encode(x=alt.X("guessing:Q", title="accuracy on the test")),
+        several.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", title="accuracy on the test"), x2="high:Q"),
+        base.mark_point(filled=True, size=40, opacity=1).encode(x=x, tooltip=hints),
+    ).properties(width="container", height=alt.Step(ROW_HEIGHT, **{"for": "position"}))
+    caption = "Accuracy on each task, with 95% intervals over seeds; ticks: always guessing the most frequent class"
+    return Picture("accuracy", caption, drawn.configure(background="transparent").configure_view(stroke=None))
+
+
+def tradeoff_picture(measured: Sequence[Score], timing: Comparison, view: View | None) -> Picture | None:
+    """Mean accuracy over tasks against the speed beside fused softmax; None if either is missing."""
+    tasks = {score.task for score in measured}
+    rows: list[Row] = []
+    length = 0
+    for name in timing.measured(view) if view is not None else []:
+        group = [score for score in measured if score.mechanism == name]
+        if {score.task for score in group} != tasks or not tasks or view is None:
+            continue
+        length = int(timing.lengths(view, name)[-1])
+        speedup = timing.speedup(view, name, length)
+        if speedup is not None:
+            mean = sum(score.accuracy.value for score in group) / len(group)
+            rows.append({"attention": name, "accuracy": mean, "speed": 1.0 if name == BASELINE else speedup.value})
+    if not rows:
+        return None
+    x = alt.X("speed:Q", title="times as fast as fused softmax").scale(type="log", base=2, nice=False, padding=20)
+    y = alt.Y("accuracy:Q", title="accuracy, mean over tasks").axis(format="%").scale(zero=False)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, tooltip=["attention:N", "accuracy:Q", "speed:Q"])
+    drawn = alt.layer(
+        base.mark_point(filled=True, size=60, color=PALETTE[2]), base.mark_text(dy=-10).encode(text="attention:N")
+    ).properties(width="container", height=320)
+    caption = f"Mean accuracy over {len(tasks)} tasks against speed at {length} tokens, attention forward and backward"
+    return Picture("tradeoff", caption, drawn.configure(background="transparent").configure_view(stroke=None))
+
+
+def result_table(measured: Sequence[Score], timing: Comparison, view: View | None) -> Table:
+    """Accuracy on each task with its interval, their mean, speed and memory, by mechanism."""
+    tasks = list(dict.fromkeys(score.task for score in measured))
+    by_key = {(score.task, score.mechanism): score for score in measured}
+    rows = []
+    for name in MECHANISMS:
+        group = [by_key.get((task, name)) for task in tasks]
+        if not any(group):
+            continue
+        known = [score.accuracy.value for score in group if score is not None]
+        mean = Cell(f"{sum(known) / len(known):.1%}", sum(known) / len(known)) if len(known) == len(tasks) else NOTHING
+        rows.append([Cell(name), *(_accuracy_cell(score) for score in group), mean, *_cost_cells(timing, view, name)])
+    guessed = [next(score.guessing for score in measured if score.task == task) for task in tasks]
+    rows.append([Cell("guessing"), *(Cell(f"{share:.1%}", share) for share in guessed), NOTHING, NOTHING, NOTHING])
+    length = int(max(timing.lengths(view, BASELINE), default=0)) if view is not None else 0
+    costs = [f"times as fast as fused softmax, {length} tokens", f"memory, {length} tokens"]
+    return Table("Accuracy on the test", ["attention", *map(short_name, tasks), "mean", *costs], rows)
+
+
+def _accuracy_cell(score: Score | None) -> Cell:
+    if score is None:
+        return NOTHING
+    accuracy = score.accuracy
+    inside = Interval(
+        accuracy.value, max(0.0, accuracy.low), accuracy.high if accuracy.high == float("inf") else min(1.0, accuracy.high)
+    )
+    return Cell(between(inside, ".1%"), accuracy.value)
+
+
+def _cost_cells(timing: Comparison, view: View | None, name: str) -> list[Cell]:
+    """Speed-up over fused softmax with its interval, and peak memory, at the longest length."""
+    lengths = timing.lengths(view, name) if view is not None else []
+    if view is None or not lengths:
+        return [NOTHING, NOTHING]
+    speedup, peak = timing.speedup(view, name, lengths[-1]), timing.peak(view, name, lengths[-1])
+    is_baseline = name == BASELINE or speedup is None
+    return [
+        Cell("1" if name == BASELINE else "-", 1.0) if is_baseline else Cell(between(speedup), speedup.value),  # type: ignore[arg-type, union-attr]
+        NOTHING if peak is None else Cell(amount(peak), peak),
+    ]
+
+
+def task_table(measured: Sequence[Score]) -> Table:
+    """Every score with the chosen learning rate, the number of seeds and the speed of training."""
+    rows = [
+        [
+            Cell(short_name(score.task)),
+            Cell(score.mechanism),
+            Cell(f"{score.rate:g}", score.rate),
+            Cell(f"{len(score.accuracies)} of {score.planned}", len(score.accuracies)),
+            _accuracy_cell(score),
+            Cell(f"{score.guessing:.1%}", score.guessing),
+            Cell(f"{score.tokens_per_second:,.0f}", score.tokens_per_second),
+        ]
+        for score in measured
+    ]
+    columns = ["task", "attention", "learning rate", "seeds", "accuracy (95% interval)", "guessing", "tokens/s in training"]
+    return Table("Every task", columns, rows)
+
+
+def published_table() -> Table:
+    """Published accuracies, speeds and memory."""
+    rows = []
+    for model, accuracies in ACCURACIES.items():
+        speed, memory = SPEEDS.get(model), MEMORY.get(model)
+        mean = sum(accuracies) / len(accuracies)
+        rows.append(
+            [
+                Cell(model),
+                *(Cell(f"{value:.2f}", value) for value in accuracies),
+                Cell(f"{mean:.2f}", mean),
+                Cell("1", 1.0) if model == "Transformer" else NOTHING if speed is None else Cell(digits(speed), speed),
+                NOTHING if memory is None else Cell(f"{memory:.2f} GB", memory),
+            ]
+        )
+    caption = (
+        f"Tay et al. 2020: accuracy in percent; steps in a second against the Transformer and memory at {LENGTH} tokens"
+    )
+    return Table(caption, ["model", *map(short_name, TASKS), "mean", "times as fast", "memory"], rows)

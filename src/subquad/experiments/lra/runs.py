@@ -1,0 +1,71 @@
+"""Accuracies of finished trainings of the Long Range Arena, at the learning rate that was chosen for each mechanism."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from subquad.attention import MECHANISMS
+from subquad.experiments.base import is_finished
+from subquad.experiments.lra.grid import Grid, TaskPlan
+from subquad.report.training import value_on_test
+from subquad.results import Run
+from subquad.statistics import Interval, mean_over_seeds
+
+
+class Score(NamedTuple):
+    """Test accuracy of a mechanism on a task, by seed, and what it is compared with."""
+
+    task: str
+    mechanism: str
+    rate: float
+    accuracies: Mapping[int, float]
+    guessing: float
+    """Accuracy of always guessing the most frequent class."""
+    tokens_per_second: float
+    """Speed of training at the last evaluation, mean over seeds; trainings may have shared their core."""
+    planned: int
+    """Number of seeds that the scale has."""
+
+    @property
+    def accuracy(self) -> Interval:
+        """Mean over seeds with its interval."""
+        return mean_over_seeds(list(self.accuracies.values()))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all seeds are finished."""
+        return len(self.accuracies) == self.planned
+
+
+def scores(folder: Path, grid: Grid) -> list[Score]:
+    """The scores of all mechanisms whose learning rate is chosen, task by task."""
+    found = (_score(folder, grid, plan, name) for plan in grid.plans for name in MECHANISMS)
+    return [score for score in found if score is not None]
+
+
+def _score(folder: Path, grid: Grid, plan: TaskPlan, name: str) -> Score | None:
+    rate = grid.best_rate(folder, plan, name)
+    if rate is None:
+        return None
+    accuracies, guessing, speeds = {}, 0.0, []
+    for seed in plan.seeds:
+        path = folder / grid.trial(plan, name, rate, seed).name
+        rows = Run.open(path).rows() if is_finished(path) else []
+        accuracy = value_on_test(rows, "accuracy")
+        if accuracy is not None:
+            accuracies[seed] = accuracy
+            guessing = value_on_test(rows, "accuracy_of_most_frequent") or 0.0
+            speeds += [row["value"] for row in rows if row["metric"] == "tokens_per_second"][-1:]
+    if not accuracies:
+        return None
+    speed = sum(speeds) / len(speeds) if speeds else 0.0
+    return Score(plan.task.kind, name, rate, accuracies, guessing, speed, len(plan.seeds))
+
+
+def data_of(folder: Path, grid: Grid) -> dict[str, str]:
+    """The path of the data of each task that has a run; empty for data that were drawn or that the task brings."""
+    paths = {}
+    for plan in grid.plans:
+        for path in sorted(folder.glob(f"{plan.task.kind}-*/run.json"))[:1]:
+            paths[plan.task.kind] = Run.open(path.parent).about["options"]["task"]["data"]
+    return paths

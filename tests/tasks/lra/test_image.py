@@ -1,0 +1,161 @@
+"""Pictures: CIFAR-10's files of both kinds, NumPy archives, and what is wrong with damaged ones."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from subquad import SubquadError
+from subquad.tasks import Image
+from subquad.tasks.lra.pictures import load_pictures
+
+RNG = np.random.default_rng(0)
+
+
+def planes(pictures: int) -> np.ndarray:
+    return RNG.integers(0, 256, (pictures, 3072), np.uint8)
+
+
+def grey(colours: np.ndarray) -> np.ndarray:
+    """Grey pictures, pixel by pixel."""
+    red, green, blue = (colours[:, 1024 * at : 1024 * (at + 1)].astype(float) for at in range(3))
+    return (0.299 * red + 0.587 * green + 0.114 * blue).reshape(-1, 32, 32)
+
+
+def binary(folder: Path, first_label: int = 0) -> dict[str, np.ndarray]:
+    written = {}
+    for name in ("data_batch_1", "data_batch_2", "test_batch"):
+        written[name] = planes(12)
+        labels = (np.arange(12, dtype=np.uint8) + first_label)[:, None] % (10 + first_label)
+        (folder / f"{name}.bin").write_bytes(np.concatenate([labels, written[name]], axis=1).astype(np.uint8).tobytes())
+    return written
+
+
+def test_binary_batches_are_read(tmp_path: Path) -> None:
+    written = binary(tmp_path)
+    (tmp_path / "batches.meta.txt").write_text("\n".join(["airplane", *"bcdefghij"]) + "\n\n")
+    train, test, names = load_pictures(tmp_path)
+    assert np.abs(train.images - grey(np.concatenate([written["data_batch_1"], written["data_batch_2"]]))).max() <= 0.51
+    assert np.abs(test.images - grey(written["test_batch"])).max() <= 0.51
+    assert test.labels.tolist() == [*range(10), 0, 1]
+    assert names == ["airplane", *"bcdefghij"]
+
+
+@pytest.mark.parametrize("as_bytes", [True, False])
+def test_pickled_batches_are_read(as_bytes: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    written = {}
+    for name in ("data_batch_1", "test_batch"):
+        written[name] = planes(10)
+        fields = {"data": written[name], "labels": list(range(10)), "batch_label": "x", "filenames": ["a"] * 10}
+        content = {key.encode(): value for key, value in fields.items()} if as_bytes else fields
+        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+    (folder / "batches.meta").write_bytes(b"")
+    train, test, _ = load_pictures(tmp_path)
+    assert np.abs(train.images - grey(written["data_batch_1"])).max() <= 0.51
+    assert test.labels.tolist() == list(range(10))
+
+
+def archive(path: Path, **changed: np.ndarray) -> Path:
+    images = RNG.integers(0, 256, (30, 4, 4), np.uint8)
+    arrays = {
+        "train_images": images,
+        "train_labels": np.arange(30) % 3,
+        "test_images": images[:6],
+        "test_labels": np.arange(6) % 3,
+    }
+    np.savez(path, **{**arrays, **changed})
+    return path
+
+
+def test_an_archive_is_read_and_split(tmp_path: Path) -> None:
+    options = Image(data=str(archive(tmp_path / "a.npz")))
+    loaded = options.load()
+    assert {split: source.count for split, source in loaded.splits.items()} == {"train": 27, "development": 3, "test": 6}
+    assert (loaded.labels, loaded.longest) == (["0", "1", "2"], 16)
+    everything = np.load(tmp_path / "a.npz")
+    held = {example.tokens.tobytes() for split in ("train", "development") for example in loaded.splits[split].first(99)}  # type: ignore[index]
+    assert held == {image.tobytes() for image in everything["train_images"]}
+    assert Image(data=str(tmp_path)).load().longest == 16  # the only archive of a folder
+    coloured = archive(
+        tmp_path / "b.npz", train_images=np.full((30, 4, 4, 3), 7, np.uint8), test_images=np.zeros((6, 4, 4, 3), np.uint8)
+    )
+    assert set(Image(data=str(coloured)).load().splits["train"].make(0).tokens) == {7}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"test_labels": np.full(6, 3)}, "the test has the label 3, but those of training go from 0 to 2"),
+        ({"train_labels": np.arange(30) - 1}, "the label -1 is out of range"),
+        ({"train_labels": np.arange(29)}, "has 30 pictures but 29 labels"),
+        ({"train_labels": np.arange(30) / 2}, "labels must be whole numbers, but are float64"),
+        ({"train_images": np.zeros((30, 4, 4))}, "pictures must be bytes with the axes"),
+        (
+            {"test_images": np.zeros((6, 5, 5), np.uint8)},
+            r"pictures have \(4, 4\) pixels in training but \(5, 5\) in the test",
+        ),
+        ({"train_images": np.zeros((0, 4, 4), np.uint8), "train_labels": np.arange(0)}, "pictures must be bytes"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(changed: dict[str, np.ndarray], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SubquadError, match=said):
+        load_pictures(archive(tmp_path / "a.npz", **changed))
+
+
+def test_damaged_files_get_one_sentence(tmp_path: Path) -> None:
+    whole = archive(tmp_path / "a.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.npz").write_text("hello")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    np.savez(tmp_path / "objects.npz", train_images=np.array([{}], object))
+    for name, said in (
+        ("cut.npz", "is not a whole NumPy archive"),
+        ("text.npz", "is not a whole NumPy archive"),
+        ("other.npz", "has no array train_images"),
+        ("objects.npz", "has no array train_labels"),
+        ("none.npz", "there is no file or folder"),
+    ):
+        with pytest.raises(SubquadError, match=said):
+            load_pictures(tmp_path / name)
+    for name in ("c", "d", "e", "f"):
+        (tmp_path / name).mkdir()
+    binary(tmp_path / "c")
+    (tmp_path / "c" / "data_batch_2.bin").write_bytes(b"x" * 100)
+    binary(tmp_path / "d", first_label=1)
+    binary(tmp_path / "e")
+    (tmp_path / "e" / "test_batch.bin").unlink()
+    (tmp_path / "f" / "data_batch_1").write_bytes(pickle.dumps({"data": [1, 2], "labels": [1]}))
+    (tmp_path / "f" / "test_batch").write_bytes(pickle.dumps([1]))
+    for name, said in (
+        ("c", "is not a whole batch of CIFAR-10"),
+        ("d", "the label 10 is out of range, labels go from 0 to 9"),
+        ("e", "lacks test_batch"),
+        ("f", "is no batch of CIFAR-10: it should hold data"),
+    ):
+        with pytest.raises(SubquadError, match=said):
+            load_pictures(tmp_path / name)
+    with pytest.raises(SubquadError, match="holds no pictures that are known"):
+        load_pictures(tmp_path)
+
+
+def test_pixels_are_read_from_words() -> None:
+    options = Image()
+    assert options.parse(["0", "255", "7"], 3).tokens.tolist() == [0, 255, 7]
+    for words, said in (
+        (["0", "256", "1"], "'256' is no intensity: write whole numbers from 0 to 255"),
+        (["0", "x", "1"], "'x' is no intensity"),
+        (["0", "1"], "the model reads pictures of 3 pixels, but was given 2 numbers"),
+    ):
+        with pytest.raises(SubquadError, match=said):
+            options.parse(words, 3)
+    assert options.split_words("1, 2,3") == ["1", "2", "3"]
+
+
+def test_digits_come_with_scikit_learn() -> None:
+    loaded = Image().load()
+    assert loaded.longest == Image().longest == 64
+    assert sum(source.count for source in loaded.splits.values()) == 1797
+    assert max(int(example.tokens.max()) for example in loaded.splits["test"].first(50)) == 255
