@@ -42,14 +42,14 @@ INLINE int64_t directions_size(const feature_map *map, int64_t chunk, int64_t d)
 }
 
 INLINE REAL direction_scale(int64_t d) { return (REAL)(1 / sqrt(sqrt((double)d))); }
-#define LOG2_E ((REAL)1.4426950408889634)
+#define LOG2_E 1.4426950408889634
 
 static directions pack_directions(const feature_map *map, int64_t head, int64_t d, int64_t chunk, int back, REAL **memory) {
     directions packed = {.forward = *memory, .forward_row = TILE_COLUMNS, .panel = d * TILE_COLUMNS, .scale = 1};
     if (!is_random(map)) return packed;
     const REAL *omega = map->omega + head * map->omega_head;
     packed.bias = map->kind == LEARNED ? map->exponents + head * map->directions : NULL;
-    pack(d, map->directions, plain(omega, map->directions), direction_scale(d) * LOG2_E, *memory);
+    pack(d, map->directions, plain(omega, map->directions), direction_scale(d) * (REAL)LOG2_E, *memory);
     *memory += packed_size(d, map->directions);
     packed.back = *memory;
     *memory += packed_size(map->directions, d);
@@ -65,7 +65,7 @@ static directions plain_directions(const feature_map *map, int64_t head, int64_t
     if (!is_random(map) || map->kind == LEARNED || map->directions % LANES)
         return pack_directions(map, head, d, rows, 0, memory);
     directions given = {.forward = map->omega + head * map->omega_head, .forward_row = map->directions,
-                        .panel = TILE_COLUMNS, .scale = direction_scale(d) * LOG2_E};
+                        .panel = TILE_COLUMNS, .scale = direction_scale(d) * (REAL)LOG2_E};
     given.logits = *memory;
     given.logits_row = row_length(map->directions);
     *memory += rows * given.logits_row;
@@ -78,7 +78,7 @@ static void exponential_features(const feature_map *map, const directions *packe
     int64_t r = map->directions, filled = rounded_up(r, LANES), paired = map->kind == HYPERBOLIC;
     multiply_panels(count, filled, d, plain(x, x_row), packed->forward, packed->forward_row, packed->panel,
                     packed->logits, packed->logits_row, 0);
-    REAL half_log = (REAL)(log2((double)m) / 2), square_factor = LOG2_E / 2 / (REAL)sqrt((double)d);
+    REAL half_log = (REAL)(log2((double)m) / 2), square_factor = (REAL)LOG2_E / 2 / (REAL)sqrt((double)d);
     for (int64_t i = 0; i < count; i++) {
         REAL *logits = packed->logits + i * packed->logits_row, *to = features + i * row;
         vec most = splat(-INFINITY), squares = splat(0);
@@ -91,10 +91,10 @@ static void exponential_features(const feature_map *map, const directions *packe
         for (int64_t j = 0; j < x_row; j += LANES) squares += load(x + i * x_row + j) * load(x + i * x_row + j);
         REAL largest = lanes_max(most);
         exponents[i] = largest - lanes_sum(squares) * square_factor - half_log;
-        for (int64_t j = 0; j < filled; j += LANES) store(to + j, exp2_lanes(load(logits + j) - splat(largest)));
+        for (int64_t j = 0; j < filled; j += LANES) store(to + j, exp2_of_negative(load(logits + j) - splat(largest)));
         if (paired)
             for (int64_t j = 0; j < r; j += LANES) {
-                vec negative = exp2_lanes(-load(logits + j) - splat(largest));
+                vec negative = exp2_of_negative(-load(logits + j) - splat(largest));
                 if (r + j + LANES <= row)
                     store(to + r + j, negative);
                 else
@@ -165,7 +165,7 @@ static void learned_features(const feature_map *map, const directions *packed, c
     int64_t r = map->directions, filled = rounded_up(r, LANES);
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < r; j++)
-            packed->logits[i * packed->logits_row + j] = packed->bias[j] * LOG2_E;
+            packed->logits[i * packed->logits_row + j] = packed->bias[j] * (REAL)LOG2_E;
     multiply_panels(count, filled, d, plain(x, x_row), packed->forward, packed->forward_row, packed->panel, packed->logits,
                     packed->logits_row, 1);
     for (int64_t i = 0; i < count; i++)
@@ -221,7 +221,7 @@ static void compute_features(const feature_map *map, const directions *packed, c
         for (int64_t j = 0; j < whole; j += LANES) {
             vec x_j = load(from + j);
             if (map->kind == ELU)
-                x_j = exp_lanes(smaller(splat(0), x_j)) + larger(splat(0), x_j);
+                x_j = exp_of_negative(smaller(splat(0), x_j)) + larger(splat(0), x_j); /* NaN if x_j is */
             else if (map->kind == RELU)
                 x_j = larger(splat(0), x_j);
             store(to + j, x_j);

@@ -12,6 +12,7 @@ typedef struct {
     REAL *all, *old, *apart;
     REAL *norms, *old_norms, *norms_apart;
     REAL peak;
+    ahead *soon; /* what to ask for while a chunk is added, or NULL */
 } growing;
 
 INLINE int64_t growing_size(int64_t rows, int64_t columns, int64_t count) {
@@ -111,14 +112,13 @@ INLINE vec sum_rows(const REAL *rows, int64_t row, int64_t count, const REAL *fa
 static void grow(growing *sums, int64_t depth, matrix a, const REAL *b, int64_t b_row, const REAL *rows, int64_t row,
                  const REAL *factors) {
     int add = sums->waiting > 0;
-    multiply(sums->rows, rounded_up(sums->columns, LANES), depth, a, b, b_row, sums->apart, sums->row, add);
+    product_to to = {sums->apart, sums->row, add, sums->old, sums->live ? sums->all : NULL, sums->soon};
+    multiply_to(sums->rows, rounded_up(sums->columns, LANES), depth, a, b, b_row, TILE_COLUMNS, to);
     for (int64_t j = 0; j < sums->count; j += LANES) {
         vec total = sum_rows(rows + j, row, depth, factors);
-        store(sums->norms_apart + j, add ? load(sums->norms_apart + j) + total : total);
-    }
-    if (sums->live) {
-        add_into(sums->all, sums->old, sums->apart, sums->rows * sums->row);
-        add_into(sums->norms, sums->old_norms, sums->norms_apart, rounded_up(sums->count, LANES));
+        if (add) total += load(sums->norms_apart + j);
+        store(sums->norms_apart + j, total);
+        if (sums->live) store(sums->norms + j, load(sums->old_norms + j) + total);
     }
     sums->empty = 0;
     if (++sums->waiting == LONG) settle(sums);
