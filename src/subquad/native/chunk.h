@@ -24,6 +24,7 @@ typedef struct {
     /* set below */
     int64_t segments;
     REAL *starts; /* states before the segments of each head */
+    int64_t not_finite; /* 1 if the sum of a head's results is NaN or infinite; 0 before the call */
 } linear_call;
 
 INLINE int64_t chunk_count(int64_t n) { return (n + CHUNK - 1) / CHUNK; }
@@ -44,6 +45,7 @@ typedef struct {
     REAL row_factors[LARGE_CHUNK], key_factors[LARGE_CHUNK], errors[LARGE_CHUNK], inverse[LARGE_CHUNK];
     directions for_q, for_k;
     ahead soon;
+    vec total; /* of all results, in lanes */
 } workspace;
 
 INLINE REAL *take(REAL **memory, int64_t count) {

@@ -55,11 +55,16 @@ static void settle(growing *sums) {
 
 /* Starts from a state, with the matrix transposed if it has e rows. */
 static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turned, REAL empty_peak) {
-    memset(sums->all, 0, (size_t)(rounded_up(sums->rows, LANES) * sums->row) * sizeof(REAL));
+    int whole = m % LANES == 0 && e % LANES == 0 && sums->row == sums->columns;
+    if (!from.sums || !whole) memset(sums->all, 0, (size_t)(rounded_up(sums->rows, LANES) * sums->row) * sizeof(REAL));
     memset(sums->norms, 0, (size_t)rounded_up(sums->count, LANES) * sizeof(REAL));
-    if (from.sums)
+    if (from.sums && turned && whole)
+        transpose(m, e, from.sums, e, sums->all, sums->row);
+    else if (from.sums && turned)
         for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < e; j++) sums->all[turned ? j * sums->row + i : i * sums->row + j] = from.sums[i * e + j];
+            for (int64_t j = 0; j < e; j++) sums->all[j * sums->row + i] = from.sums[i * e + j];
+    else if (from.sums)
+        for (int64_t i = 0; i < m; i++) memcpy(sums->all + i * sums->row, from.sums + i * e, (size_t)e * sizeof(REAL));
     if (from.norms) memcpy(sums->norms, from.norms, (size_t)m * sizeof(REAL));
     sums->peak = from.peak ? *from.peak : empty_peak;
     sums->empty = !from.sums;

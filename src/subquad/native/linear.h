@@ -48,8 +48,8 @@ static void divide_rows(const workspace *w, const REAL *scores, const REAL *norm
     }
 }
 
-/* A tile of the result, written once: (Q S times the rows' factors, if any, + T V) times `inverse`. */
-static void mix_tile(int64_t m, matrix q, const REAL *sums, int64_t sums_row, const REAL *factors, int64_t seen,
+/* A tile of the result, written once: (Q S times the rows' factors, if any, + T V) times `inverse`. Returns its sum. */
+static vec mix_tile(int64_t m, matrix q, const REAL *sums, int64_t sums_row, const REAL *factors, int64_t seen,
                      matrix scores, const REAL *v, int64_t v_row, const REAL *inverse, REAL *to, int64_t to_row) {
     vec tile_sums[MOST_ROWS][TILE_VECTORS];
     clear_sums(TILE_ROWS, TILE_VECTORS, tile_sums);
@@ -60,10 +60,16 @@ static void mix_tile(int64_t m, matrix q, const REAL *sums, int64_t sums_row, co
 #pragma GCC unroll 8
             for (int j = 0; j < TILE_VECTORS; j++) tile_sums[i][j] *= factors[i];
     add_product(TILE_ROWS, TILE_VECTORS, seen, scores, v, v_row, tile_sums);
+    vec total = splat(0);
 #pragma GCC unroll 8
     for (int i = 0; i < TILE_ROWS; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < TILE_VECTORS; j++) store(to + i * to_row + j * LANES, tile_sums[i][j] * inverse[i]);
+        for (int j = 0; j < TILE_VECTORS; j++) {
+            vec mixed = tile_sums[i][j] * inverse[i];
+            store(to + i * to_row + j * LANES, mixed);
+            total += mixed;
+        }
+    return total;
 }
 
 /* The result of a chunk. Without scores there is only Q S. Whole tiles go straight to the caller's memory. */
@@ -75,9 +81,11 @@ static void mix_rows_of_chunk(const linear_call *call, workspace *w, const growi
     for (; direct && done + TILE_ROWS <= count; done += TILE_ROWS) {
         fetch_some(&w->soon);
         for (int64_t j = 0; j < columns; j += TILE_COLUMNS)
-            mix_tile(m, plain(w->q + done * w->m_row, w->m_row), sums->all + j, sums->row, factors ? factors + done : NULL,
-                     scores ? done + TILE_ROWS : 0, plain(scores + (scores ? done * w->c_row : 0), w->c_row), w->v + j, w->v_row,
-                     w->inverse + done, (REAL *)row_of(call->mixed, at.b, at.h, first + done, SAME) + j, call->mixed.row);
+            w->total += mix_tile(m, plain(w->q + done * w->m_row, w->m_row), sums->all + j, sums->row,
+                                 factors ? factors + done : NULL, scores ? done + TILE_ROWS : 0,
+                                 plain(scores ? scores + done * w->c_row : NULL, w->c_row), scores ? w->v + j : NULL, w->v_row,
+                                 w->inverse + done, (REAL *)row_of(call->mixed, at.b, at.h, first + done, SAME) + j,
+                                 call->mixed.row);
     }
     if (done == count) return;
     multiply(count - done, columns, m, plain(w->q + done * w->m_row, w->m_row), sums->all, sums->row, w->mixed + done * w->e_row,
@@ -88,9 +96,17 @@ static void mix_rows_of_chunk(const linear_call *call, workspace *w, const growi
         multiply(rows, columns, i + rows, plain(scores + i * w->c_row, w->c_row), w->v, w->v_row, w->mixed + i * w->e_row,
                  w->e_row, 1);
     }
-    for (int64_t i = done; i < count; i++)
+    for (int64_t i = done; i < count; i++) {
+        for (int64_t j = 0; j < w->e; j += LANES) w->total += load(w->mixed + i * w->e_row + j) * w->inverse[i];
         write_row(row_of(call->mixed, at.b, at.h, first + i, call->value_type), w->mixed + i * w->e_row, w->inverse[i], w->e,
                   call->value_type);
+    }
+}
+
+/* Notes whether a result that was written is NaN or infinite. */
+INLINE void note_finite(linear_call *call, const workspace *w) {
+    REAL total = lanes_sum(w->total);
+    if (total - total != 0) __atomic_store_n(&call->not_finite, 1, __ATOMIC_RELAXED);
 }
 
 INLINE void note_inverse(const linear_call *call, const workspace *w, place at, int64_t first, int64_t count) {

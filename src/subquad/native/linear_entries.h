@@ -98,13 +98,14 @@ static void write_state(const linear_call *call, growing *sums, int64_t head) {
 /* ---- the causal form ----------------------------------------------------------------------------------------------------- */
 
 static void causal_task(void *context, void *memory, int64_t index) {
-    const linear_call *call = context;
+    linear_call *call = context;
     place at = place_of(call, index, call->keys);
     REAL *space = memory;
     workspace w = prepare(call, at, CHUNK, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
     begin(&sums, state_before(call, index), w.m, w.e, 0, empty_peak(call));
     causal_forward(call, &w, &sums, at);
+    note_finite(call, &w);
     if (index % call->segments == call->segments - 1) write_state(call, &sums, index / call->segments);
 }
 
@@ -128,8 +129,10 @@ static int run_forwards(linear_call *call, void (*task)(void *, void *, int64_t)
     return failed;
 }
 
-/* Reads q, k, v and a state; writes mixed, inverse and the state after. */
-EXPORT(causal)(linear_call *call) { return run_forwards(call, causal_task); }
+INLINE int status_of(const linear_call *call, int failed) { return failed ? failed : call->not_finite ? 2 : 0; }
+
+/* Reads q, k, v and a state; writes mixed, inverse and the state after. Returns 2 if the result is not finite. */
+EXPORT(causal)(linear_call *call) { return status_of(call, run_forwards(call, causal_task)); }
 
 /* Reads q, k, v, the state before, mixed, inverse and gradient; writes dq and peaks. */
 EXPORT(causal_back_to_queries)(linear_call *call) { return run_forwards(call, causal_queries_task); }
@@ -212,19 +215,21 @@ EXPORT(sum_keys)(linear_call *call) {
 }
 
 static void mix_task(void *context, void *memory, int64_t index) {
-    const linear_call *call = context;
+    linear_call *call = context;
     place at = place_of(call, index, call->queries);
     REAL *space = memory;
     workspace w = prepare(call, at, LARGE_CHUNK, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
     begin(&sums, given_state(call, index / call->segments), w.m, w.e, 0, 0);
     mix_queries(call, &w, &sums, at);
+    note_finite(call, &w);
 }
 
-/* Reads q and the state of all keys; writes mixed and inverse. */
+/* Reads q and the state of all keys; writes mixed and inverse. Returns 2 if the result is not finite. */
 EXPORT(mix_queries)(linear_call *call) {
     divide(call, call->queries);
-    return run_tasks(mix_task, call, workspace_bytes(call), call->batch * call->heads * call->segments, call->threads);
+    return status_of(call, run_tasks(mix_task, call, workspace_bytes(call), call->batch * call->heads * call->segments,
+                                     call->threads));
 }
 
 static void queries_task(void *context, void *memory, int64_t index) {

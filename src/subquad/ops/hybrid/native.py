@@ -15,7 +15,8 @@ from subquad import native
 from subquad.ops.autocast import needs_gradient, outside_autocast, precise
 from subquad.ops.hybrid.calls import Back, Inputs, Side
 from subquad.ops.hybrid.state import HybridState
-from subquad.ops.linear.calls import NO_STATE, NUMBERS, TYPES, Parts, dense
+from subquad.ops.linear.calls import NO_STATE, NUMBERS, TYPES
+from subquad.ops.linear.layout import Parts, dense
 from subquad.ops.linear.sums import LinearState
 from subquad.types import Maps
 

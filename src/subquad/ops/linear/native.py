@@ -16,7 +16,16 @@ from torch.autograd.function import once_differentiable
 
 from subquad import native
 from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast
-from subquad.ops.linear.calls import NO_STATE, TYPES, Back, Inputs, Parts, contiguous, fused_by_kernels, map_arguments
+from subquad.ops.linear.calls import (
+    NO_STATE,
+    TYPES,
+    Back,
+    Inputs,
+    ResultNotFiniteError,
+    fused_by_kernels,
+    map_arguments,
+)
+from subquad.ops.linear.layout import Parts, contiguous
 from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
 from subquad.ops.threads import share_with_pytorch
 from subquad.types import Fused, Maps
@@ -41,11 +50,15 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values, where every query sees every kept key."""
+    return _attend(q, k, v, maps, keep, must_be_finite=False)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool) -> Tensor:
     weights = maps.weights()
     if needs_gradient(q, k, v, *weights):
-        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, *weights)  # type: ignore[no-untyped-call]
+        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, must_be_finite, *weights)  # type: ignore[no-untyped-call]
         return mixed
-    inputs = Inputs(q, k, v, maps, keep)
+    inputs = Inputs(q, k, v, maps, keep, must_be_finite)
     return inputs.mix(inputs.sum_keys(), None)
 
 
@@ -58,11 +71,48 @@ def attend_causal(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
+    return _attend_causal(q, k, v, maps, state, keep, must_be_finite=False)
+
+
+def _attend_causal(
+    q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None, must_be_finite: bool
+) -> tuple[Tensor, LinearState]:
     weights, before = maps.weights(), NO_STATE if state is None else state
     if needs_gradient(q, k, v, *(state or ()), *weights):
-        mixed, *after = _Causal.apply(q, k, v, maps, *before, keep, *weights)  # type: ignore[no-untyped-call]
+        inputs = (q, k, v, maps, *before, keep, must_be_finite, *weights)
+        mixed, *after = _Causal.apply(*inputs)  # type: ignore[no-untyped-call]
         return mixed, LinearState(*after)
-    return Inputs(q, k, v, maps, keep).mix_causal(before, None)
+    return Inputs(q, k, v, maps, keep, must_be_finite).mix_causal(before, None)
+
+
+def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> Tensor | None:
+    """Returns what `attend` does if kernels compute it all and find it finite; else None.
+
+    Kernels see whether a result is finite while they write it. Reading it again for that takes a tenth of their time.
+    """
+    if not _is_fused(q, maps):
+        return None
+    try:
+        return _attend(q, k, v, maps, keep, must_be_finite=True)
+    except ResultNotFiniteError:
+        return None
+
+
+def quick_causal(
+    q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None
+) -> tuple[Tensor, LinearState] | None:
+    """Returns what `attend_causal` does if kernels compute it all and find it finite, as `quick_attend`; else None."""
+    if not _is_fused(q, maps):
+        return None
+    try:
+        return _attend_causal(q, k, v, maps, state, keep, must_be_finite=True)
+    except ResultNotFiniteError:
+        return None
+
+
+def _is_fused(q: Tensor, maps: Maps) -> bool:
+    """Whether kernels take these inputs, and compute the features themselves."""
+    return serves(q) and fused_by_kernels(maps.queries) is not None and fused_by_kernels(maps.keys) is not None
 
 
 def step(
@@ -137,9 +187,10 @@ class _Causal(torch.autograd.Function):
         norms: Tensor | None,
         peak: Tensor | None,
         keep: Tensor | None,
+        must_be_finite: bool,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        inputs = Inputs(q, k, v, maps, keep)
+        inputs = Inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
         mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
@@ -167,17 +218,19 @@ class _Causal(torch.autograd.Function):
                 norms.zero_() if d_norms is None else d_norms.contiguous(),
                 None,
             )
-        dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, for_k)
-        for_state = (for_sums, for_norms) if before[0] is not None else (None, None)
-        return dq, dk, dv, None, *for_state, None, None, *for_q.totals, *for_k.totals
+        has_state = before[0] is not None
+        dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, for_k, has_state)
+        return dq, dk, dv, None, for_sums, for_norms, None, None, None, *for_q.totals, *for_k.totals
 
 
 class _Bidirectional(torch.autograd.Function):
     """With G and e the gradients of numerator and denominator: dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, *weights: Tensor) -> Tensor:
-        inputs = Inputs(q, k, v, maps, keep)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool, *weights: Tensor
+    ) -> Tensor:
+        inputs = Inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
         state = inputs.sum_keys()
         mixed = inputs.mix(state, inverse)
@@ -194,4 +247,4 @@ class _Bidirectional(torch.autograd.Function):
         for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
         dq, d_state = inputs.back_to_queries(Back(mixed, gradient, inverse), LinearState(*state), for_q)
         dk, dv = inputs.back_to_keys(d_state, for_k)
-        return dq, dk, dv, None, None, *for_q.totals, *for_k.totals
+        return dq, dk, dv, None, None, None, *for_q.totals, *for_k.totals
