@@ -1,7 +1,8 @@
 """Tensors and states as native kernels read them."""
 
+import torch
 from jaxtyping import Float
-from torch import Tensor, dtype
+from torch import Tensor
 
 from subquad.types import Features, Fused
 
@@ -19,15 +20,20 @@ def dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
+def is_plain(x: Tensor) -> bool:
+    """Whether x is contiguous, holds float32 and is on the CPU."""
+    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
+
+
 def contiguous(state: Parts) -> Parts:
     """Returns the parts of a state contiguous in memory, as kernels read them."""
     sums, norms, peak = (None if part is None else part.contiguous() for part in state)
     return sums, norms, peak
 
 
-def with_type(fused: Fused, number: dtype) -> Fused:
+def with_type(fused: Fused, dtype: torch.dtype) -> Fused:
     """Returns a fused map whose random directions have a type, and are contiguous."""
-    return fused if fused.omega is None else Fused(fused.kind, fused.omega.to(number).contiguous())
+    return fused if fused.omega is None else Fused(fused.kind, fused.omega.to(dtype).contiguous())
 
 
 def dense_features(features: Features) -> Features:

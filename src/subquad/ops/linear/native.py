@@ -25,7 +25,7 @@ from subquad.ops.linear.calls import (
     fused_by_kernels,
     map_arguments,
 )
-from subquad.ops.linear.layout import Parts, contiguous
+from subquad.ops.linear.layout import Parts, contiguous, is_plain
 from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
 from subquad.ops.threads import share_with_pytorch
 from subquad.types import Fused, Maps
@@ -151,7 +151,7 @@ def quick_step(
     m = maps.keys.feature_count(d)
     if sums.shape != (b, h, m, d) or norms.shape != (b, h, m) or peak.shape != (b, h):
         return None
-    if not (_is_plain(q) and _is_plain(k) and _is_plain(v) and _is_plain(sums) and _is_plain(norms) and _is_plain(peak)):
+    if not (is_plain(q) and is_plain(k) and is_plain(v) and is_plain(sums) and is_plain(norms) and is_plain(peak)):
         return None
     mixed, row = torch.empty_like(q), h * d
     after = state if reuse else LinearState(torch.empty_like(sums), torch.empty_like(norms), torch.empty_like(peak))
@@ -165,12 +165,7 @@ def quick_step(
 
 def _is_usual(fused: Fused | None) -> TypeGuard[Fused]:
     """Whether kernels compute a map themselves, from random directions of the usual type if it has any."""
-    return fused is not None and (fused.omega is None or _is_plain(fused.omega))
-
-
-def _is_plain(x: Tensor) -> bool:
-    """Whether x is contiguous, holds float32 and is on the CPU."""
-    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
+    return fused is not None and (fused.omega is None or is_plain(fused.omega))
 
 
 class _Causal(torch.autograd.Function):
