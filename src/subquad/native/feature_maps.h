@@ -163,9 +163,12 @@ static void softmax_rows(const REAL *logits, int64_t logits_row, int64_t count, 
 static void learned_features(const feature_map *map, const directions *packed, const REAL *x, int64_t x_row, int64_t count,
                              int64_t d, int64_t m, REAL *features, int64_t row) {
     int64_t r = map->directions, filled = rounded_up(r, LANES);
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t j = 0; j < r; j++)
-            packed->logits[i * packed->logits_row + j] = packed->bias[j] * (REAL)LOG2_E;
+    for (int64_t i = 0; i < count; i++) {
+        REAL *to = packed->logits + i * packed->logits_row;
+        int64_t j = 0;
+        for (; j + LANES <= r; j += LANES) store(to + j, load(packed->bias + j) * (REAL)LOG2_E);
+        for (; j < r; j++) to[j] = packed->bias[j] * (REAL)LOG2_E;
+    }
     multiply_panels(count, filled, d, plain(x, x_row), packed->forward, packed->forward_row, packed->panel, packed->logits,
                     packed->logits_row, 1);
     for (int64_t i = 0; i < count; i++)
