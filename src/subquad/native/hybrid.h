@@ -66,6 +66,7 @@ typedef struct {
     REAL exponents[CHUNK], query_exponents[CHUNK], key_factors[CHUNK];
     REAL far_factors[CHUNK], inverse[CHUNK], is_held[CHUNK], errors[CHUNK];
     directions for_q, for_k;
+    ahead soon;
 } hybrid_space;
 
 /* Sums over far keys as a block sees them: m x e, or transposed. */
