@@ -112,7 +112,8 @@ static double back_through_far(hybrid_space *w, int64_t count, const far_keys *f
         for (int64_t j = 0; j < columns; j += LANES)
             store(w->d_features + i * w->m_row + j, far->empty ? splat(0) : load(far->norms + j) * w->errors[i]);
     if (far->empty) return 0;
-    multiply(count, columns, w->e, plain(w->g, w->e_row), far->sums, far->row, w->d_features, w->m_row, 1);
+    multiply_to(count, columns, w->e, plain(w->g, w->e_row), far->sums, far->row, TILE_COLUMNS,
+                (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
     for (int64_t i = 0; i < count; i++) {
         REAL *row = w->d_features + i * w->m_row;
         vec total = splat(0);
@@ -173,6 +174,7 @@ static double back_block(const hybrid_call *call, hybrid_space *w, int64_t block
     int64_t count = count_in(w, block);
     double slope = 0;
     if (count) load_near(call, w, block, causal);
+    look_at_block(call, w, block + 1, causal, 1);
     for (int64_t r0 = 0; r0 < count; r0 += CHUNK)
         slope += back_rows(call, w, block, r0, least(CHUNK, count - r0), far, slopes, causal);
     clear_rows(call, w, call->dq, block, w->d, SAME);

@@ -230,24 +230,32 @@ static void clear_rows(const hybrid_call *call, const hybrid_space *w, view to, 
         memset(row_of(to, w->b, w->h, i, type), 0, (size_t)columns * type_bytes(type));
 }
 
+INLINE void look_at_rows(const hybrid_space *w, ahead *soon, view rows, int64_t first, int64_t columns, int64_t type) {
+    int64_t bytes = (int64_t)type_bytes(type), i = soon->matrices++;
+    soon->of[i].data = row_of(rows, w->b, w->h, first, type);
+    soon->of[i].row = rows.row * bytes, soon->of[i].bytes = columns * bytes;
+}
+
 /* Looks ahead to the rows of a block that were not read yet: in the bidirectional form keys and values of the one after it. */
-static void look_at_block(const hybrid_call *call, hybrid_space *w, int64_t block, int causal) {
+static void look_at_block(const hybrid_call *call, hybrid_space *w, int64_t block, int causal, int back) {
     int64_t first = block * w->c, of_keys = (block + !causal) * w->c;
-    view rows[] = {call->q, call->mixed, call->k, call->v};
-    w->soon.next = w->soon.matrices = 0;
-    w->soon.count = least(count_in(w, block), count_in(w, block + !causal));
-    for (int i = 0; i < 4 && w->soon.count; i++) {
-        int64_t type = i == 0 || i == 2 ? call->type : call->value_type, bytes = (int64_t)type_bytes(type);
-        w->soon.of[i].data = row_of(rows[i], w->b, w->h, i < 2 ? first : of_keys, type);
-        w->soon.of[i].row = rows[i].row * bytes, w->soon.of[i].bytes = (i == 0 || i == 2 ? w->d : w->e) * bytes;
-        w->soon.matrices++;
-    }
+    ahead *soon = &w->soon;
+    soon->next = soon->matrices = 0;
+    soon->count = least(count_in(w, block), count_in(w, block + !causal));
+    if (!soon->count) return;
+    look_at_rows(w, soon, call->q, first, w->d, call->type);
+    look_at_rows(w, soon, call->mixed, first, w->e, call->value_type);
+    look_at_rows(w, soon, call->k, of_keys, w->d, call->type);
+    look_at_rows(w, soon, call->v, of_keys, w->e, call->value_type);
+    if (!back) return;
+    look_at_rows(w, soon, call->gradient, first, w->e, call->value_type);
+    look_at_rows(w, soon, call->dq, first, w->d, SAME);
 }
 
 static void mix_block(const hybrid_call *call, hybrid_space *w, int64_t block, const far_keys *far, int causal) {
     int64_t count = count_in(w, block);
     if (count) load_near(call, w, block, causal);
-    look_at_block(call, w, block + 1, causal);
+    look_at_block(call, w, block + 1, causal, 0);
     for (int64_t r0 = 0; r0 < count; r0 += CHUNK) mix_rows(call, w, block, r0, least(CHUNK, count - r0), far, causal);
     clear_rows(call, w, call->mixed, block, w->e, call->value_type);
 }
