@@ -144,7 +144,8 @@ def quick_step(
     if is_traced() or torch.is_grad_enabled() or type(state) is not LinearState or not native.is_chosen():
         return None
     sums, norms, peak = state
-    shape, phi_q, phi_k = q.shape, fused_by_kernels(maps.queries), fused_by_kernels(maps.keys)
+    shape, phi_q = q.shape, fused_by_kernels(maps.queries)
+    phi_k = phi_q if maps.keys is maps.queries else fused_by_kernels(maps.keys)
     if k.shape != shape or v.shape != shape or shape[2] != 1 or not _is_usual(phi_q) or not _is_usual(phi_k):
         return None
     b, h, _, d = shape
@@ -157,7 +158,9 @@ def quick_step(
     after = state if reuse else LinearState(torch.empty_like(sums), torch.empty_like(norms), torch.empty_like(peak))
     before_at = (sums.data_ptr(), norms.data_ptr(), peak.data_ptr())
     after_at = before_at if reuse else tuple(x.data_ptr() for x in after)
-    sizes = (b, h, d, d, m, 0, 0, torch.get_num_threads(), *map_arguments(phi_q), *map_arguments(phi_k))
+    of_queries = map_arguments(phi_q)
+    of_keys = of_queries if phi_k is phi_q else map_arguments(phi_k)
+    sizes = (b, h, d, d, m, 0, 0, torch.get_num_threads(), *of_queries, *of_keys)
     inputs = (q.data_ptr(), row, d, d, k.data_ptr(), row, d, d, v.data_ptr(), row, d, d)
     arguments = (*sizes, *inputs, mixed.data_ptr(), row, d, d, *before_at, *after_at, 0)
     return None if native.call("step", "float", arguments) else (mixed, after)
