@@ -32,7 +32,9 @@ INLINE int64_t chunk_count(int64_t n) { return (n + CHUNK - 1) / CHUNK; }
 /* Buffers of a thread. Rows are whole vectors; c is the length of a chunk. */
 typedef struct {
     int64_t c, d, e, m, d_row, e_row, m_row, c_row;
-    REAL *x_q, *x_k;                    /* c x d: queries and keys as given */
+    const REAL *x_q, *x_k;              /* c x d: queries and keys as given, copies or where the caller has them, */
+    int64_t x_q_row, x_k_row;           /* with these distances between rows */
+    REAL *copied_q, *copied_k;
     REAL *q, *k;                        /* c x m: their features */
     const REAL *v;                      /* c x e: values, a copy or where the caller has them, */
     int64_t v_row;                      /* with this distance between rows */
@@ -60,8 +62,8 @@ static workspace new_workspace(const linear_call *call, int64_t c, REAL **memory
     int64_t m = rounded_up(w.m, LANES), e = rounded_up(w.e, LANES);
     w.q = take(memory, w.c * w.m_row), w.k = take(memory, w.c * w.m_row);
     /* only random features need x once they are computed */
-    w.x_q = is_random(&call->of_queries) ? take(memory, w.c * w.d_row) : w.q;
-    w.x_k = is_random(&call->of_keys) ? take(memory, w.c * w.d_row) : w.k;
+    w.copied_q = is_random(&call->of_queries) ? take(memory, w.c * w.d_row) : w.q;
+    w.copied_k = is_random(&call->of_keys) ? take(memory, w.c * w.d_row) : w.k;
     w.copied_v = take(memory, w.c * w.e_row), w.faded_v = take(memory, w.c * w.e_row);
     w.g = take(memory, w.c * w.e_row), w.mixed = take(memory, w.c * w.e_row), w.dv = take(memory, w.c * w.e_row);
     w.d_features = take(memory, w.c * w.m_row), w.dx = take(memory, w.c * w.d_row);
@@ -104,17 +106,21 @@ typedef struct {
     int64_t b, h, from, to;
 } place;
 
-/* Reads rows into x and computes their features; x is only written where it is needed besides. */
-static void read_features(const feature_map *map, const directions *packed, const workspace *w, view from, place at,
-                          int64_t first, int64_t count, int64_t type, const uint8_t *keep, REAL *x, REAL *features,
-                          REAL *exponents) {
-    if (!is_random(map) && type == SAME && w->d % LANES == 0) {
-        const REAL *rows = (const REAL *)row_of(from, at.b, at.h, first, type);
-        compute_features(map, packed, rows, from.row, count, w->d, w->m, features, w->m_row, exponents);
-        return;
+/* Computes the features of rows, which are copied if they cannot be used where they are. Returns the rows, and how far they are
+   from each other. */
+static const REAL *read_features(const feature_map *map, const directions *packed, const workspace *w, view from, place at,
+                                 int64_t first, int64_t count, int64_t type, const uint8_t *keep, REAL *copy, REAL *features,
+                                 REAL *exponents, int64_t *row) {
+    const REAL *x = copy;
+    *row = w->d_row;
+    if (type == SAME && w->d % LANES == 0 && (!keep || !is_random(map))) {
+        x = (const REAL *)row_of(from, at.b, at.h, first, type);
+        *row = from.row;
+    } else {
+        read_rows(copy, w->d_row, from, at.b, at.h, first, count, w->d, type, keep);
     }
-    read_rows(x, w->d_row, from, at.b, at.h, first, count, w->d, type, keep);
-    compute_features(map, packed, x, w->d_row, count, w->d, w->m, features, w->m_row, exponents);
+    compute_features(map, packed, x, *row, count, w->d, w->m, features, w->m_row, exponents);
+    return x;
 }
 
 /* Adds rows of the chunk ahead to those that are needed soon. */
@@ -146,15 +152,16 @@ INLINE ahead *look_from(workspace *w, place at, int64_t first) {
 }
 
 static void read_queries(const linear_call *call, workspace *w, place at, int64_t first, int64_t count) {
-    read_features(&call->of_queries, &w->for_q, w, call->q, at, first, count, call->type, NULL, w->x_q, w->q,
-                  w->query_exponents);
+    w->x_q = read_features(&call->of_queries, &w->for_q, w, call->q, at, first, count, call->type, NULL, w->copied_q, w->q,
+                           w->query_exponents, &w->x_q_row);
 }
 
 /* Reads keys and values; padding has neither features nor values. */
 static const uint8_t *read_keys(const linear_call *call, workspace *w, place at, int64_t first, int64_t count) {
     const uint8_t *keep = call->keep ? call->keep + at.b * call->keep_batch + first : NULL;
     const REAL *exponents = call->of_keys.exponents;
-    read_features(&call->of_keys, &w->for_k, w, call->k, at, first, count, call->type, keep, w->x_k, w->k, w->exponents);
+    w->x_k = read_features(&call->of_keys, &w->for_k, w, call->k, at, first, count, call->type, keep, w->copied_k, w->k,
+                           w->exponents, &w->x_k_row);
     if (!keep && call->value_type == SAME && w->e % LANES == 0 && count % LANES == 0) {
         w->v = (const REAL *)row_of(call->v, at.b, at.h, first, SAME), w->v_row = call->v.row;
     } else {

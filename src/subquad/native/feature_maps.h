@@ -72,6 +72,19 @@ static directions plain_directions(const feature_map *map, int64_t head, int64_t
     return given;
 }
 
+/* 2^(logits - largest) of a row, and behind them 2^(-logits - largest) if they are paired. */
+INLINE void powers_of_logits(const REAL *logits, REAL largest, int64_t r, int paired, int64_t m, REAL *to, int64_t row) {
+    for (int64_t j = 0; j < r; j += LANES) store(to + j, exp2_of_negative(load(logits + j) - splat(largest)));
+    for (int64_t j = 0; paired && j < r; j += LANES) {
+        vec negative = exp2_of_negative(-load(logits + j) - splat(largest));
+        if (r + j + LANES <= row)
+            store(to + r + j, negative);
+        else
+            for (int64_t lane = 0; r + j + lane < row; lane++) to[r + j + lane] = negative[lane];
+    }
+    for (int64_t j = m; j < row; j++) to[j] = 0;
+}
+
 /* Features of x (count x d, rows of whole vectors) in rows of whole vectors, zeros behind the last feature. */
 static void exponential_features(const feature_map *map, const directions *packed, const REAL *x, int64_t x_row, int64_t count,
                                  int64_t d, int64_t m, REAL *features, int64_t row, REAL *exponents) {
@@ -79,28 +92,31 @@ static void exponential_features(const feature_map *map, const directions *packe
     multiply_panels(count, filled, d, plain(x, x_row), packed->forward, packed->forward_row, packed->panel,
                     packed->logits, packed->logits_row, 0);
     REAL half_log = (REAL)(log2((double)m) / 2), square_factor = (REAL)LOG2_E / 2 / (REAL)sqrt((double)d);
-    for (int64_t i = 0; i < count; i++) {
-        REAL *logits = packed->logits + i * packed->logits_row, *to = features + i * row;
-        vec most = splat(-INFINITY), squares = splat(0);
-        for (int64_t j = 0; j < filled && packed->scale != 1; j += LANES) store(logits + j, load(logits + j) * packed->scale);
-        for (int64_t j = r; j < filled; j++) logits[j] = paired ? logits[0] : -INFINITY;
-        for (int64_t j = 0; j < filled; j += LANES) {
-            vec x_j = load(logits + j);
-            most = larger(most, paired ? larger(x_j, -x_j) : x_j);
-        }
-        for (int64_t j = 0; j < x_row; j += LANES) squares += load(x + i * x_row + j) * load(x + i * x_row + j);
-        REAL largest = lanes_max(most);
-        exponents[i] = largest - lanes_sum(squares) * square_factor - half_log;
-        for (int64_t j = 0; j < filled; j += LANES) store(to + j, exp2_of_negative(load(logits + j) - splat(largest)));
-        if (paired)
-            for (int64_t j = 0; j < r; j += LANES) {
-                vec negative = exp2_of_negative(-load(logits + j) - splat(largest));
-                if (r + j + LANES <= row)
-                    store(to + r + j, negative);
-                else
-                    for (int64_t lane = 0; r + j + lane < row; lane++) to[r + j + lane] = negative[lane];
+    for (int64_t first = 0; first < count; first += LANES) {
+        int64_t rows = least(LANES, count - first);
+        REAL square[2][LANE_COUNT * LANE_COUNT];
+        if (rows < LANES) memset(square, 0, sizeof square);
+        for (int64_t i = 0; i < rows; i++) {
+            REAL *logits = packed->logits + (first + i) * packed->logits_row;
+            const REAL *from = x + (first + i) * x_row;
+            vec most = splat(-INFINITY), squares = splat(0);
+            for (int64_t j = 0; j < filled && packed->scale != 1; j += LANES)
+                store(logits + j, load(logits + j) * packed->scale);
+            for (int64_t j = r; j < filled; j++) logits[j] = paired ? logits[0] : -INFINITY;
+            for (int64_t j = 0; j < filled; j += LANES) {
+                vec x_j = load(logits + j);
+                most = larger(most, paired ? larger(x_j, -x_j) : x_j);
             }
-        for (int64_t j = m; j < row; j++) to[j] = 0;
+            for (int64_t j = 0; j < d; j += LANES) squares += load(from + j) * load(from + j);
+            store(square[0] + i * LANES, most);
+            store(square[1] + i * LANES, squares);
+        }
+        vec largest = reduce_rows(square[0], 1), height = largest - reduce_rows(square[1], 0) * square_factor - half_log;
+        for (int64_t i = 0; i < rows; i++) {
+            exponents[first + i] = height[i];
+            powers_of_logits(packed->logits + (first + i) * packed->logits_row, largest[i], r, paired, m,
+                             features + (first + i) * row, row);
+        }
     }
 }
 

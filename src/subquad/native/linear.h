@@ -190,7 +190,7 @@ static void causal_back_to_queries(const linear_call *call, workspace *w, growin
         }
         pair(call, w, count);
         multiply_triangle(count, columns, w->pairs, w->c_row, w->k, w->m_row, w->d_features, w->m_row);
-        pull_back(&call->of_queries, &w->for_q, w->x_q, w->d_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
+        pull_back(&call->of_queries, &w->for_q, w->x_q, w->x_q_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
                   w->d_row);
         write_rows(call->dq, w->dx, w->d_row, at.b, at.h, first, count, w->d, call->type);
         if (first + count < at.to) add_keys(call, w, sums, count, state_factor, after, 1);
@@ -241,7 +241,7 @@ static void sum_later(const linear_call *call, workspace *w, growing *later, pla
 /* Writes dk and dv of a chunk from the gradients of its features and values. */
 static void write_key_gradients(const linear_call *call, workspace *w, place at, int64_t first, int64_t count,
                                 const uint8_t *keep) {
-    pull_back(&call->of_keys, &w->for_k, w->x_k, w->d_row, count, w->d, w->m, w->k, w->m_row, w->d_features, w->dx, w->d_row);
+    pull_back(&call->of_keys, &w->for_k, w->x_k, w->x_k_row, count, w->d, w->m, w->k, w->m_row, w->d_features, w->dx, w->d_row);
     for (int64_t i = 0; keep && i < count; i++)
         if (!keep[i]) {
             memset(w->dx + i * w->d_row, 0, (size_t)w->d_row * sizeof(REAL));
@@ -319,7 +319,7 @@ static void back_to_queries(const linear_call *call, workspace *w, growing *sums
         multiply_to(count, columns, w->e, plain(w->g, w->e_row), sums->all, sums->row, TILE_COLUMNS,
                     (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
         grow(later, count, transposed(w->q, w->m_row), w->g, w->e_row, w->q, w->m_row, w->errors);
-        pull_back(&call->of_queries, &w->for_q, w->x_q, w->d_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
+        pull_back(&call->of_queries, &w->for_q, w->x_q, w->x_q_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
                   w->d_row);
         write_rows(call->dq, w->dx, w->d_row, at.b, at.h, first, count, w->d, call->type);
     }
