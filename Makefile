@@ -7,7 +7,7 @@ PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
 RUN := $(VENV)/bin/python
 
 .PHONY: compare test tests test-slow test-robustness test-kills test-families test-sanitized wheels test-wheels lint types \
-	bench bench-training bench-training-speed bench-decoding bench-kernels bench-generation bench-peers clean
+	bench bench-training bench-training-speed bench-decoding bench-kernels bench-targets bench-generation bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/kernels
@@ -80,6 +80,10 @@ bench-training-speed: $(VENV)/kernels
 # What native kernels reach: rates, threads, growth.
 bench-kernels: $(VENV)/kernels
 	$(RUN) benchmarks/kernels.py
+
+# All targets of native kernels, beside what is reached: about a quarter of an hour on an idle machine.
+bench-targets: $(VENV)/kernels
+	$(RUN) benchmarks/targets.py
 
 # How far a token of a whole decoder is from reading its weights once.
 bench-decoding: $(VENV)/kernels

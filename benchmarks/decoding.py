@@ -61,33 +61,37 @@ def alternate(candidates: dict[str, Callable[[], None]], seconds: float) -> dict
     return times
 
 
-def main(options: Options) -> None:
-    """Prints a table with a row for each attention."""
+def measure(name: str, options: Options) -> tuple[dict[str, list[float]], float]:
+    """Seconds of reading all weights and of a token with native and with PyTorch's kernels; and the weights' megabytes."""
     torch.set_num_threads(1)
     size = ModelOptions(layers=options.layers, heads=options.heads, head_dim=options.head_dim)
+    decoder = Decoder(options.vocabulary, sq.MECHANISMS[name](), size, generator=torch.Generator().manual_seed(0)).eval()
+    weights = [parameter.detach() for parameter in decoder.parameters()]
+    write = writer(decoder, options.context)
+
+    def read() -> None:
+        for weight in weights:
+            weight.sum()
+
+    def write_with_torch() -> None:
+        with native.using("torch"):
+            write()
+
+    times = alternate({"read": read, "native": write, "torch": write_with_torch}, options.seconds)
+    return times, sum(weight.numel() for weight in weights) * 4 / 1e6
+
+
+def main(options: Options) -> None:
+    """Prints a table with a row for each attention."""
     table = Table("attention", "kernels", Column("a token", justify="right"), Column("times reading", justify="right"))
     for name in options.attentions:
-        decoder = Decoder(options.vocabulary, sq.MECHANISMS[name](), size, generator=torch.Generator().manual_seed(0)).eval()
-        weights = [parameter.detach() for parameter in decoder.parameters()]
-
-        def read(weights: list[torch.Tensor] = weights) -> None:
-            for weight in weights:
-                weight.sum()
-
-        write = writer(decoder, options.context)
-
-        def write_with_torch(write: Callable[[], None] = write) -> None:
-            with native.using("torch"):
-                write()
-
-        times = alternate({"read": read, "native": write, "torch": write_with_torch}, options.seconds)
+        times, megabytes = measure(name, options)
         for kernels in ("native", "torch"):
             ratio = ratio_interval(times[kernels], times["read"])
             milliseconds = median_interval(times[kernels]).value * 1e3
             table.add_row(
                 name, kernels, f"{milliseconds:.2f} ms", f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
             )
-        megabytes = sum(weight.numel() for weight in weights) * 4 / 1e6
     Console().print(table, f"Weights: {megabytes:.0f} MB.")
 
 

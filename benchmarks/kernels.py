@@ -19,7 +19,7 @@ from torch import Tensor
 import subquad as sq
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave
-from subquad.statistics import median_interval, ratio_interval
+from subquad.statistics import Interval, median_interval, ratio_interval
 
 CHUNK = 32  # positions of a chunk in the kernels
 
@@ -40,21 +40,21 @@ def inputs(length: int, heads: int = 8) -> list[Tensor]:
     return [torch.randn(1, heads, length, 64) for _ in range(3)]
 
 
-def rate(options: Options) -> str:
-    """Operations of causal linear attention at 4096 tokens in a second, beside those of a matrix product."""
+def share(seconds: float) -> tuple[Interval, float]:
+    """Rate of causal linear attention at 4096 tokens as a share of that of a matrix product, and the latter in GFLOP/s."""
     torch.set_num_threads(1)
     attend, (q, k, v), square = sq.Linear().build(heads=8, head_dim=64), inputs(4096), torch.randn(1024, 1024)
     products = 8 * 4096 * (2 * 64 * 64 + CHUNK // 2 * 2 * 64)
     with torch.no_grad():
-        times = interleave({"attention": lambda: attend.causal(q, k, v), "product": lambda: square @ square}, seconds=10)
+        times = interleave(
+            {"attention": lambda: attend.causal(q, k, v), "product": lambda: square @ square}, seconds=seconds
+        )
     rates = {"attention": 2 * products, "product": 2 * 1024**3}
     shares = [
         (rates["attention"] / attention) / (rates["product"] / product)
         for attention, product in zip(times["attention"], times["product"], strict=True)
     ]
-    share, best = median_interval(shares), rates["product"] / min(times["product"]) / 1e9
-    words = f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%}) of the rate of a matrix product"
-    return f"{words}, {best:.0f} GFLOP/s at best"
+    return median_interval(shares), rates["product"] / min(times["product"]) / 1e9
 
 
 def threads(options: Options) -> Table:
@@ -123,7 +123,9 @@ def peak(name: str, length: int) -> float:
 def main(options: Options) -> None:
     """Prints all measurements."""
     console = Console()
-    console.print(f"Causal linear attention at 4096 tokens: {rate(options)}.")
+    reached, best = share(options.seconds)
+    words = f"{reached.value:.0%} ({reached.low:.0%} to {reached.high:.0%}) of the rate of a matrix product"
+    console.print(f"Causal linear attention at 4096 tokens: {words}, {best:.0f} GFLOP/s at best.")
     console.print(threads(options), growth(options))
 
 

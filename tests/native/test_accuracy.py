@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from subquad import native
+from subquad.attention.hybrid import Hybrid
 from subquad.ops.linear.bidirectional import sum_keys
 from subquad.ops.linear.calls import Inputs
 from subquad.ops.scratch import Scratch
@@ -28,6 +30,29 @@ def test_norms_are_as_exact_as_in_pytorch(scale: float) -> None:
     ours = Inputs(q, k, v, maps, None).sum_keys().norms
     theirs = sum_keys(k, v, maps.keys, None, Scratch(torch.float32), 1024)[1].view_as(ours)
     assert mean_error(ours, exact) <= 1.5 * mean_error(theirs, exact)
+
+
+def gain_gradient(x: tuple[Tensor, ...], kernels: native.Kernels) -> Tensor:
+    """The gradient of the hybrid's log_gain, a sum over all positions, for a random gradient of the result."""
+    q, k, v, gradient = x
+    attend = Hybrid(block=32, log_gain=0.0).build(heads=4, head_dim=16, generator=torch.Generator().manual_seed(0))
+    attend = attend.to(q.dtype)
+    with native.using(kernels):
+        mixed, _ = attend.causal(q, k, v)
+    return torch.autograd.grad(mixed, attend.log_gain, gradient)[0]
+
+
+def test_the_gradient_of_the_gain_is_as_exact_as_in_pytorch() -> None:
+    """Its terms nearly cancel, so that errors of a long sum would show."""
+    errors: dict[native.Kernels, list[Tensor]] = {"native": [], "torch": []}
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        x = tuple(torch.randn(1, 4, 2048, 16, generator=generator) for _ in range(4))
+        exact = gain_gradient(tuple(part.double() for part in x), "torch")
+        for kernels, each in errors.items():
+            each.append((gain_gradient(x, kernels).double() - exact).abs())
+    ours, theirs = (torch.cat(each).mean().item() for each in errors.values())
+    assert ours <= 1.5 * theirs, f"mean error {ours:.1e}, PyTorch's {theirs:.1e}"
 
 
 def compare(case: Case) -> None:

@@ -84,3 +84,38 @@ def test_linear_layers_of_a_few_rows_are_linear_layers(rows: int, inputs: int, o
     x, weight, bias = torch.randn(rows, 1, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
     assert_close(dense.linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias), rtol=1e-4, atol=1e-5)
     assert_close(dense.linear(x, weight, None), torch.nn.functional.linear(x, weight), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_quick_forms_are_the_forms(name: str, backward: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    attend: Any = OPTIONS[name].build(heads=3, head_dim=16, generator=generator)
+    q, k, v = (torch.randn(2, 3, 37, 16, generator=generator).requires_grad_(backward) for _ in range(3))
+    keep = torch.arange(37) < torch.tensor([[37], [30]])
+    maps = attend.feature_map.sides()
+    with torch.set_grad_enabled(backward):
+        both, one = linear.quick_attend(q, k, v, maps, keep), linear.quick_causal(q, k, v, maps, None, keep)
+        assert both is not None
+        assert one is not None
+        assert_close(both, linear.attend(q, k, v, maps, keep), rtol=0, atol=0)
+        assert_close(one, linear.attend_causal(q, k, v, maps, None, keep), rtol=0, atol=0)
+        assert both.requires_grad == one[0].requires_grad == backward
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("where", [0, 1, 2])
+@pytest.mark.parametrize("place", [0, 36])
+@pytest.mark.parametrize("backward", [False, True])
+def test_quick_forms_refuse_what_is_not_finite(value: float, where: int, place: int, backward: bool) -> None:
+    attend: Any = sq.Linear().build(heads=3, head_dim=64)
+    inputs = [torch.randn(2, 3, 37, 64) for _ in range(3)]
+    inputs[where][1, 2, place, 3] = value
+    q, k, v = (x.requires_grad_(backward) for x in inputs)
+    maps = attend.feature_map.sides()
+    assert linear.quick_attend(q, k, v, maps, None) is None
+    assert linear.quick_causal(q, k, v, maps, None, None) is None
+    with pytest.raises(NotFiniteError, match=f"{'qkv'[where]} holds"):
+        attend(q, k, v)
+    with pytest.raises(NotFiniteError, match=f"{'qkv'[where]} holds"):
+        attend.causal(q, k, v)

@@ -140,6 +140,12 @@ class HybridAttention(Mechanism):
         self, q: Queries, k: Keys, v: Values, state: HybridState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, HybridState]:
         """Attends from one position, in time that does not depend on the number of positions before it."""
+        if reuse and state is not None and q.shape[1:] == (self.heads, 1, self.head_dim):
+            maps, block = self.feature_map.sides(), self.options.block
+            quick = hybrid.quick_step(q, k, v, maps, state, self.log_gain, block)
+            if quick is not None:
+                mixed, after, is_finite = quick
+                return mixed if is_finite else check_result(mixed, q, k, v, state=after), after
         check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
         state = None if state is None else self._checked(state, v)
         state = reusable(self, state, q, k, v) if reuse else state

@@ -62,14 +62,19 @@ class LinearAttention(Mechanism):
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
-        return check_result(linear.attend(q, k, v, self.feature_map.sides(), keep), q, k, v)
+        maps = self.feature_map.sides()
+        quick = linear.quick_attend(q, k, v, maps, keep)
+        return check_result(linear.attend(q, k, v, maps, keep), q, k, v) if quick is None else quick
 
     def causal(
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, LinearState]:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
-        before = self._checked(state, v)
-        mixed, after = linear.attend_causal(q, k, v, self.feature_map.sides(), before, keep)
+        before, maps = self._checked(state, v), self.feature_map.sides()
+        quick = linear.quick_causal(q, k, v, maps, before, keep)
+        if quick is not None:
+            return quick
+        mixed, after = linear.attend_causal(q, k, v, maps, before, keep)
         return check_result(mixed, q, k, v, state=before), after
 
     def step(

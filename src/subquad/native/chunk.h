@@ -1,6 +1,7 @@
 /* A chunk of a sequence for linear attention: the call, buffers, reading rows and features, factors of exponents. */
 
-#define CHUNK 32 /* positions in a chunk */
+#define CHUNK 32       /* positions in a chunk of the causal form, where every pair of them has a score */
+#define LARGE_CHUNK 64 /* positions in a chunk where there are no scores */
 #if DOUBLE
 #define NOTHING 7e-247 /* a denominator below this is zero or underflowed */
 #else
@@ -23,6 +24,7 @@ typedef struct {
     /* set below */
     int64_t segments;
     REAL *starts; /* states before the segments of each head */
+    int64_t not_finite; /* 1 if the sum of a head's results is NaN or infinite; 0 before the call */
 } linear_call;
 
 INLINE int64_t chunk_count(int64_t n) { return (n + CHUNK - 1) / CHUNK; }
@@ -30,16 +32,22 @@ INLINE int64_t chunk_count(int64_t n) { return (n + CHUNK - 1) / CHUNK; }
 /* Buffers of a thread. Rows are whole vectors; c is the length of a chunk. */
 typedef struct {
     int64_t c, d, e, m, d_row, e_row, m_row, c_row;
-    REAL *x_q, *x_k;                    /* c x d: queries and keys as given */
+    const REAL *x_q, *x_k;              /* c x d: queries and keys as given, copies or where the caller has them, */
+    int64_t x_q_row, x_k_row;           /* with these distances between rows */
+    REAL *copied_q, *copied_k;
     REAL *q, *k;                        /* c x m: their features */
-    REAL *v, *faded_v;                  /* c x e: values, and values as they enter the sums */
+    const REAL *v;                      /* c x e: values, a copy or where the caller has them, */
+    int64_t v_row;                      /* with this distance between rows */
+    REAL *copied_v, *faded_v;           /* c x e: the copy, and values as they enter the sums */
     REAL *g, *mixed, *dv;               /* c x e */
     REAL *d_features, *dx;              /* c x m, c x d */
     REAL *turned_k, *turned_v, *turned; /* m x c, e x c, e x m */
     REAL *scores, *pairs;               /* c x c */
-    REAL exponents[CHUNK], query_exponents[CHUNK], highest[CHUNK];
-    REAL row_factors[CHUNK], key_factors[CHUNK], errors[CHUNK];
+    REAL exponents[LARGE_CHUNK], query_exponents[LARGE_CHUNK], highest[LARGE_CHUNK];
+    REAL row_factors[LARGE_CHUNK], key_factors[LARGE_CHUNK], errors[LARGE_CHUNK], inverse[LARGE_CHUNK];
     directions for_q, for_k;
+    ahead soon;
+    vec total; /* of all results, in lanes */
 } workspace;
 
 INLINE REAL *take(REAL **memory, int64_t count) {
@@ -48,15 +56,15 @@ INLINE REAL *take(REAL **memory, int64_t count) {
     return taken;
 }
 
-static workspace new_workspace(const linear_call *call, REAL **memory) {
-    workspace w = {.c = CHUNK, .d = call->d, .e = call->e, .m = call->m};
+static workspace new_workspace(const linear_call *call, int64_t c, REAL **memory) {
+    workspace w = {.c = c, .d = call->d, .e = call->e, .m = call->m};
     w.d_row = row_length(w.d), w.e_row = row_length(w.e), w.m_row = row_length(w.m), w.c_row = row_length(w.c);
     int64_t m = rounded_up(w.m, LANES), e = rounded_up(w.e, LANES);
     w.q = take(memory, w.c * w.m_row), w.k = take(memory, w.c * w.m_row);
     /* only random features need x once they are computed */
-    w.x_q = is_random(&call->of_queries) ? take(memory, w.c * w.d_row) : w.q;
-    w.x_k = is_random(&call->of_keys) ? take(memory, w.c * w.d_row) : w.k;
-    w.v = take(memory, w.c * w.e_row), w.faded_v = take(memory, w.c * w.e_row);
+    w.copied_q = is_random(&call->of_queries) ? take(memory, w.c * w.d_row) : w.q;
+    w.copied_k = is_random(&call->of_keys) ? take(memory, w.c * w.d_row) : w.k;
+    w.copied_v = take(memory, w.c * w.e_row), w.faded_v = take(memory, w.c * w.e_row);
     w.g = take(memory, w.c * w.e_row), w.mixed = take(memory, w.c * w.e_row), w.dv = take(memory, w.c * w.e_row);
     w.d_features = take(memory, w.c * w.m_row), w.dx = take(memory, w.c * w.d_row);
     w.turned_k = take(memory, m * w.c_row), w.turned_v = take(memory, e * w.c_row), w.turned = take(memory, e * w.m_row);
@@ -66,7 +74,7 @@ static workspace new_workspace(const linear_call *call, REAL **memory) {
 
 static size_t workspace_bytes(const linear_call *call) {
     REAL *end = NULL;
-    workspace w = new_workspace(call, &end);
+    workspace w = new_workspace(call, LARGE_CHUNK, &end);
     int64_t numbers = (int64_t)((uintptr_t)end / sizeof(REAL));
     numbers += growing_size(w.m, w.e, w.m) + growing_size(w.e, w.m, w.m);
     numbers += directions_size(&call->of_queries, w.c, w.d) + directions_size(&call->of_keys, w.c, w.d);
@@ -98,30 +106,68 @@ typedef struct {
     int64_t b, h, from, to;
 } place;
 
-/* Reads rows into x and computes their features; x is only written where it is needed besides. */
-static void read_features(const feature_map *map, const directions *packed, const workspace *w, view from, place at,
-                          int64_t first, int64_t count, int64_t type, const uint8_t *keep, REAL *x, REAL *features,
-                          REAL *exponents) {
-    if (!is_random(map) && type == SAME && w->d % LANES == 0) {
-        const REAL *rows = (const REAL *)row_of(from, at.b, at.h, first, type);
-        compute_features(map, packed, rows, from.row, count, w->d, w->m, features, w->m_row, exponents);
-        return;
+/* Computes the features of rows, which are copied if they cannot be used where they are. Returns the rows, and how far they are
+   from each other. */
+static const REAL *read_features(const feature_map *map, const directions *packed, const workspace *w, view from, place at,
+                                 int64_t first, int64_t count, int64_t type, const uint8_t *keep, REAL *copy, REAL *features,
+                                 REAL *exponents, int64_t *row) {
+    const REAL *x = copy;
+    *row = w->d_row;
+    if (type == SAME && w->d % LANES == 0 && (!keep || !is_random(map))) {
+        x = (const REAL *)row_of(from, at.b, at.h, first, type);
+        *row = from.row;
+    } else {
+        read_rows(copy, w->d_row, from, at.b, at.h, first, count, w->d, type, keep);
     }
-    read_rows(x, w->d_row, from, at.b, at.h, first, count, w->d, type, keep);
-    compute_features(map, packed, x, w->d_row, count, w->d, w->m, features, w->m_row, exponents);
+    compute_features(map, packed, x, *row, count, w->d, w->m, features, w->m_row, exponents);
+    return x;
+}
+
+/* Adds rows of the chunk ahead to those that are needed soon. */
+static void look_ahead(workspace *w, view rows, place at, int64_t first, int64_t columns, int64_t type) {
+    int64_t bytes = (int64_t)type_bytes(type), i = w->soon.matrices;
+    if (!w->soon.count) return;
+    w->soon.matrices++;
+    w->soon.of[i].data = row_of(rows, at.b, at.h, first, type);
+    w->soon.of[i].row = rows.row * bytes, w->soon.of[i].bytes = columns * bytes;
+}
+
+/* Looks ahead to the queries of a chunk and to its result, on the way back with its gradient. */
+static void look_at_queries(const linear_call *call, workspace *w, place at, int64_t first, int back) {
+    look_ahead(w, call->q, at, first, w->d, call->type);
+    look_ahead(w, call->mixed, at, first, w->e, call->value_type);
+    if (back) look_ahead(w, call->gradient, at, first, w->e, call->value_type);
+}
+
+static void look_at_keys(const linear_call *call, workspace *w, place at, int64_t first) {
+    look_ahead(w, call->k, at, first, w->d, call->type);
+    look_ahead(w, call->v, at, first, w->e, call->value_type);
+}
+
+/* Begins to look ahead to the chunk whose first position is `first`, if there is one. */
+INLINE ahead *look_from(workspace *w, place at, int64_t first) {
+    w->soon.next = w->soon.matrices = 0;
+    w->soon.count = first < at.from ? 0 : least(w->c, at.to - first);
+    return &w->soon;
 }
 
 static void read_queries(const linear_call *call, workspace *w, place at, int64_t first, int64_t count) {
-    read_features(&call->of_queries, &w->for_q, w, call->q, at, first, count, call->type, NULL, w->x_q, w->q,
-                  w->query_exponents);
+    w->x_q = read_features(&call->of_queries, &w->for_q, w, call->q, at, first, count, call->type, NULL, w->copied_q, w->q,
+                           w->query_exponents, &w->x_q_row);
 }
 
 /* Reads keys and values; padding has neither features nor values. */
 static const uint8_t *read_keys(const linear_call *call, workspace *w, place at, int64_t first, int64_t count) {
     const uint8_t *keep = call->keep ? call->keep + at.b * call->keep_batch + first : NULL;
     const REAL *exponents = call->of_keys.exponents;
-    read_features(&call->of_keys, &w->for_k, w, call->k, at, first, count, call->type, keep, w->x_k, w->k, w->exponents);
-    read_rows(w->v, w->e_row, call->v, at.b, at.h, first, count, w->e, call->value_type, keep);
+    w->x_k = read_features(&call->of_keys, &w->for_k, w, call->k, at, first, count, call->type, keep, w->copied_k, w->k,
+                           w->exponents, &w->x_k_row);
+    if (!keep && call->value_type == SAME && w->e % LANES == 0 && count % LANES == 0) {
+        w->v = (const REAL *)row_of(call->v, at.b, at.h, first, SAME), w->v_row = call->v.row;
+    } else {
+        read_rows(w->copied_v, w->e_row, call->v, at.b, at.h, first, count, w->e, call->value_type, keep);
+        w->v = w->copied_v, w->v_row = w->e_row;
+    }
     if (exponents)
         memcpy(w->exponents, exponents + (at.b * call->heads + at.h) * call->keys + first, (size_t)count * sizeof(REAL));
     for (int64_t i = 0; keep && i < count; i++)
@@ -167,11 +213,14 @@ static void see(const linear_call *call, const workspace *w, REAL *scores, int64
     }
 }
 
-/* The values as they enter the sums. */
-static const REAL *faded_values(const linear_call *call, workspace *w, int64_t count) {
+/* The values as they enter the sums, and the distance between their rows. */
+static const REAL *faded_values(const linear_call *call, workspace *w, int64_t count, int64_t *row) {
+    *row = w->v_row;
     if (!has_exponent(&call->of_keys)) return w->v;
-    memcpy(w->faded_v, w->v, (size_t)(count * w->e_row) * sizeof(REAL));
-    scale_rows(w->faded_v, w->e_row, w->e, count, w->key_factors);
+    *row = w->e_row;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = 0; j < w->e; j += LANES)
+            store(w->faded_v + i * w->e_row + j, load(w->v + i * w->v_row + j) * w->key_factors[i]);
     return w->faded_v;
 }
 

@@ -42,14 +42,14 @@ INLINE int64_t directions_size(const feature_map *map, int64_t chunk, int64_t d)
 }
 
 INLINE REAL direction_scale(int64_t d) { return (REAL)(1 / sqrt(sqrt((double)d))); }
-#define LOG2_E ((REAL)1.4426950408889634)
+#define LOG2_E 1.4426950408889634
 
 static directions pack_directions(const feature_map *map, int64_t head, int64_t d, int64_t chunk, int back, REAL **memory) {
     directions packed = {.forward = *memory, .forward_row = TILE_COLUMNS, .panel = d * TILE_COLUMNS, .scale = 1};
     if (!is_random(map)) return packed;
     const REAL *omega = map->omega + head * map->omega_head;
     packed.bias = map->kind == LEARNED ? map->exponents + head * map->directions : NULL;
-    pack(d, map->directions, plain(omega, map->directions), direction_scale(d) * LOG2_E, *memory);
+    pack(d, map->directions, plain(omega, map->directions), direction_scale(d) * (REAL)LOG2_E, *memory);
     *memory += packed_size(d, map->directions);
     packed.back = *memory;
     *memory += packed_size(map->directions, d);
@@ -65,11 +65,24 @@ static directions plain_directions(const feature_map *map, int64_t head, int64_t
     if (!is_random(map) || map->kind == LEARNED || map->directions % LANES)
         return pack_directions(map, head, d, rows, 0, memory);
     directions given = {.forward = map->omega + head * map->omega_head, .forward_row = map->directions,
-                        .panel = TILE_COLUMNS, .scale = direction_scale(d) * LOG2_E};
+                        .panel = TILE_COLUMNS, .scale = direction_scale(d) * (REAL)LOG2_E};
     given.logits = *memory;
     given.logits_row = row_length(map->directions);
     *memory += rows * given.logits_row;
     return given;
+}
+
+/* 2^(logits - largest) of a row, and behind them 2^(-logits - largest) if they are paired. */
+INLINE void powers_of_logits(const REAL *logits, REAL largest, int64_t r, int paired, int64_t m, REAL *to, int64_t row) {
+    for (int64_t j = 0; j < r; j += LANES) store(to + j, exp2_of_negative(load(logits + j) - splat(largest)));
+    for (int64_t j = 0; paired && j < r; j += LANES) {
+        vec negative = exp2_of_negative(-load(logits + j) - splat(largest));
+        if (r + j + LANES <= row)
+            store(to + r + j, negative);
+        else
+            for (int64_t lane = 0; r + j + lane < row; lane++) to[r + j + lane] = negative[lane];
+    }
+    for (int64_t j = m; j < row; j++) to[j] = 0;
 }
 
 /* Features of x (count x d, rows of whole vectors) in rows of whole vectors, zeros behind the last feature. */
@@ -78,29 +91,32 @@ static void exponential_features(const feature_map *map, const directions *packe
     int64_t r = map->directions, filled = rounded_up(r, LANES), paired = map->kind == HYPERBOLIC;
     multiply_panels(count, filled, d, plain(x, x_row), packed->forward, packed->forward_row, packed->panel,
                     packed->logits, packed->logits_row, 0);
-    REAL half_log = (REAL)(log2((double)m) / 2), square_factor = LOG2_E / 2 / (REAL)sqrt((double)d);
-    for (int64_t i = 0; i < count; i++) {
-        REAL *logits = packed->logits + i * packed->logits_row, *to = features + i * row;
-        vec most = splat(-INFINITY), squares = splat(0);
-        for (int64_t j = 0; j < filled && packed->scale != 1; j += LANES) store(logits + j, load(logits + j) * packed->scale);
-        for (int64_t j = r; j < filled; j++) logits[j] = paired ? logits[0] : -INFINITY;
-        for (int64_t j = 0; j < filled; j += LANES) {
-            vec x_j = load(logits + j);
-            most = larger(most, paired ? larger(x_j, -x_j) : x_j);
-        }
-        for (int64_t j = 0; j < x_row; j += LANES) squares += load(x + i * x_row + j) * load(x + i * x_row + j);
-        REAL largest = lanes_max(most);
-        exponents[i] = largest - lanes_sum(squares) * square_factor - half_log;
-        for (int64_t j = 0; j < filled; j += LANES) store(to + j, exp2_lanes(load(logits + j) - splat(largest)));
-        if (paired)
-            for (int64_t j = 0; j < r; j += LANES) {
-                vec negative = exp2_lanes(-load(logits + j) - splat(largest));
-                if (r + j + LANES <= row)
-                    store(to + r + j, negative);
-                else
-                    for (int64_t lane = 0; r + j + lane < row; lane++) to[r + j + lane] = negative[lane];
+    REAL half_log = (REAL)(log2((double)m) / 2), square_factor = (REAL)LOG2_E / 2 / (REAL)sqrt((double)d);
+    for (int64_t first = 0; first < count; first += LANES) {
+        int64_t rows = least(LANES, count - first);
+        REAL square[2][LANE_COUNT * LANE_COUNT];
+        if (rows < LANES) memset(square, 0, sizeof square);
+        for (int64_t i = 0; i < rows; i++) {
+            REAL *logits = packed->logits + (first + i) * packed->logits_row;
+            const REAL *from = x + (first + i) * x_row;
+            vec most = splat(-INFINITY), squares = splat(0);
+            for (int64_t j = 0; j < filled && packed->scale != 1; j += LANES)
+                store(logits + j, load(logits + j) * packed->scale);
+            for (int64_t j = r; j < filled; j++) logits[j] = paired ? logits[0] : -INFINITY;
+            for (int64_t j = 0; j < filled; j += LANES) {
+                vec x_j = load(logits + j);
+                most = larger(most, paired ? larger(x_j, -x_j) : x_j);
             }
-        for (int64_t j = m; j < row; j++) to[j] = 0;
+            for (int64_t j = 0; j < d; j += LANES) squares += load(from + j) * load(from + j);
+            store(square[0] + i * LANES, most);
+            store(square[1] + i * LANES, squares);
+        }
+        vec largest = reduce_rows(square[0], 1), height = largest - reduce_rows(square[1], 0) * square_factor - half_log;
+        for (int64_t i = 0; i < rows; i++) {
+            exponents[first + i] = height[i];
+            powers_of_logits(packed->logits + (first + i) * packed->logits_row, largest[i], r, paired, m,
+                             features + (first + i) * row, row);
+        }
     }
 }
 
@@ -163,9 +179,12 @@ static void softmax_rows(const REAL *logits, int64_t logits_row, int64_t count, 
 static void learned_features(const feature_map *map, const directions *packed, const REAL *x, int64_t x_row, int64_t count,
                              int64_t d, int64_t m, REAL *features, int64_t row) {
     int64_t r = map->directions, filled = rounded_up(r, LANES);
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t j = 0; j < r; j++)
-            packed->logits[i * packed->logits_row + j] = packed->bias[j] * LOG2_E;
+    for (int64_t i = 0; i < count; i++) {
+        REAL *to = packed->logits + i * packed->logits_row;
+        int64_t j = 0;
+        for (; j + LANES <= r; j += LANES) store(to + j, load(packed->bias + j) * (REAL)LOG2_E);
+        for (; j < r; j++) to[j] = packed->bias[j] * (REAL)LOG2_E;
+    }
     multiply_panels(count, filled, d, plain(x, x_row), packed->forward, packed->forward_row, packed->panel, packed->logits,
                     packed->logits_row, 1);
     for (int64_t i = 0; i < count; i++)
@@ -221,7 +240,7 @@ static void compute_features(const feature_map *map, const directions *packed, c
         for (int64_t j = 0; j < whole; j += LANES) {
             vec x_j = load(from + j);
             if (map->kind == ELU)
-                x_j = exp_lanes(smaller(splat(0), x_j)) + larger(splat(0), x_j);
+                x_j = exp_of_negative(smaller(splat(0), x_j)) + larger(splat(0), x_j); /* NaN if x_j is */
             else if (map->kind == RELU)
                 x_j = larger(splat(0), x_j);
             store(to + j, x_j);

@@ -12,6 +12,7 @@ typedef struct {
     REAL *all, *old, *apart;
     REAL *norms, *old_norms, *norms_apart;
     REAL peak;
+    ahead *soon; /* what to ask for while a chunk is added, or NULL */
 } growing;
 
 INLINE int64_t growing_size(int64_t rows, int64_t columns, int64_t count) {
@@ -54,11 +55,16 @@ static void settle(growing *sums) {
 
 /* Starts from a state, with the matrix transposed if it has e rows. */
 static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turned, REAL empty_peak) {
-    memset(sums->all, 0, (size_t)(rounded_up(sums->rows, LANES) * sums->row) * sizeof(REAL));
+    int whole = m % LANES == 0 && e % LANES == 0 && sums->row == sums->columns;
+    if (!from.sums || !whole) memset(sums->all, 0, (size_t)(rounded_up(sums->rows, LANES) * sums->row) * sizeof(REAL));
     memset(sums->norms, 0, (size_t)rounded_up(sums->count, LANES) * sizeof(REAL));
-    if (from.sums)
+    if (from.sums && turned && whole)
+        transpose(m, e, from.sums, e, sums->all, sums->row);
+    else if (from.sums && turned)
         for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < e; j++) sums->all[turned ? j * sums->row + i : i * sums->row + j] = from.sums[i * e + j];
+            for (int64_t j = 0; j < e; j++) sums->all[j * sums->row + i] = from.sums[i * e + j];
+    else if (from.sums)
+        for (int64_t i = 0; i < m; i++) memcpy(sums->all + i * sums->row, from.sums + i * e, (size_t)e * sizeof(REAL));
     if (from.norms) memcpy(sums->norms, from.norms, (size_t)m * sizeof(REAL));
     sums->peak = from.peak ? *from.peak : empty_peak;
     sums->empty = !from.sums;
@@ -111,14 +117,13 @@ INLINE vec sum_rows(const REAL *rows, int64_t row, int64_t count, const REAL *fa
 static void grow(growing *sums, int64_t depth, matrix a, const REAL *b, int64_t b_row, const REAL *rows, int64_t row,
                  const REAL *factors) {
     int add = sums->waiting > 0;
-    multiply(sums->rows, rounded_up(sums->columns, LANES), depth, a, b, b_row, sums->apart, sums->row, add);
+    product_to to = {sums->apart, sums->row, add, sums->old, sums->live ? sums->all : NULL, sums->soon};
+    multiply_to(sums->rows, rounded_up(sums->columns, LANES), depth, a, b, b_row, TILE_COLUMNS, to);
     for (int64_t j = 0; j < sums->count; j += LANES) {
         vec total = sum_rows(rows + j, row, depth, factors);
-        store(sums->norms_apart + j, add ? load(sums->norms_apart + j) + total : total);
-    }
-    if (sums->live) {
-        add_into(sums->all, sums->old, sums->apart, sums->rows * sums->row);
-        add_into(sums->norms, sums->old_norms, sums->norms_apart, rounded_up(sums->count, LANES));
+        if (add) total += load(sums->norms_apart + j);
+        store(sums->norms_apart + j, total);
+        if (sums->live) store(sums->norms + j, load(sums->old_norms + j) + total);
     }
     sums->empty = 0;
     if (++sums->waiting == LONG) settle(sums);

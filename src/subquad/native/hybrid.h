@@ -12,7 +12,6 @@
 
 #define HIGHEST 100 /* largest x of the far keys' factor 2^x: sums that need a larger one have underflowed */
 #define HIGHEST_OF_NONE 60 /* largest x without far keys: only the gradient is multiplied, and must not overflow */
-#define LOG2_E 1.4426950408889634
 
 typedef struct {
     int64_t batch, heads, length, d, e, m, block;
@@ -67,6 +66,7 @@ typedef struct {
     REAL exponents[CHUNK], query_exponents[CHUNK], key_factors[CHUNK];
     REAL far_factors[CHUNK], inverse[CHUNK], is_held[CHUNK], errors[CHUNK];
     directions for_q, for_k;
+    ahead soon;
 } hybrid_space;
 
 /* Sums over far keys as a block sees them: m x e, or transposed. */

@@ -105,14 +105,15 @@ static void back_through_near(hybrid_space *w, int64_t r0, int64_t count, int ca
 }
 
 /* The gradient of the features of `count` queries, in w->d_features; returns that of log_gain. `far` is transposed. */
-static REAL back_through_far(hybrid_space *w, int64_t count, const far_keys *far) {
+static double back_through_far(hybrid_space *w, int64_t count, const far_keys *far) {
     int64_t columns = rounded_up(w->m, LANES);
-    REAL slope = 0;
+    double slope = 0; /* as sums over many positions, which nearly cancel */
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < columns; j += LANES)
             store(w->d_features + i * w->m_row + j, far->empty ? splat(0) : load(far->norms + j) * w->errors[i]);
     if (far->empty) return 0;
-    multiply(count, columns, w->e, plain(w->g, w->e_row), far->sums, far->row, w->d_features, w->m_row, 1);
+    multiply_to(count, columns, w->e, plain(w->g, w->e_row), far->sums, far->row, TILE_COLUMNS,
+                (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
     for (int64_t i = 0; i < count; i++) {
         REAL *row = w->d_features + i * w->m_row;
         vec total = splat(0);
@@ -126,7 +127,7 @@ static REAL back_through_far(hybrid_space *w, int64_t count, const far_keys *far
     return slope;
 }
 
-static REAL back_rows(const hybrid_call *call, hybrid_space *w, int64_t block, int64_t r0, int64_t count, const far_keys *far,
+static double back_rows(const hybrid_call *call, hybrid_space *w, int64_t block, int64_t r0, int64_t count, const far_keys *far,
                       direction_slopes *slopes, int causal) {
     int64_t first = block * w->c + r0, at = head_of(call, w) * call->length + first;
     hybrid_queries(call, w, first, count);
@@ -134,7 +135,7 @@ static REAL back_rows(const hybrid_call *call, hybrid_space *w, int64_t block, i
     weigh(call, w, r0, count, far, causal);
     memcpy(call->far_factors + at, w->far_factors, (size_t)count * sizeof(REAL));
     back_through_near(w, r0, count, causal);
-    REAL slope = back_through_far(w, count, far);
+    double slope = back_through_far(w, count, far);
     if (call->of_queries.kind == GIVEN)
         write_rows(call->dq_features, w->d_features, w->m_row, w->b, w->h, first - call->query_start, count, w->m, SAME);
     else if (!far->empty) {
@@ -168,11 +169,12 @@ static void release_block(const hybrid_call *call, hybrid_space *w, int64_t bloc
     slot->block = -1;
 }
 
-static REAL back_block(const hybrid_call *call, hybrid_space *w, int64_t block, const far_keys *far, direction_slopes *slopes,
-                       int causal) {
+static double back_block(const hybrid_call *call, hybrid_space *w, int64_t block, const far_keys *far,
+                         direction_slopes *slopes, int causal) {
     int64_t count = count_in(w, block);
-    REAL slope = 0;
+    double slope = 0;
     if (count) load_near(call, w, block, causal);
+    look_at_block(call, w, block + 1, causal, 1);
     for (int64_t r0 = 0; r0 < count; r0 += CHUNK)
         slope += back_rows(call, w, block, r0, least(CHUNK, count - r0), far, slopes, causal);
     clear_rows(call, w, call->dq, block, w->d, SAME);
@@ -233,7 +235,8 @@ INLINE REAL *peaks_of(const hybrid_call *call, int64_t head) {
 
 static void hybrid_causal_queries_task(void *context, void *memory, int64_t index) {
     const hybrid_call *call = context;
-    REAL *space = memory, *peaks = peaks_of(call, index), slope = 0;
+    REAL *space = memory, *peaks = peaks_of(call, index);
+    double slope = 0;
     hybrid_space w = prepare_hybrid(call, index, 1, &space);
     growing sums = new_growing(w.e, w.m, w.m, &space);
     direction_slopes slopes = new_slopes(call, &call->of_queries, &space);
@@ -247,7 +250,7 @@ static void hybrid_causal_queries_task(void *context, void *memory, int64_t inde
     }
     release_block(call, &w, call->last - 1);
     peaks[call->last] = sums.peak;
-    call->gain_slopes[index] += slope;
+    call->gain_slopes[index] += (REAL)slope;
     write_slopes(call, &slopes, call->query_slopes, index);
 }
 
@@ -280,7 +283,8 @@ static void hybrid_causal_keys_task(void *context, void *memory, int64_t index) 
 
 static void hybrid_both_queries_task(void *context, void *memory, int64_t index) {
     const hybrid_call *call = context;
-    REAL *space = memory, *peaks = peaks_of(call, index), slope = 0;
+    REAL *space = memory, *peaks = peaks_of(call, index);
+    double slope = 0;
     hybrid_space w = prepare_hybrid(call, index, 1, &space);
     around sums = new_around(call, &w, call->groups, pile_of_keys, &space);
     direction_slopes slopes = new_slopes(call, &call->of_queries, &space);
@@ -298,7 +302,7 @@ static void hybrid_both_queries_task(void *context, void *memory, int64_t index)
     }
     release_block(call, &w, call->last - 1);
     release_block(call, &w, call->last);
-    call->gain_slopes[index] += slope;
+    call->gain_slopes[index] += (REAL)slope;
     write_slopes(call, &slopes, call->query_slopes, index);
 }
 

@@ -50,10 +50,11 @@ EXPORT(hybrid_both_keys)(hybrid_call *call) {
     return run_heads(call, hybrid_both_keys_task, hybrid_around_numbers(call, 1) + slopes_numbers(call));
 }
 
-/* Reads q, k, v of one position; writes mixed and changes the state. */
+/* Reads q, k, v of one position; writes mixed and changes the state. Returns 2 if the result is not finite. */
 EXPORT(hybrid_step)(hybrid_step_call *call) {
     double products = (double)(call->batch * call->heads) * (double)(call->m + 2 * call->block) * (double)call->e;
     int64_t useful = 1 + (int64_t)(products / WORTH_A_THREAD);
-    return run_tasks(hybrid_step_task, call, (size_t)hybrid_step_numbers(call) * sizeof(REAL), call->batch * call->heads,
-                     least(call->threads, useful));
+    int failed = run_tasks(hybrid_step_task, call, (size_t)hybrid_step_numbers(call) * sizeof(REAL),
+                           call->batch * call->heads, least(call->threads, useful));
+    return failed ? failed : call->not_finite ? 2 : 0;
 }

@@ -10,6 +10,7 @@ typedef struct {
     int64_t *filled_after;
     const REAL *log_gain;
     REAL *sums, *norms, *peak; /* written to when a block leaves */
+    int64_t not_finite; /* set to 1 if the sum of a row of the result is NaN or infinite */
 } hybrid_step_call;
 
 typedef struct {
@@ -48,13 +49,25 @@ INLINE const REAL *row_as_real(const char *from, int64_t columns, int64_t filled
 /* Weights of near keys, relative to 2^0: their base-2 logarithms, -inf behind the last. */
 static void step_scores(const hybrid_step_call *call, step_space *w, int64_t seen) {
     REAL factor = (REAL)(LOG2_E / sqrt((double)call->d));
-    for (int64_t j = 0; j < seen; j++) {
+    int64_t j = 0;
+    int direct = call->type == SAME && call->d % LANES == 0;
+    for (; direct && j + LANES <= seen; j += LANES) {
+        REAL square[LANE_COUNT * LANE_COUNT];
+        for (int64_t row = 0; row < LANES; row++) {
+            const REAL *key = (const REAL *)row_of(call->keys, w->b, w->h, j + row, SAME);
+            vec total = splat(0);
+            for (int64_t i = 0; i < call->d; i += LANES) total += load(w->x + i) * load(key + i);
+            store(square + row * LANES, total);
+        }
+        store(w->scores + j, reduce_rows(square, 0) * factor);
+    }
+    for (; j < seen; j++) {
         const REAL *key = row_as_real(row_of(call->keys, w->b, w->h, j, call->type), call->d, w->d_row, call->type, w->row);
         vec total = splat(0);
         for (int64_t i = 0; i < call->d; i += LANES) total += load(w->x + i) * load(key + i);
         w->scores[j] = lanes_sum(total) * factor;
     }
-    for (int64_t j = seen; j < rounded_up(seen, LANES); j++) w->scores[j] = -INFINITY;
+    for (; j < rounded_up(seen, LANES); j++) w->scores[j] = -INFINITY;
 }
 
 /* to += factor times a row. */
@@ -76,25 +89,46 @@ INLINE void row_product(const int vectors, int64_t m, const REAL *x, const REAL 
     for (int j = 0; j < vectors; j++) store(to + j * LANES, sums[j]);
 }
 
-/* w->mixed = phi(q) S. */
-static void step_far(const hybrid_step_call *call, step_space *w, const REAL *sums) {
-    int64_t j = 0, e = call->e;
-    for (; j + STEP_VECTORS * LANES <= e; j += STEP_VECTORS * LANES)
-        row_product(STEP_VECTORS, call->m, w->features, sums + j, e, w->mixed + j);
-    for (; j + LANES <= e; j += LANES) row_product(1, call->m, w->features, sums + j, e, w->mixed + j);
+/* The product of m numbers and a matrix of m x e. */
+static void step_product(int64_t m, int64_t e, const REAL *x, const REAL *rows, int64_t row, REAL *to) {
+    int64_t j = 0;
+    for (; j + STEP_VECTORS * LANES <= e; j += STEP_VECTORS * LANES) row_product(STEP_VECTORS, m, x, rows + j, row, to + j);
+    for (; j + LANES <= e; j += LANES) row_product(1, m, x, rows + j, row, to + j);
     for (; j < e; j++) {
-        w->mixed[j] = 0;
-        for (int64_t i = 0; i < call->m; i++) w->mixed[j] += w->features[i] * sums[i * e + j];
+        to[j] = 0;
+        for (int64_t i = 0; i < m; i++) to[j] += x[i] * rows[i * row + j];
     }
 }
 
-static void mix_step(const hybrid_step_call *call, step_space *w, int64_t index, int64_t seen) {
-    REAL query_exponent = 0, norm = 0, total = 0, top;
-    const REAL *norms = call->norms + index * call->m;
+/* w->mixed += weights times values. */
+static void step_near(const hybrid_step_call *call, step_space *w, int64_t seen) {
+    if (call->value_type == SAME) {
+        step_product(seen, call->e, w->scores, (const REAL *)row_of(call->values, w->b, w->h, 0, SAME), call->values.row, w->row);
+        add_weighted(w->mixed, w->row, 1, call->e);
+        return;
+    }
+    for (int64_t j = 0; j < seen; j++) {
+        read_row(w->row, row_of(call->values, w->b, w->h, j, call->value_type), call->e, w->e_row, call->value_type);
+        add_weighted(w->mixed, w->row, w->scores[j], call->e);
+    }
+}
+
+/* phi(q) . z */
+static REAL step_norm(int64_t m, const REAL *features, const REAL *norms) {
+    vec total = splat(0);
+    REAL rest = 0;
+    int64_t i = 0;
+    for (; i + LANES <= m; i += LANES) total += load(features + i) * load(norms + i);
+    for (; i < m; i++) rest += features[i] * norms[i];
+    return lanes_sum(total) + rest;
+}
+
+static void mix_step(hybrid_step_call *call, step_space *w, int64_t index, int64_t seen) {
+    REAL query_exponent = 0, total = 0, top;
     read_row(w->x, row_of(call->q, w->b, w->h, 0, call->type), call->d, w->d_row, call->type);
     compute_features(&call->of_queries, &w->for_q, w->x, w->d_row, 1, call->d, call->m, w->features, w->m_row, &query_exponent);
     step_scores(call, w, seen);
-    for (int64_t i = 0; i < call->m; i++) norm += w->features[i] * norms[i];
+    REAL norm = step_norm(call->m, w->features, call->norms + index * call->m);
     REAL level = or_zero(call->peak[index]) + call->log_gain[w->h] * (REAL)LOG2_E + query_exponent;
     REAL height = level + rough_log2(splat(norm))[0];
     vec most = splat(-INFINITY), sum = splat(0);
@@ -110,13 +144,16 @@ static void mix_step(const hybrid_step_call *call, step_space *w, int64_t index,
     REAL factor = exp2_of(level - top > limit ? limit : level - top);
     total = lanes_sum(sum) + factor * norm;
     memset(w->mixed, 0, (size_t)w->e_row * sizeof(REAL));
-    if (height != -INFINITY) step_far(call, w, call->sums + index * call->m * call->e);
+    if (height != -INFINITY)
+        step_product(call->m, call->e, w->features, call->sums + index * call->m * call->e, call->e, w->mixed);
     scale(w->mixed, rounded_up(call->e, LANES), factor);
-    for (int64_t j = 0; j < seen; j++) {
-        const char *value = row_of(call->values, w->b, w->h, j, call->value_type);
-        add_weighted(w->mixed, row_as_real(value, call->e, w->e_row, call->value_type, w->row), w->scores[j], call->e);
-    }
-    write_row(row_of(call->mixed, w->b, w->h, 0, call->value_type), w->mixed, reciprocal(total), call->e, call->value_type);
+    step_near(call, w, seen);
+    scale(w->mixed, rounded_up(call->e, LANES), reciprocal(total));
+    write_row(row_of(call->mixed, w->b, w->h, 0, call->value_type), w->mixed, 1, call->e, call->value_type);
+    vec sum_of_mixed = splat(0);
+    for (int64_t j = 0; j < call->e; j += LANES) sum_of_mixed += load(w->mixed + j);
+    REAL result = lanes_sum(sum_of_mixed);
+    if (result - result != 0) __atomic_store_n(&call->not_finite, 1, __ATOMIC_RELAXED);
 }
 
 /* Adds the first block to the sums. */
@@ -158,7 +195,7 @@ static void move_block(view x, const step_space *w, int64_t block, int64_t colum
 }
 
 static void hybrid_step_task(void *context, void *memory, int64_t index) {
-    const hybrid_step_call *call = context;
+    hybrid_step_call *call = context;
     REAL *space = memory;
     step_space w = new_step_space(call, &space);
     w.b = index / call->heads, w.h = index % call->heads;

@@ -17,43 +17,121 @@ INLINE int64_t head_index(const linear_call *call, place at) { return at.b * cal
 /* Adds a chunk of keys to S (m x e), or to its transpose. */
 static void add_keys(const linear_call *call, workspace *w, growing *sums, int64_t count, REAL state_factor, REAL after,
                      int turned) {
-    const REAL *values = faded_values(call, w, count);
+    int64_t values_row;
+    const REAL *values = faded_values(call, w, count, &values_row);
     const REAL *factors = has_exponent(&call->of_keys) ? w->key_factors : NULL;
     fade(sums, state_factor);
     if (turned)
-        grow(sums, count, transposed(values, w->e_row), w->k, w->m_row, w->k, w->m_row, factors);
+        grow(sums, count, transposed(values, values_row), w->k, w->m_row, w->k, w->m_row, factors);
     else
-        grow(sums, count, transposed(w->k, w->m_row), values, w->e_row, w->k, w->m_row, factors);
+        grow(sums, count, transposed(w->k, w->m_row), values, values_row, w->k, w->m_row, factors);
     sums->peak = after;
 }
 
-/* Mixes a chunk into w->mixed, not yet divided, and writes the result. */
+/* 1 / denominators of a chunk from its scores and the norms before it; either may be NULL. */
+static void divide_rows(const workspace *w, const REAL *scores, const REAL *norms, int fading, int64_t count, REAL *inverse) {
+    REAL square[LANE_COUNT * LANE_COUNT];
+    for (int64_t first = 0; first < count; first += LANES) {
+        int64_t rows = least(LANES, count - first);
+        if (rows < LANES) memset(square, 0, sizeof square);
+        for (int64_t i = 0; i < rows; i++) {
+            int64_t row = first + i;
+            vec total = splat(0);
+            for (int64_t j = 0; norms && j < w->m; j += LANES) total += load(w->q + row * w->m_row + j) * load(norms + j);
+            if (fading) total *= w->row_factors[row];
+            for (int64_t j = 0; scores && j <= row; j += LANES) total += load(scores + row * w->c_row + j);
+            store(square + i * LANES, total);
+        }
+        vec total = reduce_rows(square, 0);
+        ivec small = (ivec)(total < splat(NOTHING)) & (ivec)(total > splat(-NOTHING));
+        store(inverse + first, select_lanes(small, splat(0), 1 / total));
+    }
+}
+
+/* A tile of the result, written once: (Q S times the rows' factors, if any, + T V) times `inverse`. Returns its sum. */
+static vec mix_tile(int64_t m, matrix q, const REAL *sums, int64_t sums_row, const REAL *factors, int64_t seen,
+                     matrix scores, const REAL *v, int64_t v_row, const REAL *inverse, REAL *to, int64_t to_row) {
+    vec tile_sums[MOST_ROWS][TILE_VECTORS];
+    clear_sums(TILE_ROWS, TILE_VECTORS, tile_sums);
+    add_product(TILE_ROWS, TILE_VECTORS, m, q, sums, sums_row, tile_sums);
+    if (factors)
+#pragma GCC unroll 8
+        for (int i = 0; i < TILE_ROWS; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < TILE_VECTORS; j++) tile_sums[i][j] *= factors[i];
+    add_product(TILE_ROWS, TILE_VECTORS, seen, scores, v, v_row, tile_sums);
+    vec total = splat(0);
+#pragma GCC unroll 8
+    for (int i = 0; i < TILE_ROWS; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < TILE_VECTORS; j++) {
+            vec mixed = tile_sums[i][j] * inverse[i];
+            store(to + i * to_row + j * LANES, mixed);
+            total += mixed;
+        }
+    return total;
+}
+
+/* The result of a chunk. Without scores there is only Q S. Whole tiles go straight to the caller's memory. */
+static void mix_rows_of_chunk(const linear_call *call, workspace *w, const growing *sums, const REAL *scores, place at,
+                              int64_t first, int64_t count) {
+    int64_t m = sums->empty ? 0 : w->m, columns = rounded_up(w->e, LANES), done = 0;
+    const REAL *factors = scores && has_exponent(&call->of_keys) ? w->row_factors : NULL;
+    int direct = call->value_type == SAME && w->e % TILE_COLUMNS == 0;
+    for (; direct && done + TILE_ROWS <= count; done += TILE_ROWS) {
+        fetch_some(&w->soon);
+        for (int64_t j = 0; j < columns; j += TILE_COLUMNS)
+            w->total += mix_tile(m, plain(w->q + done * w->m_row, w->m_row), sums->all + j, sums->row,
+                                 factors ? factors + done : NULL, scores ? done + TILE_ROWS : 0,
+                                 plain(scores ? scores + done * w->c_row : NULL, w->c_row), scores ? w->v + j : NULL, w->v_row,
+                                 w->inverse + done, (REAL *)row_of(call->mixed, at.b, at.h, first + done, SAME) + j,
+                                 call->mixed.row);
+    }
+    if (done == count) return;
+    multiply(count - done, columns, m, plain(w->q + done * w->m_row, w->m_row), sums->all, sums->row, w->mixed + done * w->e_row,
+             w->e_row, 0);
+    if (factors && m) scale_rows(w->mixed + done * w->e_row, w->e_row, w->e, count - done, factors + done);
+    for (int64_t i = done; scores && i < count; i += TILE_ROWS) {
+        int64_t rows = least(TILE_ROWS, count - i);
+        multiply(rows, columns, i + rows, plain(scores + i * w->c_row, w->c_row), w->v, w->v_row, w->mixed + i * w->e_row,
+                 w->e_row, 1);
+    }
+    for (int64_t i = done; i < count; i++) {
+        for (int64_t j = 0; j < w->e; j += LANES) w->total += load(w->mixed + i * w->e_row + j) * w->inverse[i];
+        write_row(row_of(call->mixed, at.b, at.h, first + i, call->value_type), w->mixed + i * w->e_row, w->inverse[i], w->e,
+                  call->value_type);
+    }
+}
+
+/* Notes whether a result that was written is NaN or infinite. */
+INLINE void note_finite(linear_call *call, const workspace *w) {
+    REAL total = lanes_sum(w->total);
+    if (total - total != 0) __atomic_store_n(&call->not_finite, 1, __ATOMIC_RELAXED);
+}
+
+INLINE void note_inverse(const linear_call *call, const workspace *w, place at, int64_t first, int64_t count) {
+    if (call->inverse)
+        memcpy(call->inverse + head_index(call, at) * call->queries + first, w->inverse, (size_t)count * sizeof(REAL));
+}
+
+/* Mixes a chunk, and writes the result. */
 static void mix_chunk(const linear_call *call, workspace *w, const growing *sums, place at, int64_t first, int64_t count) {
-    int fading = has_exponent(&call->of_keys);
-    int64_t columns = rounded_up(w->e, LANES);
-    REAL *inverse = call->inverse ? call->inverse + head_index(call, at) * call->queries + first : NULL;
+    int fading = has_exponent(&call->of_keys) && !sums->empty;
     transpose(rounded_up(count, LANES), rounded_up(w->m, LANES), w->k, w->m_row, w->turned_k, w->c_row);
     multiply_to_triangle(count, w->m, plain(w->q, w->m_row), w->turned_k, w->c_row, w->scores, w->c_row);
     see(call, w, w->scores, count);
-    multiply(count, columns, sums->empty ? 0 : w->m, plain(w->q, w->m_row), sums->all, sums->row, w->mixed, w->e_row, 0);
-    if (fading && !sums->empty) scale_rows(w->mixed, w->e_row, w->e, count, w->row_factors);
-    multiply_triangle(count, columns, w->scores, w->c_row, w->v, w->e_row, w->mixed, w->e_row);
-    for (int64_t i = 0; i < count; i++) {
-        vec past = splat(0), total = splat(0);
-        for (int64_t j = 0; j < w->m && !sums->empty; j += LANES)
-            past += load(w->q + i * w->m_row + j) * load(sums->norms + j);
-        for (int64_t j = 0; j <= i; j += LANES) total += load(w->scores + i * w->c_row + j);
-        REAL factor = reciprocal(lanes_sum(total + (fading ? past * w->row_factors[i] : past)));
-        if (inverse) inverse[i] = factor;
-        write_row(row_of(call->mixed, at.b, at.h, first + i, call->value_type), w->mixed + i * w->e_row, factor, w->e,
-                  call->value_type);
-    }
+    divide_rows(w, w->scores, sums->empty ? NULL : sums->norms, fading, count, w->inverse);
+    note_inverse(call, w, at, first, count);
+    mix_rows_of_chunk(call, w, sums, w->scores, at, first, count);
 }
 
 static void causal_forward(const linear_call *call, workspace *w, growing *sums, place at) {
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
         REAL after;
+        sums->soon = look_from(w, at, first + w->c);
+        look_at_queries(call, w, at, first + w->c, 0);
+        look_at_keys(call, w, at, first + w->c);
         read_queries(call, w, at, first, count);
         read_keys(call, w, at, first, count);
         REAL state_factor = set_factors(call, w, count, sums->peak, &after);
@@ -67,6 +145,8 @@ static void sum_keys(const linear_call *call, workspace *w, growing *sums, place
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
         REAL after;
+        sums->soon = look_from(w, at, first + w->c);
+        look_at_keys(call, w, at, first + w->c);
         read_keys(call, w, at, first, count);
         REAL state_factor = set_factors(call, w, count, sums->peak, &after);
         add_keys(call, w, sums, count, state_factor, after, 0);
@@ -75,7 +155,7 @@ static void sum_keys(const linear_call *call, workspace *w, growing *sums, place
 
 /* P of a chunk. */
 static void pair(const linear_call *call, workspace *w, int64_t count) {
-    transpose(rounded_up(count, LANES), rounded_up(w->e, LANES), w->v, w->e_row, w->turned_v, w->c_row);
+    transpose(rounded_up(count, LANES), rounded_up(w->e, LANES), w->v, w->v_row, w->turned_v, w->c_row);
     multiply_to_triangle(count, w->e, plain(w->g, w->e_row), w->turned_v, w->c_row, w->pairs, w->c_row);
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j <= i; j += LANES)
@@ -90,6 +170,10 @@ static void causal_back_to_queries(const linear_call *call, workspace *w, growin
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
         REAL after;
+        sums->soon = look_from(w, at, first + w->c);
+        look_at_queries(call, w, at, first + w->c, 1);
+        look_at_keys(call, w, at, first + w->c);
+        look_ahead(w, call->dq, at, first + w->c, w->d, call->type);
         read_queries(call, w, at, first, count);
         read_keys(call, w, at, first, count);
         read_gradients(call, w, at, first, count);
@@ -100,12 +184,13 @@ static void causal_back_to_queries(const linear_call *call, workspace *w, growin
             for (int64_t j = 0; j < columns; j += LANES)
                 store(w->d_features + i * w->m_row + j, load(sums->norms + j) * w->errors[i]);
         if (!sums->empty) {
-            multiply(count, columns, w->e, plain(w->g, w->e_row), sums->all, sums->row, w->d_features, w->m_row, 1);
+            multiply_to(count, columns, w->e, plain(w->g, w->e_row), sums->all, sums->row, TILE_COLUMNS,
+                        (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
             if (has_exponent(&call->of_keys)) scale_rows(w->d_features, w->m_row, w->m, count, w->row_factors);
         }
         pair(call, w, count);
         multiply_triangle(count, columns, w->pairs, w->c_row, w->k, w->m_row, w->d_features, w->m_row);
-        pull_back(&call->of_queries, &w->for_q, w->x_q, w->d_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
+        pull_back(&call->of_queries, &w->for_q, w->x_q, w->x_q_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
                   w->d_row);
         write_rows(call->dq, w->dx, w->d_row, at.b, at.h, first, count, w->d, call->type);
         if (first + count < at.to) add_keys(call, w, sums, count, state_factor, after, 1);
@@ -122,10 +207,18 @@ static void add_later(const linear_call *call, workspace *w, growing *later, int
     grow(later, count, transposed(w->q, w->m_row), w->g, w->e_row, w->q, w->m_row, w->errors);
 }
 
-static REAL read_for_later(const linear_call *call, workspace *w, place at, int64_t first, int64_t count,
-                           const uint8_t **keep) {
+/* Reads a chunk on the way back in time, and looks ahead to the one before it, and to its gradients if they are written. */
+static REAL read_for_later(const linear_call *call, workspace *w, growing *later, place at, int64_t first, int64_t count,
+                           int gradients, const uint8_t **keep) {
     const REAL *peaks = call->peaks + head_index(call, at) * (chunk_count(call->keys) + 1);
     REAL after;
+    later->soon = look_from(w, at, first - w->c);
+    look_at_queries(call, w, at, first - w->c, 1);
+    look_at_keys(call, w, at, first - w->c);
+    if (gradients) {
+        look_ahead(w, call->dk, at, first - w->c, w->d, call->type);
+        look_ahead(w, call->dv, at, first - w->c, w->e, call->value_type);
+    }
     read_queries(call, w, at, first, count);
     *keep = read_keys(call, w, at, first, count);
     read_gradients(call, w, at, first, count);
@@ -140,7 +233,7 @@ static void sum_later(const linear_call *call, workspace *w, growing *later, pla
     const uint8_t *keep;
     for (int64_t first = last_chunk(at, w->c); first >= at.from; first -= w->c) {
         int64_t count = least(w->c, at.to - first);
-        REAL state_factor = read_for_later(call, w, at, first, count, &keep);
+        REAL state_factor = read_for_later(call, w, later, at, first, count, 0, &keep);
         add_later(call, w, later, count, state_factor);
     }
 }
@@ -148,7 +241,7 @@ static void sum_later(const linear_call *call, workspace *w, growing *later, pla
 /* Writes dk and dv of a chunk from the gradients of its features and values. */
 static void write_key_gradients(const linear_call *call, workspace *w, place at, int64_t first, int64_t count,
                                 const uint8_t *keep) {
-    pull_back(&call->of_keys, &w->for_k, w->x_k, w->d_row, count, w->d, w->m, w->k, w->m_row, w->d_features, w->dx, w->d_row);
+    pull_back(&call->of_keys, &w->for_k, w->x_k, w->x_k_row, count, w->d, w->m, w->k, w->m_row, w->d_features, w->dx, w->d_row);
     for (int64_t i = 0; keep && i < count; i++)
         if (!keep[i]) {
             memset(w->dx + i * w->d_row, 0, (size_t)w->d_row * sizeof(REAL));
@@ -162,10 +255,15 @@ static void write_key_gradients(const linear_call *call, workspace *w, place at,
 static void back_through_state(const linear_call *call, workspace *w, const growing *later, int64_t count) {
     int64_t columns_m = rounded_up(w->m, LANES), columns_e = rounded_up(w->e, LANES);
     for (int64_t i = 0; i < count; i++) memcpy(w->d_features + i * w->m_row, later->norms, (size_t)columns_m * sizeof(REAL));
-    multiply(count, columns_e, later->empty ? 0 : w->m, plain(w->k, w->m_row), later->all, later->row, w->dv, w->e_row, 0);
-    if (later->empty) return;
+    if (later->empty) {
+        for (int64_t i = 0; i < count; i++) memset(w->dv + i * w->e_row, 0, (size_t)columns_e * sizeof(REAL));
+        return;
+    }
+    multiply_to(count, columns_e, w->m, plain(w->k, w->m_row), later->all, later->row, TILE_COLUMNS,
+                (product_to){w->dv, w->e_row, 0, NULL, NULL, &w->soon});
     transpose(columns_m, columns_e, later->all, later->row, w->turned, w->m_row);
-    multiply(count, columns_m, w->e, plain(w->v, w->e_row), w->turned, w->m_row, w->d_features, w->m_row, 1);
+    multiply_to(count, columns_m, w->e, plain(w->v, w->v_row), w->turned, w->m_row, TILE_COLUMNS,
+                (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
     if (!has_exponent(&call->of_keys)) return;
     scale_rows(w->d_features, w->m_row, w->m, count, w->key_factors);
     scale_rows(w->dv, w->e_row, w->e, count, w->key_factors);
@@ -178,7 +276,7 @@ static void causal_back_to_keys(const linear_call *call, workspace *w, growing *
     const uint8_t *keep;
     for (int64_t first = last_chunk(at, w->c); first >= at.from; first -= w->c) {
         int64_t count = least(w->c, at.to - first);
-        REAL state_factor = read_for_later(call, w, at, first, count, &keep);
+        REAL state_factor = read_for_later(call, w, later, at, first, count, 1, &keep);
         back_through_state(call, w, later, count);
         pair(call, w, count);
         multiply_transposed_triangle(count, columns_m, w->pairs, w->c_row, w->q, w->m_row, w->d_features, w->m_row);
@@ -196,17 +294,12 @@ static void causal_back_to_keys(const linear_call *call, workspace *w, growing *
 static void mix_queries(const linear_call *call, workspace *w, growing *sums, place at) {
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
-        REAL *inverse = call->inverse ? call->inverse + head_index(call, at) * call->queries + first : NULL;
+        look_from(w, at, first + w->c);
+        look_at_queries(call, w, at, first + w->c, 0);
         read_queries(call, w, at, first, count);
-        multiply(count, rounded_up(w->e, LANES), w->m, plain(w->q, w->m_row), sums->all, sums->row, w->mixed, w->e_row, 0);
-        for (int64_t i = 0; i < count; i++) {
-            vec total = splat(0);
-            for (int64_t j = 0; j < w->m; j += LANES) total += load(w->q + i * w->m_row + j) * load(sums->norms + j);
-            REAL factor = reciprocal(lanes_sum(total));
-            if (inverse) inverse[i] = factor;
-            write_row(row_of(call->mixed, at.b, at.h, first + i, call->value_type), w->mixed + i * w->e_row, factor, w->e,
-                      call->value_type);
-        }
+        divide_rows(w, NULL, sums->norms, 0, count, w->inverse);
+        note_inverse(call, w, at, first, count);
+        mix_rows_of_chunk(call, w, sums, NULL, at, first, count);
     }
 }
 
@@ -215,14 +308,18 @@ static void back_to_queries(const linear_call *call, workspace *w, growing *sums
     int64_t columns = rounded_up(w->m, LANES);
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
+        later->soon = look_from(w, at, first + w->c);
+        look_at_queries(call, w, at, first + w->c, 1);
+        look_ahead(w, call->dq, at, first + w->c, w->d, call->type);
         read_queries(call, w, at, first, count);
         read_gradients(call, w, at, first, count);
         for (int64_t i = 0; i < count; i++)
             for (int64_t j = 0; j < columns; j += LANES)
                 store(w->d_features + i * w->m_row + j, load(sums->norms + j) * w->errors[i]);
-        multiply(count, columns, w->e, plain(w->g, w->e_row), sums->all, sums->row, w->d_features, w->m_row, 1);
+        multiply_to(count, columns, w->e, plain(w->g, w->e_row), sums->all, sums->row, TILE_COLUMNS,
+                    (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
         grow(later, count, transposed(w->q, w->m_row), w->g, w->e_row, w->q, w->m_row, w->errors);
-        pull_back(&call->of_queries, &w->for_q, w->x_q, w->d_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
+        pull_back(&call->of_queries, &w->for_q, w->x_q, w->x_q_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
                   w->d_row);
         write_rows(call->dq, w->dx, w->d_row, at.b, at.h, first, count, w->d, call->type);
     }
@@ -233,6 +330,10 @@ static void back_to_keys(const linear_call *call, workspace *w, growing *later, 
     REAL peak = or_zero(later->peak);
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
+        look_from(w, at, first + w->c);
+        look_at_keys(call, w, at, first + w->c);
+        look_ahead(w, call->dk, at, first + w->c, w->d, call->type);
+        look_ahead(w, call->dv, at, first + w->c, w->e, call->value_type);
         const uint8_t *keep = read_keys(call, w, at, first, count);
         if (has_exponent(&call->of_keys))
             for (int64_t j = 0; j < count; j++) w->key_factors[j] = exp2_of(w->exponents[j] - peak);

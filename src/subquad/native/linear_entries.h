@@ -35,8 +35,8 @@ static place place_of(const linear_call *call, int64_t index, int64_t length) {
                    least(length, chunks * (segment + 1) / call->segments * CHUNK)};
 }
 
-static workspace prepare(const linear_call *call, place at, int back, REAL **memory) {
-    workspace w = new_workspace(call, memory);
+static workspace prepare(const linear_call *call, place at, int64_t c, int back, REAL **memory) {
+    workspace w = new_workspace(call, c, memory);
     w.for_q = pack_directions(&call->of_queries, at.h, call->d, w.c, back, memory);
     int same = call->of_queries.omega == call->of_keys.omega && call->of_queries.kind == call->of_keys.kind;
     w.for_k = same ? w.for_q : pack_directions(&call->of_keys, at.h, call->d, w.c, back, memory);
@@ -62,7 +62,7 @@ static void sum_segment(void *context, void *memory, int64_t index) {
     place at = place_of(call, index, call->keys);
     int64_t head = index / call->segments, segment = index % call->segments;
     REAL *space = memory;
-    workspace w = prepare(call, at, 0, &space);
+    workspace w = prepare(call, at, LARGE_CHUNK, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
     held_state none = {NULL, NULL, NULL};
     begin(&sums, segment ? none : given_state(call, head), w.m, w.e, 0, empty_peak(call));
@@ -98,13 +98,14 @@ static void write_state(const linear_call *call, growing *sums, int64_t head) {
 /* ---- the causal form ----------------------------------------------------------------------------------------------------- */
 
 static void causal_task(void *context, void *memory, int64_t index) {
-    const linear_call *call = context;
+    linear_call *call = context;
     place at = place_of(call, index, call->keys);
     REAL *space = memory;
-    workspace w = prepare(call, at, 0, &space);
+    workspace w = prepare(call, at, CHUNK, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
     begin(&sums, state_before(call, index), w.m, w.e, 0, empty_peak(call));
     causal_forward(call, &w, &sums, at);
+    note_finite(call, &w);
     if (index % call->segments == call->segments - 1) write_state(call, &sums, index / call->segments);
 }
 
@@ -112,7 +113,7 @@ static void causal_queries_task(void *context, void *memory, int64_t index) {
     const linear_call *call = context;
     place at = place_of(call, index, call->keys);
     REAL *space = memory;
-    workspace w = prepare(call, at, 1, &space);
+    workspace w = prepare(call, at, CHUNK, 1, &space);
     growing sums = new_growing(w.e, w.m, w.m, &space);
     begin(&sums, state_before(call, index), w.m, w.e, 1, empty_peak(call));
     causal_back_to_queries(call, &w, &sums, at);
@@ -128,8 +129,10 @@ static int run_forwards(linear_call *call, void (*task)(void *, void *, int64_t)
     return failed;
 }
 
-/* Reads q, k, v and a state; writes mixed, inverse and the state after. */
-EXPORT(causal)(linear_call *call) { return run_forwards(call, causal_task); }
+INLINE int status_of(const linear_call *call, int failed) { return failed ? failed : call->not_finite ? 2 : 0; }
+
+/* Reads q, k, v and a state; writes mixed, inverse and the state after. Returns 2 if the result is not finite. */
+EXPORT(causal)(linear_call *call) { return status_of(call, run_forwards(call, causal_task)); }
 
 /* Reads q, k, v, the state before, mixed, inverse and gradient; writes dq and peaks. */
 EXPORT(causal_back_to_queries)(linear_call *call) { return run_forwards(call, causal_queries_task); }
@@ -140,7 +143,7 @@ static void later_segment(void *context, void *memory, int64_t index) {
     place at = place_of(call, index, call->keys);
     int64_t head = index / call->segments, segment = index % call->segments;
     REAL *space = memory;
-    workspace w = prepare(call, at, 0, &space);
+    workspace w = prepare(call, at, CHUNK, 0, &space);
     growing later = new_growing(w.m, w.e, w.m, &space);
     held_state none = {NULL, NULL, NULL};
     begin(&later, segment == call->segments - 1 ? given_state(call, head) : none, w.m, w.e, 0, 0);
@@ -172,7 +175,7 @@ static void causal_keys_task(void *context, void *memory, int64_t index) {
     place at = place_of(call, index, call->keys);
     int64_t head = index / call->segments, segment = index % call->segments;
     REAL *space = memory;
-    workspace w = prepare(call, at, 1, &space);
+    workspace w = prepare(call, at, CHUNK, 1, &space);
     growing later = new_growing(w.m, w.e, w.m, &space);
     int last = segment == call->segments - 1;
     held_state after = last ? given_state(call, head) : held(call, slot(call, head, segment + 1));
@@ -212,19 +215,21 @@ EXPORT(sum_keys)(linear_call *call) {
 }
 
 static void mix_task(void *context, void *memory, int64_t index) {
-    const linear_call *call = context;
+    linear_call *call = context;
     place at = place_of(call, index, call->queries);
     REAL *space = memory;
-    workspace w = prepare(call, at, 0, &space);
+    workspace w = prepare(call, at, LARGE_CHUNK, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
     begin(&sums, given_state(call, index / call->segments), w.m, w.e, 0, 0);
     mix_queries(call, &w, &sums, at);
+    note_finite(call, &w);
 }
 
-/* Reads q and the state of all keys; writes mixed and inverse. */
+/* Reads q and the state of all keys; writes mixed and inverse. Returns 2 if the result is not finite. */
 EXPORT(mix_queries)(linear_call *call) {
     divide(call, call->queries);
-    return run_tasks(mix_task, call, workspace_bytes(call), call->batch * call->heads * call->segments, call->threads);
+    return status_of(call, run_tasks(mix_task, call, workspace_bytes(call), call->batch * call->heads * call->segments,
+                                     call->threads));
 }
 
 static void queries_task(void *context, void *memory, int64_t index) {
@@ -232,7 +237,7 @@ static void queries_task(void *context, void *memory, int64_t index) {
     place at = place_of(call, index, call->queries);
     int64_t head = index / call->segments, segment = index % call->segments;
     REAL *space = memory;
-    workspace w = prepare(call, at, 1, &space);
+    workspace w = prepare(call, at, LARGE_CHUNK, 1, &space);
     growing sums = new_growing(w.e, w.m, w.m, &space), later = new_growing(w.m, w.e, w.m, &space);
     held_state none = {NULL, NULL, NULL};
     begin(&sums, given_state(call, head), w.m, w.e, 1, 0);
@@ -264,7 +269,7 @@ static void keys_task(void *context, void *memory, int64_t index) {
     const linear_call *call = context;
     place at = place_of(call, index, call->keys);
     REAL *space = memory;
-    workspace w = prepare(call, at, 1, &space);
+    workspace w = prepare(call, at, LARGE_CHUNK, 1, &space);
     growing later = new_growing(w.m, w.e, w.m, &space);
     begin(&later, given_state(call, index / call->segments), w.m, w.e, 0, 0);
     back_to_keys(call, &w, &later, at);

@@ -174,18 +174,51 @@ static void weigh(const hybrid_call *call, hybrid_space *w, int64_t r0, int64_t 
     for (int64_t i = 0; i < count; i += LANES) weigh_rows(call, w, i, least(LANES, count - i), r0 + i, far, causal);
 }
 
+/* A tile of the result from row i of a chunk and column j on, written once: far keys first, then the near blocks. */
+static void hybrid_tile(const hybrid_space *w, const far_keys *far, int64_t r0, int64_t i, int64_t j, int causal, REAL *to,
+                        int64_t to_row) {
+    vec sums[MOST_ROWS][TILE_VECTORS];
+    clear_sums(TILE_ROWS, TILE_VECTORS, sums);
+    if (!far->empty) {
+        add_product(TILE_ROWS, TILE_VECTORS, w->m, plain(w->q + i * w->m_row, w->m_row), far->sums + j, far->row, sums);
+#pragma GCC unroll 8
+        for (int row = 0; row < TILE_ROWS; row++)
+#pragma GCC unroll 8
+            for (int column = 0; column < TILE_VECTORS; column++) sums[row][column] *= w->far_factors[i + row];
+    }
+    for (int64_t part = 0; part < w->parts; part++) {
+        const slot_of_keys *slot = &w->slots[w->part_of[part]];
+        int64_t depth = causal && part == w->own ? r0 + i + TILE_ROWS : slot->count;
+        matrix weights = plain(w->scores + i * w->s_row + part * w->c_columns, w->s_row);
+        add_product(TILE_ROWS, TILE_VECTORS, depth, weights, slot->values + j, slot->value_row, sums);
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < TILE_ROWS; row++)
+#pragma GCC unroll 8
+        for (int column = 0; column < TILE_VECTORS; column++)
+            store(to + row * to_row + column * LANES, sums[row][column] * w->inverse[i + row]);
+}
+
 /* Mixes `count` rows from row r0 of a block on. */
 static void mix_rows(const hybrid_call *call, hybrid_space *w, int64_t block, int64_t r0, int64_t count, const far_keys *far,
                      int causal) {
     int64_t first = block * w->c + r0, columns = rounded_up(w->e, LANES);
     hybrid_queries(call, w, first, count);
     weigh(call, w, r0, count, far, causal);
-    multiply(count, columns, far->empty ? 0 : w->m, plain(w->q, w->m_row), far->sums, far->row, w->mixed, w->e_row, 0);
-    if (!far->empty) scale_rows(w->mixed, w->e_row, w->e, count, w->far_factors);
-    add_near(w, r0, count, w->scores, 1, w->mixed, w->e_row, causal);
-    for (int64_t i = 0; i < count; i++)
-        write_row(row_of(call->mixed, w->b, w->h, first + i, call->value_type), w->mixed + i * w->e_row, w->inverse[i], w->e,
-                  call->value_type);
+    if (call->value_type == SAME && w->e % TILE_COLUMNS == 0 && count % TILE_ROWS == 0) {
+        for (int64_t i = 0; i < count; i += TILE_ROWS) {
+            REAL *to = (REAL *)row_of(call->mixed, w->b, w->h, first + i, SAME);
+            fetch_some(&w->soon);
+            for (int64_t j = 0; j < w->e; j += TILE_COLUMNS) hybrid_tile(w, far, r0, i, j, causal, to + j, call->mixed.row);
+        }
+    } else {
+        multiply(count, columns, far->empty ? 0 : w->m, plain(w->q, w->m_row), far->sums, far->row, w->mixed, w->e_row, 0);
+        if (!far->empty) scale_rows(w->mixed, w->e_row, w->e, count, w->far_factors);
+        add_near(w, r0, count, w->scores, 1, w->mixed, w->e_row, causal);
+        for (int64_t i = 0; i < count; i++)
+            write_row(row_of(call->mixed, w->b, w->h, first + i, call->value_type), w->mixed + i * w->e_row, w->inverse[i],
+                      w->e, call->value_type);
+    }
     if (call->inverse)
         memcpy(call->inverse + head_of(call, w) * call->length + first, w->inverse, (size_t)count * sizeof(REAL));
 }
@@ -197,9 +230,32 @@ static void clear_rows(const hybrid_call *call, const hybrid_space *w, view to, 
         memset(row_of(to, w->b, w->h, i, type), 0, (size_t)columns * type_bytes(type));
 }
 
+INLINE void look_at_rows(const hybrid_space *w, ahead *soon, view rows, int64_t first, int64_t columns, int64_t type) {
+    int64_t bytes = (int64_t)type_bytes(type), i = soon->matrices++;
+    soon->of[i].data = row_of(rows, w->b, w->h, first, type);
+    soon->of[i].row = rows.row * bytes, soon->of[i].bytes = columns * bytes;
+}
+
+/* Looks ahead to the rows of a block that were not read yet: in the bidirectional form keys and values of the one after it. */
+static void look_at_block(const hybrid_call *call, hybrid_space *w, int64_t block, int causal, int back) {
+    int64_t first = block * w->c, of_keys = (block + !causal) * w->c;
+    ahead *soon = &w->soon;
+    soon->next = soon->matrices = 0;
+    soon->count = least(count_in(w, block), count_in(w, block + !causal));
+    if (!soon->count) return;
+    look_at_rows(w, soon, call->q, first, w->d, call->type);
+    look_at_rows(w, soon, call->mixed, first, w->e, call->value_type);
+    look_at_rows(w, soon, call->k, of_keys, w->d, call->type);
+    look_at_rows(w, soon, call->v, of_keys, w->e, call->value_type);
+    if (!back) return;
+    look_at_rows(w, soon, call->gradient, first, w->e, call->value_type);
+    look_at_rows(w, soon, call->dq, first, w->d, SAME);
+}
+
 static void mix_block(const hybrid_call *call, hybrid_space *w, int64_t block, const far_keys *far, int causal) {
     int64_t count = count_in(w, block);
     if (count) load_near(call, w, block, causal);
+    look_at_block(call, w, block + 1, causal, 0);
     for (int64_t r0 = 0; r0 < count; r0 += CHUNK) mix_rows(call, w, block, r0, least(CHUNK, count - r0), far, causal);
     clear_rows(call, w, call->mixed, block, w->e, call->value_type);
 }

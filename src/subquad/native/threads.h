@@ -39,6 +39,8 @@ static void crew_work(void *shared) {
 
 #ifdef _WIN32
 #include <windows.h>
+#undef near /* names of pointers in old programs, defined as nothing */
+#undef far
 typedef HANDLE thread_handle;
 static DWORD WINAPI crew_thread(LPVOID together) {
     crew_work(together);

@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #define LANES ((int64_t)(BYTES / sizeof(REAL)))
 #define INLINE static inline __attribute__((always_inline))
@@ -36,9 +39,28 @@ INLINE vec splat(REAL x) {
 /* Lane by lane: x where the mask is all ones, y where it is zero. */
 INLINE vec select_lanes(ivec mask, vec x, vec y) { return (vec)(((ivec)x & mask) | ((ivec)y & ~mask)); }
 
-/* These return y in lanes where x or y is NaN. */
+/* These return y in lanes where x or y is NaN. On x86 that is what one instruction does, which compilers do not find. */
+#ifdef __x86_64__
+#if BYTES == 64
+#define X86_WIDTH 512
+#elif BYTES == 32
+#define X86_WIDTH 256
+#else
+#define X86_WIDTH
+#endif
+#define X86_JOINED(width, name, type) _mm##width##_##name##_##type
+#define X86_NAME(width, name, type) X86_JOINED(width, name, type)
+#if DOUBLE
+#define X86_VECTOR(name) X86_NAME(X86_WIDTH, name, pd)
+#else
+#define X86_VECTOR(name) X86_NAME(X86_WIDTH, name, ps)
+#endif
+INLINE vec larger(vec x, vec y) { return X86_VECTOR(max)(x, y); }
+INLINE vec smaller(vec x, vec y) { return X86_VECTOR(min)(x, y); }
+#else
 INLINE vec larger(vec x, vec y) { return select_lanes((ivec)(x > y), x, y); }
 INLINE vec smaller(vec x, vec y) { return select_lanes((ivec)(x < y), x, y); }
+#endif
 
 /* EVERY(f, t) is the list f(0, t), f(1, t), ... over all lanes, for shuffles. */
 #define PAIR(f, at, t) f(at, t), f(at + 1, t)
@@ -128,16 +150,20 @@ INLINE REAL exp2_of(REAL x) { return exp2(x); }
 #else
 #define ROUNDING 12582912.0f /* 1.5 * 2^23: adding it rounds to a whole number, kept in the lowest bits */
 
-/* 2^n times e^r for |r| <= ln(2)/2 and n >= -127, where 2^-127 is taken as 0. e^r by a polynomial within 3e-9 of it. */
-INLINE vec scaled_exp(vec r, vec rounded) {
-    ivec n = (ivec)rounded - (ivec)splat(ROUNDING);
+/* e^r for |r| <= ln(2)/2 by a polynomial within 3e-9 of it. */
+INLINE vec exp_near_0(vec r) {
     vec p = splat(1.381446674e-3f) * r + splat(8.36878043e-3f);
     p = p * r + splat(4.166839422e-2f);
     p = p * r + splat(0.1666652011f);
     p = p * r + splat(0.4999999341f);
     p = p * r + splat(1.0f);
-    p = p * r + splat(1.0f);
-    return p * (vec)((n + 127) << 23);
+    return p * r + splat(1.0f);
+}
+
+/* 2^n times e^r for |r| <= ln(2)/2 and n >= -127, where 2^-127 is taken as 0. */
+INLINE vec scaled_exp(vec r, vec rounded) {
+    ivec n = (ivec)rounded - (ivec)splat(ROUNDING);
+    return exp_near_0(r) * (vec)((n + 127) << 23);
 }
 
 INLINE vec exp_lanes(vec x) {
@@ -154,7 +180,18 @@ INLINE vec exp2_lanes(vec x) {
 INLINE REAL exp2_of(REAL x) { return exp2_lanes(splat(x))[0]; }
 #endif
 
-/* 2^x for x at most 0, faster: results below 2^-126 are 2^-126. */
+/* e^x and 2^x for x at most 0, faster: results below 2^-126 are about 2^-126, and some NaN give other numbers. */
+INLINE vec exp_of_negative(vec x) {
+#if DOUBLE
+    return exp_lanes(x);
+#else
+    x = larger(splat(-87.3f), x);
+    vec rounded = x * splat(1.44269504f) + splat(ROUNDING), n = rounded - splat(ROUNDING);
+    vec p = exp_near_0(x - n * splat(0.693359375f) + n * splat(2.12194440e-4f));
+    return (vec)((ivec)p + ((ivec)rounded << 23));
+#endif
+}
+
 INLINE vec exp2_of_negative(vec x) {
 #if DOUBLE
     return exp2_lanes(x);

@@ -15,6 +15,7 @@ in the cache. `attend` and `step` choose between them (`choice`).
 """
 
 from subquad.ops.hybrid.choice import attend, step
+from subquad.ops.hybrid.native import quick_step
 from subquad.ops.hybrid.state import HybridState, continue_state, far_state, last_state
 
-__all__ = ["HybridState", "attend", "continue_state", "far_state", "last_state", "step"]
+__all__ = ["HybridState", "attend", "continue_state", "far_state", "last_state", "quick_step", "step"]

@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad import native
-from subquad.ops.autocast import needs_gradient, outside_autocast, precise
+from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast, precise
 from subquad.ops.hybrid.calls import Back, Inputs, Side
 from subquad.ops.hybrid.state import HybridState
-from subquad.ops.linear.calls import NO_STATE, NUMBERS, TYPES, Parts, dense
+from subquad.ops.linear.calls import NO_STATE, NOT_FINITE, NUMBERS, TYPES
+from subquad.ops.linear.layout import Parts, dense, is_plain
 from subquad.ops.linear.sums import LinearState
 from subquad.types import Maps
 
@@ -124,8 +125,39 @@ def step(
     for view in (q, k, v, mixed, state.keys, state.values):
         arguments += (view.data_ptr(), *view.stride()[:3])
     arguments += [x.data_ptr() for x in (state.filled, filled, gain, state.sums, state.norms, state.peak)]
-    native.call("hybrid_step", NUMBERS[dtype], arguments)
+    native.call("hybrid_step", NUMBERS[dtype], [*arguments, 0])
     return mixed, state._replace(filled=filled)
+
+
+def quick_step(
+    q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: HybridState, log_gain: Tensor, block: int
+) -> tuple[Tensor, HybridState, bool] | None:
+    """Attends from one position and overwrites the state, if all is as it is while a model generates; else returns None.
+
+    As `subquad.ops.linear.quick_step`, this checks everything at once, and leaves it to the slow path to find out what is
+    wrong. Returns the mixed values, the state, and whether the values are finite.
+    """
+    if is_traced() or torch.is_grad_enabled() or type(state) is not HybridState or not native.is_chosen():
+        return None
+    shape, keys, filled = q.shape, Side(maps.keys, torch.float32), state.filled
+    queries = keys if maps.keys is maps.queries else Side(maps.queries, torch.float32)
+    if k.shape != shape or v.shape != shape or queries.fused is None or keys.fused is None:
+        return None
+    b, h, _, d = shape
+    m, near = maps.keys.feature_count(d), (b, h, 2 * block, d)
+    if state.keys.shape != near or state.values.shape != near or filled.shape != (b,) or filled.dtype is not torch.int64:
+        return None
+    if state.sums.shape != (b, h, m, d) or state.norms.shape != (b, h, m) or state.peak.shape != (b, h):
+        return None
+    if not all(map(is_plain, (q, k, v, log_gain, *state[:5]))) or not filled.is_contiguous():
+        return None
+    mixed, filled_after, row, held = torch.empty_like(q), torch.empty_like(filled), h * d, 2 * block * d
+    sizes = (b, h, d, d, m, block, 0, 0, torch.get_num_threads(), *queries.arguments(None), *keys.arguments(None))
+    inputs = (q.data_ptr(), row, d, d, k.data_ptr(), row, d, d, v.data_ptr(), row, d, d, mixed.data_ptr(), row, d, d)
+    blocks = (state.keys.data_ptr(), h * held, held, d, state.values.data_ptr(), h * held, held, d)
+    pointers = [x.data_ptr() for x in (filled, filled_after, log_gain, *state[2:5])]
+    status = native.call("hybrid_step", "float", (*sizes, *inputs, *blocks, *pointers, 0))
+    return mixed, HybridState(*state[:5], filled_after), status != NOT_FINITE
 
 
 def _later(for_state: tuple[Tensor | None, ...], inputs: Inputs) -> Parts:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from subquad.ops.autocast import product
+from subquad.ops.autocast import is_traced, product
 from subquad.ops.hybrid.mixing import LOG2_E, Near, mix
 from subquad.ops.hybrid.sums import cut_features, fold
 from subquad.ops.linear.sums import LinearState
@@ -43,6 +43,11 @@ def continue_state(q: Tensor, k: Tensor, v: Tensor, state: HybridState, keep: Te
 
 def last_state(packed: Packed, rest: LinearState, block: int) -> HybridState:
     """Returns the state after the last position, with the keys and values of the current block and the one before."""
+    if packed.places is None and not is_traced():  # all sequences are as long: no need to pick
+        n = packed.k.shape[2]
+        first = max(0, n // block - 1) * block
+        keys, values = (F.pad(x[:, :, first:], (0, 0, 0, 2 * block - (n - first))) for x in (packed.k, packed.v))
+        return HybridState(keys, values, *rest, packed.total - first)
     start = (packed.total // block - 1).clamp_min(0) * block
     places = start[:, None] + torch.arange(2 * block, device=start.device)
     held = (places < packed.total[:, None])[:, None, :, None]

@@ -19,7 +19,7 @@ from subquad.ops.autocast import prefers_parallel, without_autocast
 from subquad.ops.linear import custom, native, parallel
 from subquad.ops.linear.bidirectional import attend_in_blocks
 from subquad.ops.linear.chunks import attend_in_chunks
-from subquad.ops.linear.native import quick_step
+from subquad.ops.linear.native import quick_attend, quick_causal, quick_step
 from subquad.ops.linear.step import step
 from subquad.ops.linear.sums import LinearState, empty_state
 from subquad.types import Maps
@@ -64,6 +64,8 @@ __all__ = [
     "attend_in_blocks",
     "attend_in_chunks",
     "empty_state",
+    "quick_attend",
+    "quick_causal",
     "quick_step",
     "step",
 ]

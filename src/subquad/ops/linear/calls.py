@@ -8,6 +8,7 @@ from torch import Tensor
 
 from subquad import native
 from subquad.ops.autocast import precise
+from subquad.ops.linear.layout import Parts, contiguous, dense, dense_features, part, with_type
 from subquad.ops.linear.sums import LinearState, WeightGradients, blocks, kept, kept_features, new_mixed
 from subquad.ops.scratch import Scratch
 from subquad.ops.threads import share_with_pytorch
@@ -20,9 +21,13 @@ NUMBERS = {torch.float32: "float", torch.float64: "double"}
 PIECE = 512  # positions whose features are computed at a time by PyTorch; whole chunks
 CHUNK = 32  # positions of a chunk in the kernels
 
-Parts = tuple[Tensor | None, Tensor | None, Tensor | None]  # of a state
 NO_STATE: Parts = (None, None, None)
 NO_VIEW = (0, 0, 0, 0)
+NOT_FINITE = 2  # what kernels return if a result is not finite
+
+
+class ResultNotFiniteError(Exception):
+    """A kernel's result is not finite, where the caller asked to be told."""
 
 
 def fused_by_kernels(side: FeatureFunction) -> Fused | None:
@@ -63,15 +68,17 @@ class _Piece(NamedTuple):
 class Inputs:
     """Queries, keys and values of a call, and the kernels on them."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> None:
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool = False
+    ) -> None:
         share_with_pytorch()
         self.q, self.k, self.v = dense(q), dense(k), dense(v)
         self.keep = None if keep is None else dense(keep)
-        self.maps, self.dtype = maps, precise(q.dtype)
+        self.maps, self.dtype, self.must_be_finite = maps, precise(q.dtype), must_be_finite
         self.m = maps.keys.feature_count(k.shape[-1])
         sides = [fused_by_kernels(side) for side in maps]
         self.is_fused = sides[0] is not None and sides[1] is not None
-        self._fused = [None if side is None else _with_type(side, self.dtype) for side in sides]
+        self._fused = [None if side is None else with_type(side, self.dtype) for side in sides]
         self._held_scratch: Scratch | None = None
         self._inputs: tuple[int, ...] = ()
         if self.is_fused:
@@ -120,14 +127,14 @@ class Inputs:
         if self.is_fused:
             return _Piece(positions, self.q, None)
         x = part(self.q, positions).to(self.dtype)
-        return _Piece(positions, x, _dense_features(self.maps.queries(x, self._scratch)))
+        return _Piece(positions, x, dense_features(self.maps.queries(x, self._scratch)))
 
     def _keys(self, positions: slice) -> _Piece:
         if self.is_fused:
             return _Piece(positions, self.k, None)
         x = kept(self.k, self.keep, positions)
         features = kept_features(self.maps.keys, x, self.keep, positions, self._scratch)
-        return _Piece(positions, x, _dense_features(features))
+        return _Piece(positions, x, dense_features(features))
 
     def _run(
         self,
@@ -145,14 +152,19 @@ class Inputs:
         after: Parts = NO_STATE,
         peaks: Tensor | None = None,
     ) -> None:
-        """Calls a kernel with the arguments of `linear_call` in native/chunk.h, in its order."""
+        """Calls a kernel with the arguments of `linear_call` in native/chunk.h, in its order.
+
+        Raises `ResultNotFiniteError` if a result is not finite and must be.
+        """
         arguments = self._inputs if self._inputs else self._arguments_of(queries, keys)
         for view in (mixed, gradient, dq, dk, dv):
             arguments = arguments + (NO_VIEW if view is None else (view.data_ptr(), *view.stride()[:3]))
         keep = self.keep if self.is_fused or self.keep is None or keys is None else self.keep[:, keys.positions]
         kept_at = (0, 0) if keep is None else (keep.data_ptr(), keep.stride(0))
         pointers = [0 if x is None else x.data_ptr() for x in (inverse, *before, *after, peaks)]
-        native.call(name, NUMBERS[self.dtype], (*arguments, *kept_at, *pointers, 0, 0))
+        status = native.call(name, NUMBERS[self.dtype], (*arguments, *kept_at, *pointers, 0, 0, 0))
+        if status == NOT_FINITE and self.must_be_finite:
+            raise ResultNotFiniteError
 
     def _arguments_of(self, queries: _Piece | None, keys: _Piece | None) -> tuple[int, ...]:
         """The first arguments of every kernel: sizes, types, maps, queries, keys and values. The same for whole inputs."""
@@ -222,15 +234,18 @@ class Inputs:
         return dq, peaks
 
     def back_to_keys_causal(
-        self, back: Back, later: Parts, peaks: list[Tensor], for_k: WeightGradients
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns dk, dv and the gradients of the sums and norms before the first position."""
+        self, back: Back, later: Parts, peaks: list[Tensor], for_k: WeightGradients, has_state: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Returns dk, dv and the gradients of the sums and norms before the first position, if there was a state."""
         dk, dv, gradient = torch.empty_like(self.k), torch.empty_like(self.v), dense(back.gradient)
         state = later
         for positions, piece_peaks in zip(reversed(self._positions(self.q.shape[2])), reversed(peaks), strict=True):
             self._start()
             queries, keys = self._queries(positions), self._keys(positions)
-            d_rows, before = self._new_rows(dk, keys), self.new_state()
+            d_rows, before = self._new_rows(dk, keys), NO_STATE
+            if has_state or positions.start > 0:
+                sums, norms, _ = self.new_state()
+                before = (sums, norms, None)
             self._run(
                 "causal_back_to_keys",
                 queries,
@@ -241,12 +256,12 @@ class Inputs:
                 dv=part(dv, positions),
                 inverse=self._inverse_of(back.inverse, positions),
                 before=state,
-                after=(before.sums, before.norms, None),
+                after=before,
                 peaks=piece_peaks,
             )
             self._pull_back(dk, d_rows, keys, for_k)
-            state = (before.sums, before.norms, None)
-        return dk, dv, before.sums, before.norms
+            state = before
+        return dk, dv, before[0], before[1]
 
     # ---- the bidirectional form
 
@@ -322,30 +337,3 @@ class Inputs:
         """Writes the gradient of a piece of x from that of its features; it is there already if the kernel computed it."""
         if piece.features is not None:
             for_x[:, :, piece.positions] = weights.pullback(piece.x, piece.features, d_rows)
-
-
-def part(x: Float[Tensor, "b h n d"], positions: slice) -> Float[Tensor, "b h c d"]:
-    """Returns a view of some positions; x itself if they are all, since indexing takes a microsecond or two."""
-    return x if positions.stop - positions.start == x.shape[2] else x[:, :, positions]
-
-
-def dense(x: Tensor) -> Tensor:
-    """Returns x with its last dimension contiguous in memory, as kernels read it."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
-def contiguous(state: Parts) -> Parts:
-    """Returns the parts of a state contiguous in memory, as kernels read them."""
-    sums, norms, peak = (None if part is None else part.contiguous() for part in state)
-    return sums, norms, peak
-
-
-def _with_type(fused: Fused, dtype: torch.dtype) -> Fused:
-    """Returns a fused map whose random directions have a type, and are contiguous."""
-    return fused if fused.omega is None else Fused(fused.kind, fused.omega.to(dtype).contiguous())
-
-
-def _dense_features(features: Features) -> Features:
-    """Returns features as kernels read them, with contiguous exponents."""
-    exponent = None if features.exponent is None else features.exponent.contiguous()
-    return Features(dense(features.values), exponent)

@@ -147,7 +147,10 @@ def causal_backward(
     inputs, back = Inputs(q, k, v, maps, keep), Back(mixed, gradient, inverse)
     dq, peaks = inputs.back_to_queries_causal(back, (sums, norms, peak), WeightGradients(maps.queries))
     later = (d_sums.contiguous(), d_norms.contiguous(), None)
-    return dq, *inputs.back_to_keys_causal(back, later, peaks, WeightGradients(maps.keys))
+    dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, WeightGradients(maps.keys))
+    assert for_sums is not None
+    assert for_norms is not None
+    return dq, dk, dv, for_sums, for_norms
 
 
 @causal_backward.register_fake

@@ -16,7 +16,16 @@ from torch.autograd.function import once_differentiable
 
 from subquad import native
 from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast
-from subquad.ops.linear.calls import NO_STATE, TYPES, Back, Inputs, Parts, contiguous, fused_by_kernels, map_arguments
+from subquad.ops.linear.calls import (
+    NO_STATE,
+    TYPES,
+    Back,
+    Inputs,
+    ResultNotFiniteError,
+    fused_by_kernels,
+    map_arguments,
+)
+from subquad.ops.linear.layout import Parts, contiguous, is_plain
 from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
 from subquad.ops.threads import share_with_pytorch
 from subquad.types import Fused, Maps
@@ -41,11 +50,15 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values, where every query sees every kept key."""
+    return _attend(q, k, v, maps, keep, must_be_finite=False)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool) -> Tensor:
     weights = maps.weights()
     if needs_gradient(q, k, v, *weights):
-        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, *weights)  # type: ignore[no-untyped-call]
+        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, must_be_finite, *weights)  # type: ignore[no-untyped-call]
         return mixed
-    inputs = Inputs(q, k, v, maps, keep)
+    inputs = Inputs(q, k, v, maps, keep, must_be_finite)
     return inputs.mix(inputs.sum_keys(), None)
 
 
@@ -72,11 +85,48 @@ def attend_causal(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
+    return _attend_causal(q, k, v, maps, state, keep, must_be_finite=False)
+
+
+def _attend_causal(
+    q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None, must_be_finite: bool
+) -> tuple[Tensor, LinearState]:
     weights, before = maps.weights(), NO_STATE if state is None else state
     if needs_gradient(q, k, v, *(state or ()), *weights):
-        mixed, *after = _Causal.apply(q, k, v, maps, *before, keep, *weights)  # type: ignore[no-untyped-call]
+        inputs = (q, k, v, maps, *before, keep, must_be_finite, *weights)
+        mixed, *after = _Causal.apply(*inputs)  # type: ignore[no-untyped-call]
         return mixed, LinearState(*after)
-    return Inputs(q, k, v, maps, keep).mix_causal(before, None)
+    return Inputs(q, k, v, maps, keep, must_be_finite).mix_causal(before, None)
+
+
+def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> Tensor | None:
+    """Returns what `attend` does if kernels compute it all and find it finite; else None.
+
+    Kernels see whether a result is finite while they write it. Reading it again for that takes a tenth of their time.
+    """
+    if not _is_fused(q, maps):
+        return None
+    try:
+        return _attend(q, k, v, maps, keep, must_be_finite=True)
+    except ResultNotFiniteError:
+        return None
+
+
+def quick_causal(
+    q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None
+) -> tuple[Tensor, LinearState] | None:
+    """Returns what `attend_causal` does if kernels compute it all and find it finite, as `quick_attend`; else None."""
+    if not _is_fused(q, maps):
+        return None
+    try:
+        return _attend_causal(q, k, v, maps, state, keep, must_be_finite=True)
+    except ResultNotFiniteError:
+        return None
+
+
+def _is_fused(q: Tensor, maps: Maps) -> bool:
+    """Whether kernels take these inputs, and compute the features themselves."""
+    return serves(q) and fused_by_kernels(maps.queries) is not None and fused_by_kernels(maps.keys) is not None
 
 
 def step(
@@ -108,20 +158,23 @@ def quick_step(
     if is_traced() or torch.is_grad_enabled() or type(state) is not LinearState or not native.is_chosen():
         return None
     sums, norms, peak = state
-    shape, phi_q, phi_k = q.shape, fused_by_kernels(maps.queries), fused_by_kernels(maps.keys)
+    shape, phi_q = q.shape, fused_by_kernels(maps.queries)
+    phi_k = phi_q if maps.keys is maps.queries else fused_by_kernels(maps.keys)
     if k.shape != shape or v.shape != shape or shape[2] != 1 or not _is_usual(phi_q) or not _is_usual(phi_k):
         return None
     b, h, _, d = shape
     m = maps.keys.feature_count(d)
     if sums.shape != (b, h, m, d) or norms.shape != (b, h, m) or peak.shape != (b, h):
         return None
-    if not (_is_plain(q) and _is_plain(k) and _is_plain(v) and _is_plain(sums) and _is_plain(norms) and _is_plain(peak)):
+    if not (is_plain(q) and is_plain(k) and is_plain(v) and is_plain(sums) and is_plain(norms) and is_plain(peak)):
         return None
     mixed, row = torch.empty_like(q), h * d
     after = state if reuse else LinearState(torch.empty_like(sums), torch.empty_like(norms), torch.empty_like(peak))
     before_at = (sums.data_ptr(), norms.data_ptr(), peak.data_ptr())
     after_at = before_at if reuse else tuple(x.data_ptr() for x in after)
-    sizes = (b, h, d, d, m, 0, 0, torch.get_num_threads(), *map_arguments(phi_q), *map_arguments(phi_k))
+    of_queries = map_arguments(phi_q)
+    of_keys = of_queries if phi_k is phi_q else map_arguments(phi_k)
+    sizes = (b, h, d, d, m, 0, 0, torch.get_num_threads(), *of_queries, *of_keys)
     inputs = (q.data_ptr(), row, d, d, k.data_ptr(), row, d, d, v.data_ptr(), row, d, d)
     arguments = (*sizes, *inputs, mixed.data_ptr(), row, d, d, *before_at, *after_at, 0)
     return None if native.call("step", "float", arguments) else (mixed, after)
@@ -129,12 +182,7 @@ def quick_step(
 
 def _is_usual(fused: Fused | None) -> TypeGuard[Fused]:
     """Whether kernels compute a map themselves, from random directions of the usual type if it has any."""
-    return fused is not None and (fused.omega is None or _is_plain(fused.omega))
-
-
-def _is_plain(x: Tensor) -> bool:
-    """Whether x is contiguous, holds float32 and is on the CPU."""
-    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
+    return fused is not None and (fused.omega is None or is_plain(fused.omega))
 
 
 class _Causal(torch.autograd.Function):
@@ -151,9 +199,10 @@ class _Causal(torch.autograd.Function):
         norms: Tensor | None,
         peak: Tensor | None,
         keep: Tensor | None,
+        must_be_finite: bool,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        inputs = Inputs(q, k, v, maps, keep)
+        inputs = Inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
         mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
@@ -181,17 +230,19 @@ class _Causal(torch.autograd.Function):
                 norms.zero_() if d_norms is None else d_norms.contiguous(),
                 None,
             )
-        dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, for_k)
-        for_state = (for_sums, for_norms) if before[0] is not None else (None, None)
-        return dq, dk, dv, None, *for_state, None, None, *for_q.totals, *for_k.totals
+        has_state = before[0] is not None
+        dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, for_k, has_state)
+        return dq, dk, dv, None, for_sums, for_norms, None, None, None, *for_q.totals, *for_k.totals
 
 
 class _Bidirectional(torch.autograd.Function):
     """With G and e the gradients of numerator and denominator: dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, *weights: Tensor) -> Tensor:
-        inputs = Inputs(q, k, v, maps, keep)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool, *weights: Tensor
+    ) -> Tensor:
+        inputs = Inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
         state = inputs.sum_keys()
         mixed = inputs.mix(state, inverse)
@@ -208,4 +259,4 @@ class _Bidirectional(torch.autograd.Function):
         for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
         dq, d_state = inputs.back_to_queries(Back(mixed, gradient, inverse), LinearState(*state), for_q)
         dk, dv = inputs.back_to_keys(d_state, for_k)
-        return dq, dk, dv, None, None, *for_q.totals, *for_k.totals
+        return dq, dk, dv, None, None, None, *for_q.totals, *for_k.totals

@@ -1,0 +1,75 @@
+"""The quick path of the hybrid's decoding step is the same step, and refuses what is not usual."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+import subquad as sq
+from subquad import native
+from subquad.errors import NotFiniteError
+from subquad.ops import hybrid
+
+pytestmark = pytest.mark.skipif(not native.is_there(), reason="there was no C compiler when the package was installed")
+OPTIONS = {
+    "learned": sq.Hybrid(block=4),
+    "elu": sq.Hybrid(block=20, rest=sq.feature_maps.Elu()),
+    "favor": sq.Hybrid(block=3, rest=sq.feature_maps.Random(features=19)),
+}
+
+
+def setup(name: str, before: int, head_dim: int = 16) -> tuple[Any, list[Tensor], Any]:
+    generator = torch.Generator().manual_seed(0)
+    attend: Any = OPTIONS[name].build(heads=3, head_dim=head_dim, generator=generator)
+    past = [torch.randn(2, 3, before, head_dim, generator=generator) for _ in range(3)]
+    position = [torch.randn(2, 3, 1, head_dim, generator=generator) for _ in range(3)]
+    with torch.no_grad():
+        return attend, position, attend.causal(*past)[1]
+
+
+def quick(attend: Any, position: list[Tensor], state: Any) -> Any:
+    return hybrid.quick_step(*position, attend.feature_map.sides(), state, attend.log_gain, attend.options.block)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("before", [1, 5, 7, 39])
+@pytest.mark.parametrize("head_dim", [16, 5])
+def test_the_quick_step_is_the_step(name: str, before: int, head_dim: int) -> None:
+    attend, position, state = setup(name, before, head_dim)
+    with native.using("torch"):
+        wanted = attend.step(*position, state)
+    start = type(state)(*(part.clone() for part in state))
+    mixed, after, is_finite = quick(attend, position, start)
+    assert is_finite
+    assert_close((mixed, after), wanted, rtol=2e-5, atol=2e-5)
+    assert after.keys.data_ptr() == start.keys.data_ptr()
+    again = type(state)(*(part.clone() for part in state))
+    assert_close(attend.step(*position, again, reuse=True), wanted, rtol=2e-5, atol=2e-5)
+
+
+@torch.no_grad()
+def test_the_quick_step_leaves_unusual_inputs_to_the_slow_one() -> None:
+    attend, (q, k, v), state = setup("learned", 9)
+    for inputs in ([q.double(), k, v], [q[:1], k, v], [q, torch.randn(2, 3, 1, 32)[..., ::2], v]):
+        assert quick(attend, inputs, state) is None
+    for name, part in state._asdict().items():
+        assert quick(attend, [q, k, v], state._replace(**{name: part[:1]})) is None
+        assert quick(attend, [q, k, v], state._replace(**{name: part.half()})) is None
+    assert quick(attend, [q, k, v], tuple(state)) is None
+    with torch.enable_grad():
+        assert quick(attend, [q, k, v], state) is None
+    with native.using("torch"):
+        assert quick(attend, [q, k, v], state) is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("before", [5, 7])
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_inputs_that_are_not_finite_are_named(before: int, where: int) -> None:
+    attend, position, state = setup("learned", before)
+    position[where][1, 2, 0, 3] = float("nan")
+    with pytest.raises(NotFiniteError, match=f"{'qkv'[where]} holds"):
+        attend.step(*position, state, reuse=True)
