@@ -1,7 +1,7 @@
 """Transformer models that use the mechanisms."""
 
 from subquad.models.block import Block
-from subquad.models.causal import CausalEncoder, detached
+from subquad.models.causal import CausalEncoder, detached, mapped, state_of
 from subquad.models.embeddings import PixelEmbedding, TimeEmbedding, TokenEmbedding, ValueEmbedding
 from subquad.models.generation import Sampling, generate
 from subquad.models.multihead import MultiheadAttention, Projected
@@ -29,5 +29,7 @@ __all__ = [
     "detached",
     "generate",
     "linear_numbers",
+    "mapped",
+    "state_of",
     "with_stack",
 ]
