@@ -71,7 +71,7 @@ def baselines(*gaps: tuple[float, float, float]) -> list[Row]:
     [
         (
             [(-0.4, -0.5, -0.3), (0.1, 0.05, 0.15)],
-            "Softmax loses to the baseline hawkes by 0.100 (0.050 to 0.150) nats per event; softmax ended with a nll of 1.000",
+            "Softmax loses to the baseline hawkes by 0.100 (0.050 to 0.150) nats per event; softmax ended with a nll",
         ),
         (
             [(-0.4, -0.5, -0.3), (0.1, -0.05, 0.25)],

@@ -27,7 +27,8 @@ def test_poisson_is_the_closed_form(fitted: Fitted) -> None:
     gaps, types = sequences.gaps[later], sequences.types[later]
     rate = 1.0 / gaps.mean()
     found = fitted.judge(sequences)["poisson"]
-    np.testing.assert_allclose(found.time, np.log(rate) - rate * gaps, atol=2e-5)
+    told_apart = gaps > gaps.min()  # the shortest gap shares its cell with all that are below it
+    np.testing.assert_allclose(found.time[told_apart], (np.log(rate) - rate * gaps)[told_apart], atol=2e-5)
     shares = np.bincount(types, minlength=3) / len(types)
     np.testing.assert_allclose(found.type, np.log(shares)[types], atol=0.02)
 
@@ -66,7 +67,7 @@ def test_hawkes_is_the_sum_over_all_pairs(fitted: Fitted) -> None:
     times = (sequences.times[first:] / unit).tolist()
     types = sequences.types[first:].tolist()
     for place in (1, 5, 12):
-        grid = np.linspace(times[place - 1], times[place], 4001)
+        grid = np.linspace(times[place - 1], times[place], 1001)
         total = [intensity(process, times[:place], types[:place], at).sum() for at in grid]
         by_type = intensity(process, times[:place], types[:place], times[place])
         at = int(first) - 1 + place - 1  # sequences before have one event less that is judged

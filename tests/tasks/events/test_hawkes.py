@@ -48,11 +48,11 @@ def test_states_give_the_intensities_of_a_double_loop() -> None:
 def test_the_integral_is_that_of_the_intensity() -> None:
     sequences = untied()
     after = moments(parts_of(sequences, 0.0), 3, PROCESS.decays, after=True, elapsed=False).kernel
-    grid = np.linspace(0.0, 2.5, 20_001)
+    grid = np.linspace(0.0, 2.5, 2001)
     times, types = sequences.times[:5].tolist(), sequences.types[:5].tolist()
     total = [intensity(PROCESS, times, types, times[-1] + gap).sum() for gap in grid]
     found = PROCESS.integral(after[4:5], np.array([2.5]))
-    assert float(found[0]) == pytest.approx(float(np.trapezoid(total, grid)), rel=1e-6)
+    assert float(found[0]) == pytest.approx(float(np.trapezoid(total, grid)), rel=1e-5)
 
 
 def test_em_recovers_the_parameters_of_a_simulated_process() -> None:
@@ -66,7 +66,7 @@ def test_em_recovers_the_parameters_of_a_simulated_process() -> None:
 
 def test_too_many_types_are_left_out_and_long_sequences_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     sequences = random_sequences([30, 30])
-    many = sequences._replace(type_names=[str(number) for number in range(3_000_000)])
+    many = sequences._replace(type_names=[str(number) for number in range(2000)])
     assert fit_hawkes(many, 1e-6) is None
     monkeypatch.setattr("subquad.tasks.events.hawkes.PIECE", 7)
     parts = parts_of(sequences, 1e-6)

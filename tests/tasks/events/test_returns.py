@@ -1,5 +1,7 @@
 """Types that come again after a fixed time: finding them, and how they compete with all other events."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,9 @@ def test_a_return_is_found_and_nothing_else() -> None:
     assert sum(part.share for part in parts) == pytest.approx(0.8, abs=0.15)
     assert max(part.deviation for part in parts) * scales.mean_gap < 0.05
     assert find_returns(random_sequences([200, 200, 200]), 2.0, 0.0) == []
+    coarse = random_sequences([200, 200, 200])
+    assert find_returns(coarse._replace(times=coarse.times.round()), 2.0, 0.5) == []  # every lag is a whole number
+    assert Scales.from_json(json.loads(json.dumps(scales.as_json()))) == scales
 
 
 def test_when_a_return_is_due_depends_on_the_past_only() -> None:

@@ -60,14 +60,37 @@ def intervals_of(gaps: Float[ndarray, "events"], scales: Scales) -> Intervals:
     return Intervals(low, high, np.log(np.where(is_first, first, 2.0 * half)))
 
 
+class Transitions(NamedTuple):
+    """Numbers of transitions from type to type, only those that occur, as there may be many types."""
+
+    pairs: Int[ndarray, "pairs"]  # previous type times the number of types plus type, sorted
+    counts: Int[ndarray, "pairs"]
+    totals: Int[ndarray, "types"]  # by previous type
+    frequencies: Float[ndarray, "types"]
+
+    @classmethod
+    def count(cls, before: Int[ndarray, "e"], types: Int[ndarray, "e"], kinds: int) -> "Transitions":
+        """Counts transitions."""
+        pairs, counts = np.unique(before * kinds + types, return_counts=True)
+        often = np.bincount(types, minlength=kinds)
+        frequencies = (often + SMOOTHING / kinds) / (often.sum() + SMOOTHING)
+        return cls(pairs, counts, np.bincount(before, minlength=kinds), frequencies)
+
+    def log_probabilities(self, before: Int[ndarray, "e"], types: Int[ndarray, "e"]) -> Float[ndarray, "e"]:
+        """Log-probability of each type after the type before it."""
+        keys = before * len(self.totals) + types
+        at = np.searchsorted(self.pairs, keys).clip(max=len(self.pairs) - 1)
+        counts = np.where(self.pairs[at] == keys, self.counts[at], 0)
+        return np.log((counts + SMOOTHING * self.frequencies[types]) / (self.totals[before] + SMOOTHING))
+
+
 class Fitted(NamedTuple):
     """All baselines, fitted to the training sequences. Times are in mean gaps."""
 
     scales: Scales
     rate: float
     mixture: RenewalMixture
-    log_frequencies: Float[ndarray, "types"]
-    log_transitions: Float[ndarray, "types types"]  # a row for each previous type
+    transitions: Transitions
     hawkes: HawkesProcess | None
 
     def judge(self, sequences: EventSequences) -> dict[str, Likelihoods]:
@@ -79,7 +102,8 @@ class Fitted(NamedTuple):
         unit = math.log(self.scales.mean_gap)
         exponential = -self.rate * cells.low + np.log(-np.expm1(-self.rate * (cells.high - cells.low))) - cells.log_width
         renewal = _mixture_mass(self.mixture, cells) - cells.log_width
-        often, after = self.log_frequencies[now], self.log_transitions[np.roll(types, 1)[later], now]
+        often = np.log(self.transitions.frequencies[now])
+        after = self.transitions.log_probabilities(np.roll(types, 1)[later], now)
         judged = {
             "poisson": Likelihoods(exponential - unit, often),
             "markov": Likelihoods(exponential - unit, after),
@@ -102,16 +126,12 @@ def fit_baselines(training: EventSequences, scales: Scales) -> Fitted:
     """Fits all baselines. Types are numbered as in the scales."""
     later = ~training.first
     gaps, types = scales.gaps(training)[later], scales.types(training)
-    kinds = len(scales.type_names)
-    counts = np.bincount(types[later], minlength=kinds)
-    frequencies = (counts + SMOOTHING / kinds) / (counts.sum() + SMOOTHING)
-    pairs = np.bincount(np.roll(types, 1)[later] * kinds + types[later], minlength=kinds * kinds).reshape(kinds, kinds)
-    transitions = (pairs + SMOOTHING * frequencies) / (pairs.sum(1, keepdims=True) + SMOOTHING)
+    transitions = Transitions.count(np.roll(types, 1)[later], types[later], len(scales.type_names))
     first = first_cell(scales.resolution, scales.grid)
     log_gaps = np.log(np.where(gaps > first, gaps, first / 2.0))
     mixture = fit_renewal(log_gaps, COMPONENTS, LEAST * PRECISION)
     hawkes = fit_hawkes(_in_mean_gaps(training, scales, types), first / 2.0)
-    return Fitted(scales, 1.0 / float(gaps.mean()), mixture, np.log(frequencies), np.log(transitions), hawkes)
+    return Fitted(scales, 1.0 / float(gaps.mean()), mixture, transitions, hawkes)
 
 
 def _in_mean_gaps(sequences: EventSequences, scales: Scales, types: Int[ndarray, "events"]) -> EventSequences:

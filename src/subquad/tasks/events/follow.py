@@ -142,12 +142,12 @@ class Follower:
                 f"sequence {excerpt(name)} goes back in time, from {known.last:.15g} to {time:.15g}: sort its events"
             )
         unit = self.scales.mean_gap
-        if self.scores:
-            known.scores = self._score(known, (time - known.last) / unit, kind)
         if not (time - known.first) / unit <= LARGEST_NUMBER:
             raise SubquadError(
                 f"the time {time:.15g} is too far from {known.first:.15g}, at which sequence {excerpt(name)} began"
             )
+        if self.scores:
+            known.scores = self._score(known, (time - known.last) / unit, kind)
         known.waiting.append(((time - known.first) / unit, (time - known.last) / unit if known.events else -1.0, kind))
         known.last, known.events, known.type = time, known.events + 1, kind
         self.known[name] = known

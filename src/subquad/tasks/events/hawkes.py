@@ -27,7 +27,7 @@ MOST_EVENTS = 20_000
 """Largest number of training events that a process is fitted to."""
 
 MOST_NUMBERS = 4_000_000
-"""Largest number of states of all fitted events together: events times types times kernels."""
+"""Largest number of states of all fitted events together (events times types times kernels), and of branching ratios."""
 
 PIECE = 4096
 """Longest part of a sequence that is read at once. Longer sequences are cut, and each part starts without a history."""
@@ -122,7 +122,7 @@ def fit_hawkes(
     """
     types, kernels = len(sequences.type_names), len(starts)
     most = min(MOST_EVENTS, MOST_NUMBERS // (types * kernels))
-    chosen = _sample(sequences, most, seed)
+    chosen = _sample(sequences, most, seed) if types * types * kernels <= MOST_NUMBERS else None
     if chosen is None:
         return None
     parts = parts_of(chosen, shortest)

@@ -20,6 +20,9 @@ from subquad.tasks.events.sequences import EventSequences
 SHORTEST = 2.0
 """Shortest lag of a return, in mean gaps. Shorter ones are seen in the gaps themselves."""
 
+FINEST = 30.0
+"""Shortest lag of a return in widths of the grid of times. On a coarser grid any lag would be a peak."""
+
 NARROW, WIDE = 0.005, 0.1
 """Half of the range of log-lags that is counted as one peak, and of the range around it that it is compared with."""
 
@@ -76,7 +79,7 @@ def lags_of(sequences: EventSequences, kind: int, unit: float) -> Lags:
 
 def _of_type(kind: int, lags: Lags, grid: float) -> list[Return]:
     """The peaks of the lags of a type, the highest first, each as several normal distributions."""
-    logs = np.sort(np.log(lags.ended[lags.ended > SHORTEST]))
+    logs = np.sort(np.log(lags.ended[lags.ended > max(SHORTEST, FINEST * grid)]))
     returns: list[Return] = []
     for _ in range(PEAKS):
         counts = np.searchsorted(logs, logs + 2.0 * NARROW, side="right") - np.arange(len(logs))

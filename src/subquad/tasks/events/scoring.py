@@ -21,8 +21,9 @@ from subquad.tasks.events.sequences import EventSequences
 SLICE = 2048
 """Number of events that a head evaluates at a time, each at many points of time."""
 
-DRAWS = 64
-"""Number of random gaps from which the ranked probability score of an event is computed."""
+DRAWS, FEWEST_DRAWS, MOST_DRAWN = 64, 4, 3_200_000
+"""Number of random gaps from which the ranked probability score of an event is computed, which any number estimates without
+bias; the number with many events; and the number for all events together above which there are fewer for each."""
 
 LEVELS = (0.05, 0.5, 0.95)
 """Levels of the gap's quantiles: a 90% interval and the median."""
@@ -157,13 +158,15 @@ def _judge(
         fields["expected"] if model.time_head is None else model.time_head(model.hidden(h))[:, 0].double()
     )
     scored = {name: values.cpu().numpy() for name, values in fields.items()}
-    return scored | {"crps": _crps(model, h, encoded.gaps[following]) if residuals else np.zeros(len(following))}
+    draws = int(np.clip(MOST_DRAWN // max(1, len(encoded.times)), FEWEST_DRAWS, DRAWS))
+    ranked = _crps(model, h, encoded.gaps[following], draws) if residuals else np.zeros(len(following))
+    return scored | {"crps": ranked}
 
 
-def _crps(model: EventModel, h: Float[Tensor, "e w"], gaps: Float[ndarray, "e"]) -> Float[ndarray, "e"]:
-    """Continuous ranked probability score of each gap, from `DRAWS` random gaps with a fixed seed."""
+def _crps(model: EventModel, h: Float[Tensor, "e w"], gaps: Float[ndarray, "e"], draws: int) -> Float[ndarray, "e"]:
+    """Continuous ranked probability score of each gap, from random gaps with a fixed seed."""
     generator, scores = torch.Generator().manual_seed(0), []
-    for part in h.split(SLICE // DRAWS):
-        drawn = model.head.draw(part.repeat_interleave(DRAWS, dim=0), generator).gaps
-        scores.append(drawn.view(len(part), DRAWS).double().cpu().numpy())
-    return crps(np.concatenate(scores) if scores else np.zeros((0, DRAWS)), gaps)
+    for part in h.split(4 * SLICE // draws):
+        drawn = model.head.draw(part.repeat_interleave(draws, dim=0), generator).gaps
+        scores.append(drawn.view(len(part), draws).double().cpu().numpy())
+    return crps(np.concatenate(scores), gaps) if len(gaps) else np.zeros(0)
