@@ -122,14 +122,14 @@ def _outlook(options: Predict) -> Outlook | None:
         raise SubquadError("--horizon forecasts a number of events, --window those in a time: give one of them")
     if options.points is not None and options.window is None:
         raise SubquadError("--points divides a window of time: give --window instead of --horizon")
-    values = {
-        "events": options.horizon,
-        "samples": options.samples,
-        "window": options.window,
-        "points": options.points,
-        "seed": options.seed,
-    }
-    return Outlook(**{name: value for name, value in values.items() if value is not None})
+    usual = Outlook()
+    return Outlook(
+        events=options.horizon or usual.events,
+        samples=options.samples or usual.samples,
+        window=options.window,
+        points=options.points or usual.points,
+        seed=options.seed or usual.seed,
+    )
 
 
 def _score(trained: TrainedModel, data: Path, output: Path | None, outlook: Outlook | None) -> None:

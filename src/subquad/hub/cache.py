@@ -19,7 +19,7 @@ from subquad.hub._compat import (
     own_cache,
 )
 from subquad.hub.attach import SWAPPED, attached, attention_modules, find_options, getattr_int
-from subquad.models import mapped
+from subquad.models import mapped, tensors_of
 from subquad.types import CausalAttention
 
 _LAYER = "_subquad_layer"
@@ -131,7 +131,7 @@ class StateCache(Cache):
     def nbytes(self) -> int:
         """Memory of all states, keys and values, in bytes."""
         layers: list[Any] = self.layers
-        states = [tensor for layer in layers for tensor in _tensors(tuple(getattr(layer, "states", ())))]
+        states = [tensor for layer in layers for tensor in tensors_of(tuple(getattr(layer, "states", ())))]
         keys_and_values = [
             part for layer in layers for part in (getattr(layer, "keys", None), getattr(layer, "values", None))
         ]
@@ -212,9 +212,3 @@ def _is_constant(module: torch.nn.Module, implementation: str) -> bool:
     options = find_options(implementation)
     require_causal(options)
     return options.traits.constant_state
-
-
-def _tensors(state: Any) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    return [tensor for part in state for tensor in _tensors(part)] if isinstance(state, tuple) else []

@@ -1,7 +1,7 @@
 """Transformer models that use the mechanisms."""
 
 from subquad.models.block import Block
-from subquad.models.causal import CausalEncoder, detached, mapped, state_of
+from subquad.models.causal import CausalEncoder, detached, mapped, state_of, tensors_of
 from subquad.models.embeddings import PixelEmbedding, TimeEmbedding, TokenEmbedding, ValueEmbedding
 from subquad.models.generation import Sampling, generate
 from subquad.models.multihead import MultiheadAttention, Projected
@@ -31,5 +31,6 @@ __all__ = [
     "linear_numbers",
     "mapped",
     "state_of",
+    "tensors_of",
     "with_stack",
 ]

@@ -82,6 +82,13 @@ def mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return state
 
 
+def tensors_of(state: Any) -> list[Tensor]:
+    """All tensors of a state."""
+    if isinstance(state, Tensor):
+        return [state]
+    return [tensor for part in state for tensor in tensors_of(part)] if isinstance(state, tuple) else []
+
+
 def detached(state: Any) -> Any:
     """Returns a state detached from the graph, for training in chunks (truncated backpropagation)."""
     return mapped(state, Tensor.detach)

@@ -108,7 +108,7 @@ def _between(row: Row | None) -> Cell:
 
 def event_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, alt.LayerChart]:
     """Charts by name: a timeline of each sequence with forecasts, the calibration of types, and the confusion of types."""
-    charts = {}
+    charts: dict[str, list[alt.Chart]] = {}
     lines = [row for row in rows if row["metric"] == "timeline"]
     for number, name in enumerate(dict.fromkeys(str(row["sequence"]) for row in lines), 1):
         charts[f"timeline_{number}"] = timeline([row for row in lines if str(row["sequence"]) == name])
@@ -117,10 +117,11 @@ def event_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, 
     if confused := [row for row in rows if row["metric"] == "confusion"]:
         charts["confusion"] = confusion_chart(confused)
     return {
-        name: chart.properties(width="container" if interactive else WIDTH, height=HEIGHT)
+        name: alt.layer(*layers)
+        .properties(width="container" if interactive else WIDTH, height=HEIGHT)
         .configure(background="transparent" if interactive else "white")
         .configure_view(stroke=None)
-        for name, chart in charts.items()
+        for name, layers in charts.items()
     }
 
 
@@ -134,8 +135,8 @@ def caption_of(name: str, rows: Sequence[Row]) -> str:
     return f"Test sequence {names[int(name.rpartition('_')[2]) - 1]}: the next events, forecast from those before the cut"
 
 
-def timeline(rows: Sequence[Row]) -> alt.LayerChart:
-    """Events before the cut at the bottom; above it each later event with its forecast and the time when it came."""
+def timeline(rows: Sequence[Row]) -> list[alt.Chart]:
+    """Layers of a timeline. Events before the cut are at the bottom, above it each later event with its forecast and the time when it came."""
     points = [
         {
             "kind": KINDS[row["kind"]],
@@ -155,27 +156,27 @@ def timeline(rows: Sequence[Row]) -> alt.LayerChart:
     hints = ["kind:N", "event:Q", "type:N", alt.Tooltip("time:Q", format=".5~g")]
     base = alt.Chart(alt.Data(values=points)).encode(y=y, color=colour)
     spans = base.transform_filter(alt.datum.kind == KINDS["forecast"])
-    return alt.layer(
+    return [
         spans.mark_rule(strokeWidth=3, opacity=0.4).encode(x=alt.X("low:Q", title="time").scale(zero=False), x2="high:Q"),
         base.mark_point(filled=True, size=45).encode(x=x, tooltip=hints),
-    )
+    ]
 
 
-def calibration_chart(rows: Sequence[Row]) -> alt.LayerChart:
-    """Share of right types against their mean probability; a calibrated model lies on the diagonal."""
+def calibration_chart(rows: Sequence[Row]) -> list[alt.Chart]:
+    """Layers of the share of right types against their mean probability; a calibrated model lies on the diagonal."""
     points = [{"confidence": row["confidence"], "right": row["value"], "events": row["events"]} for row in rows]
     ends = alt.Chart(alt.Data(values=[{"confidence": 0.0, "right": 0.0}, {"confidence": 1.0, "right": 1.0}]))
     x = alt.X("confidence:Q", title="probability of the likeliest type").scale(domain=[0, 1])
     y = alt.Y("right:Q", title="share that came").scale(domain=[0, 1])
-    return alt.layer(
+    return [
         ends.mark_line(color=PALETTE[0], strokeDash=[4, 4]).encode(x=x, y=y),
         alt.Chart(alt.Data(values=points))
         .mark_point(filled=True, color=PALETTE[2], opacity=0.9)
         .encode(x=x, y=y, size=alt.Size("events:Q", legend=None), tooltip=["confidence:Q", "right:Q", "events:Q"]),
-    )
+    ]
 
 
-def confusion_chart(rows: Sequence[Row]) -> alt.LayerChart:
+def confusion_chart(rows: Sequence[Row]) -> list[alt.Chart]:
     """Events of each type by the likeliest type, as shares of the events of the type."""
     totals: dict[str, float] = {}
     for row in rows:
@@ -196,4 +197,4 @@ def confusion_chart(rows: Sequence[Row]) -> alt.LayerChart:
     )
     shade = alt.Color("share:Q", title="share").scale(scheme="blues", domain=[0, 1])
     hints = ["actual:N", "predicted:N", "events:Q", alt.Tooltip("share:Q", format=".3f")]
-    return alt.layer(base.mark_rect().encode(color=shade, tooltip=hints))
+    return [base.mark_rect().encode(color=shade, tooltip=hints)]

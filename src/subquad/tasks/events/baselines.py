@@ -69,7 +69,7 @@ class Transitions(NamedTuple):
     frequencies: Float[ndarray, "types"]
 
     @classmethod
-    def count(cls, before: Int[ndarray, "e"], types: Int[ndarray, "e"], kinds: int) -> "Transitions":
+    def learn(cls, before: Int[ndarray, "e"], types: Int[ndarray, "e"], kinds: int) -> "Transitions":
         """Counts transitions."""
         pairs, counts = np.unique(before * kinds + types, return_counts=True)
         often = np.bincount(types, minlength=kinds)
@@ -126,7 +126,7 @@ def fit_baselines(training: EventSequences, scales: Scales) -> Fitted:
     """Fits all baselines. Types are numbered as in the scales."""
     later = ~training.first
     gaps, types = scales.gaps(training)[later], scales.types(training)
-    transitions = Transitions.count(np.roll(types, 1)[later], types[later], len(scales.type_names))
+    transitions = Transitions.learn(np.roll(types, 1)[later], types[later], len(scales.type_names))
     first = first_cell(scales.resolution, scales.grid)
     log_gaps = np.log(np.where(gaps > first, gaps, first / 2.0))
     mixture = fit_renewal(log_gaps, COMPONENTS, LEAST * PRECISION)

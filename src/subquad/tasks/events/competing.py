@@ -100,7 +100,11 @@ class ReturnLaw(NamedTuple):
 class Competition(nn.Module):
     """Turns vectors of events into the distribution of returns: shares as in the training data, changed by the history."""
 
-    kinds: Tensor
+    kinds: Tensor  # types that return
+    members: Tensor  # k c, whether a distribution is of a type
+    log_shares: Tensor  # share of the events of its type that return by each distribution
+    log_others: Tensor  # share of the events of each type that do not return
+    deviations: Tensor
 
     def __init__(self, model_dim: int, returns: Sequence[Return], generator: torch.Generator | None = None) -> None:
         super().__init__()

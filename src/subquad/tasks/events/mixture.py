@@ -63,10 +63,10 @@ class Mixture(NamedTuple):
         z = (log_gaps[:, None] - self.means) / self.deviations
         return torch.logsumexp(self.log_weights + log_ndtr(-z), dim=-1)
 
-    def mean(self, horizon: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
+    def mean(self, horizon: float | Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """E min(gap, horizon): the sum of exp(m + s^2 / 2) over components, as far as they are below the horizon."""
         weights, means, deviations = self
-        far = horizon.log()[:, None]
+        far = torch.as_tensor(horizon, dtype=means.dtype, device=means.device).log()[..., None]
         below = means + deviations.square() / 2.0 + log_ndtr((far - means) / deviations - deviations)
         above = far + log_ndtr((means - far) / deviations)
         return (weights + torch.logaddexp(below, above)).exp().sum(-1)
@@ -215,8 +215,7 @@ class MixtureHead(nn.Module):
 
     def forecast(self, h: Float[Tensor, "e w"], levels: Float[Tensor, "q"]) -> Forecast:
         mixture, returns, horizon = self.mixture(h), self._returns(h), self.scales.horizon
-        everywhere = torch.full_like(h[:, 0], horizon)
-        mean = mixture.mean(everywhere) if returns is None else mixture.mean_with(returns, horizon)
+        mean = mixture.mean(horizon) if returns is None else mixture.mean_with(returns, horizon)
         return Forecast(mean, mixture.quantiles(levels, horizon, returns), self._mean_types(h, mixture, returns))
 
     def _log(self, gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
-from subquad.models import DecoderState, mapped, state_of
+from subquad.models import DecoderState, state_of, tensors_of
 from subquad.tasks.events.batches import Encoded, EventBatch
 from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.returns import due_after
@@ -82,9 +82,8 @@ def continuations(
 ) -> Paths:
     """Draws `events` events after each history, or fewer if all continuations have passed the time `until`."""
     count = len(history.h)
-    sizes: list[int] = []
-    mapped(history.state, lambda part: sizes.append(part.numel()) or part)
-    most = int(min(MOST_ROWS, max(1, STATE_NUMBERS * count // max(1, sum(sizes)))))
+    one = sum(part.numel() for part in tensors_of(history.state)) // count
+    most = int(min(MOST_ROWS, max(1, STATE_NUMBERS // max(1, one))))
     rows = torch.arange(count).repeat_interleave(samples)
     parts = [_draw(model, history, part, generator, events, until) for part in rows.split(most)]
     longest = max(times.shape[1] for times, _ in parts)

@@ -108,7 +108,7 @@ def learn(
         grid=grid,
         narrowest=0.0,
         renewal=_renewal(scaled, resolution, grid, components),
-        returns=tuple(map(tuple, find_returns(training, mean, grid))) if returns else (),
+        returns=tuple(find_returns(training, mean, grid)) if returns else (),
         sequences=everything[0],
         events=everything[1],
     )

@@ -38,10 +38,10 @@ def data_rows(splits: EventSplits, scales: Scales) -> list[Row]:
             ("events", len(sequences.times), "1", None),
             ("gaps of 0", float((gaps == 0).mean()) if len(gaps) else 0.0, "share", None),
         ]
-        for level in QUANTILES:
-            values.append(("events of a sequence", float(np.quantile(sequences.lengths, level)), "1", level))
+        for at in QUANTILES:
+            values.append(("events of a sequence", float(np.quantile(sequences.lengths, at)), "1", at))
             if len(gaps):
-                values.append(("gap", float(np.quantile(gaps, level)), "time", level))
+                values.append(("gap", float(np.quantile(gaps, at)), "time", at))
         for what, value, unit, level in values:
             quantile = {} if level is None else {"quantile": level}
             rows.append({"metric": "data", "value": value, "unit": unit, "part": part, "what": what, **quantile})
