@@ -249,6 +249,7 @@ def test_the_best_of_ours_is_judged_beside_the_best_published_row(tmp_path: Path
 def test_a_model_that_loses_to_a_baseline_is_told_so(tmp_path: Path) -> None:
     rows: list[Row] = [
         {"metric": "nll", "value": 1.0, "split": "test", "step": 9},
+        {"metric": "nll", "value": 1.0, "split": "held out", "step": 9},
         {"metric": "nll_of_poisson", "value": 0.9, "time": 0.5, "type": 0.4, "split": "test", "step": 9},
         {"metric": "nll_of_hawkes", "value": 1.4, "time": 0.9, "type": 0.5, "split": "test", "step": 9},
         {"metric": "nll_above_poisson", "value": 0.1, "split": "test", "step": 9, "baseline": "poisson"},

@@ -136,7 +136,7 @@ def caption_of(name: str, rows: Sequence[Row]) -> str:
 
 
 def timeline(rows: Sequence[Row]) -> list[alt.Chart]:
-    """Layers of a timeline. Events before the cut are at the bottom, above it each later event with its forecast and the time when it came."""
+    """Layers: events before the cut at the bottom, above it each later event with its forecast and the time when it came."""
     points = [
         {
             "kind": KINDS[row["kind"]],
