@@ -19,7 +19,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Run, holds_run, place_of
 from subquad.tasks import TASKS, Task, TaskOptions
-from subquad.tasks.base import Completion, Predictions, Stream
+from subquad.tasks.base import Completion, Outlook, Predictions, Stream
 from subquad.training import TrainOptions
 from subquad.training.loop import generator, load_model
 from subquad.types import AttentionOptions
@@ -83,9 +83,16 @@ class TrainedModel(nn.Module):
         """Returns the answers for all sequences in a file or folder, as a table."""
         return self.task.predict(self.model, Path(path))
 
-    def follow(self, sequences: int = 1000) -> Stream:
-        """Returns a reader of event streams that remembers up to `sequences` sequences."""
-        return self.task.follow(self.model, sequences)
+    def forecast(self, path: str | Path, outlook: Outlook | None = None) -> Predictions:
+        """Returns forecasts of the next events of all sequences in a file or folder, by sampling, as a table."""
+        return self.task.forecast(self.model, Path(path), outlook or Outlook())
+
+    def follow(self, sequences: int = 1000, *, score: bool = False) -> Stream:
+        """Returns a reader of event streams that remembers up to `sequences` sequences.
+
+        With `score`, it says how unusual each event is instead of forecasting the next one.
+        """
+        return self.task.follow(self.model, sequences, score=score)
 
 
 def read_options(values: Mapping[str, Any]) -> RunOptions:

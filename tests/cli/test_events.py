@@ -240,3 +240,76 @@ def test_what_cannot_be_causal_leaves_no_run(tmp_path: Path, capsys: pytest.Capt
     assert main(["train", "events", "--attention", "linformer", "--out", str(out)]) == 2
     assert "linformer has no causal form" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_training_shows_baselines_and_the_data(trained: tuple[Path, str, str]) -> None:
+    folder, out, _ = trained
+    rows = Run.open(folder).rows()
+    tested = {row["metric"]: row for row in rows if row.get("split") == "test"}
+    for name in ("poisson", "markov", "renewal", "renewal-markov", "hawkes"):
+        above = tested[f"nll_above_{name}"]
+        assert above["value"] == pytest.approx(tested["nll"]["value"] - tested[f"nll_of_{name}"]["value"], abs=1e-6)
+        assert f"test nll of {name}: " in out
+    assert {"crps", "coverage_80", "coverage_ahead", "type_calibration_error"} <= tested.keys()
+    counts = {row["part"]: row["value"] for row in rows if row["metric"] == "data" and row["what"] == "sequences"}
+    assert sum(counts.values()) == 20
+    confused = sum(row["value"] for row in rows if row["metric"] == "confusion")
+    assert confused == sum(row["events"] for row in rows if row["metric"] == "sequence_nll")
+    page = (folder / "report.html").read_text()
+    assert page.index("Data: 12 training sequences of 5 to 8 events") < page.index("The data") < page.index("On the test")
+    for name in ("timeline_1", "type_calibration", "confusion"):
+        assert f'id="chart-{name}"' in page
+
+
+def test_forecasts_of_several_events(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = write(tmp_path / "new.csv", 2)
+    assert predict(run, "--data", str(new), "--horizon", "3", "--samples", "20") == 0
+    text = capsys.readouterr().out
+    lines = list(csv.DictReader(text.splitlines()))
+    assert [(line["sequence"], line["event"]) for line in lines] == [(s, e) for s in ("s0", "s1") for e in "123"]
+    assert all(float(line["low"]) <= float(line["median"]) <= float(line["high"]) for line in lines)
+    assert predict(run, "--data", str(new), "--horizon", "3", "--samples", "20", "--seed", "0") == 0
+    assert capsys.readouterr().out == text
+    assert predict(run, "--data", str(new), "--window", "600", "--points", "2", "--samples", "20") == 0
+    counts = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [float(line["to"]) - float(line["from"]) for line in counts] == [300.0] * 4
+    assert all(float(line["expected_count"]) >= 0 and float(line["intensity"]) >= 0 for line in counts)
+
+
+def test_scores_of_a_stream(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert following(run, "0 a\n60 b\n100060 a\n", monkeypatch, "--score") == 0
+    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [line["type"] for line in lines] == ["a", "b", "a"]
+    assert lines[0]["score"] == ""
+    assert float(lines[2]["score"]) > float(lines[1]["score"])  # a day without an event
+    assert float(lines[2]["shorter"]) > 0.99
+    assert predict(run, "--score") == 2
+    assert "--score is for events as they come: give --follow too" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--horizon", "3"], "give it by --data"),
+        (["--horizon", "3", "--window", "2", "--data", "{}"], "give one of them"),
+        (["--samples", "3", "--data", "{}"], "give --horizon or --window too"),
+        (["--horizon", "3", "--points", "2", "--data", "{}"], "give --window instead of --horizon"),
+        (["--window", "-1", "--data", "{}"], "window"),
+    ],
+)
+def test_options_of_forecasts_that_do_not_fit(
+    words: list[str], said: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write(tmp_path / "new.csv", 2)
+    assert predict(run, *(word.format(new) for word in words)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_columns_that_are_not_used_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text("sequence,time,type,amount,shop\ns,1.6e9,a,3,x\ns,1600000060,b,4,y\n")
+    assert predict(run, "--data", str(path)) == 0
+    assert (
+        "wide.csv: the columns 'amount', 'shop' are not used: models of events see times and types"
+        in capsys.readouterr().err
+    )

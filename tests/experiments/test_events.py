@@ -13,7 +13,7 @@ from subquad.experiments.base import Training
 from subquad.experiments.events import costs as event_costs
 from subquad.experiments.events import grid as events
 from subquad.experiments.events.grid import SCALES, Grid, Setting, Source
-from subquad.experiments.events.page import events_page
+from subquad.experiments.events.page import events_page, speed_sentence, speed_table
 from subquad.experiments.events.verdicts import (
     Trained,
     cheaper,
@@ -221,6 +221,9 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(event_costs, "LONG", 64)
     monkeypatch.setattr(event_costs, "SECONDS", 0.0)
     monkeypatch.setattr(event_costs, "PEAKS", 1)
+    monkeypatch.setattr(event_costs, "LENGTHS", (8, 32))
+    monkeypatch.setattr(event_costs, "TOKENS", 64)
+    monkeypatch.setattr(event_costs, "SECONDS_A_LENGTH", 0.0)
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "events", "--jobs", "2", "--out", "run"]) == 0
     found = trained(Path("run"))
@@ -230,3 +233,49 @@ def test_a_tiny_run_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     page = Path("run/report.html").read_text()
     assert "true process" in page
     assert "residuals_simulated_sinusoidal" in page
+
+
+def test_the_best_of_ours_is_judged_beside_the_best_published_row(tmp_path: Path) -> None:
+    for seed, (softmax, linear) in enumerate([(-0.51, -0.531), (-0.512, -0.530), (-0.511, -0.532)]):
+        run(tmp_path, TAXI, "softmax", seed, nll=softmax)
+        run(tmp_path, TAXI, "linear", seed, nll=linear)
+    claim = "taxi, sinusoidal times: an attention is at or below the lowest published row, S2P2's -0.522"
+    (verdict,) = (verdict for verdict in judge(tmp_path) if verdict.claim == claim)
+    assert verdict.held is True
+    assert verdict.figures.startswith("linear -0.531")
+    assert verdict.figures.endswith("ahead by 0.009")
+
+
+def test_a_model_that_loses_to_a_baseline_is_told_so(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        {"metric": "nll", "value": 1.0, "split": "test", "step": 9},
+        {"metric": "nll", "value": 1.0, "split": "held out", "step": 9},
+        {"metric": "nll_of_poisson", "value": 0.9, "time": 0.5, "type": 0.4, "split": "test", "step": 9},
+        {"metric": "nll_of_hawkes", "value": 1.4, "time": 0.9, "type": 0.5, "split": "test", "step": 9},
+        {"metric": "nll_above_poisson", "value": 0.1, "split": "test", "step": 9, "baseline": "poisson"},
+        {"metric": "nll_above_hawkes", "value": -0.4, "split": "test", "step": 9, "baseline": "hawkes"},
+    ]
+    for seed in range(3):
+        finished_training(tmp_path / f"events-taxi-sinusoidal-linear-{seed}", rows, {"times": "sinusoidal"})
+    claim = "taxi, sinusoidal times: linear has a lower negative log-likelihood than all 2 baselines"
+    (verdict,) = (verdict for verdict in judge(tmp_path) if verdict.claim == claim)
+    assert verdict.held is False
+    assert "poisson, the best of them" in verdict.figures
+    page = render(events_page(tmp_path, "quick"))
+    assert "poisson, baseline" in page
+    assert "hawkes, baseline" in page
+
+
+def test_lengths_at_which_an_attention_is_slower_are_said() -> None:
+    def row(name: str, length: int, times: float) -> list[Row]:
+        about = {"mechanism": name, "length": length}
+        ends = {"low": 0.95 * times, "high": 1.05 * times}
+        rate = {"metric": "tokens_per_second", "value": 1000.0 * times, "low": 1.0, "high": 2.0}
+        return [{**rate, **about}, {"metric": "times_as_fast", "value": times, **ends, **about}]
+
+    rows = [*row("softmax", 32, 1.0), *row("favor", 32, 0.7), *row("softmax", 512, 1.0), *row("favor", 512, 1.0)]
+    rows += [*row("softmax", 4096, 1.0), *row("favor", 4096, 2.5)]
+    assert speed_sentence(rows) == "Favor is slower than softmax at 32 events and faster at 4096."
+    table = speed_table(rows)
+    assert [line[0].text for line in table.rows] == ["32", "512", "4096"]
+    assert table.rows[2][2].text == "2,500, 2.50 (2.38 to 2.62) times"

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from subquad.cli.show import CountColumn, PlainColumn
-from subquad.report.training import final_table, label_runs, training_answer
+from subquad.report.page import render
+from subquad.report.training import final_table, label_runs, training_answer, training_page
+from subquad.results import Row
 from tests.experiments.runs import finished_training
 
 
@@ -50,3 +53,43 @@ def test_80_columns_show_the_step() -> None:
     assert "120/500" in line
     assert "loss 0.4966, nll 0.0962" in line
     assert line.count("\n") == 1
+
+
+def baselines(*gaps: tuple[float, float, float]) -> list[Row]:
+    """Rows of a model on the test, whose differences from two baselines are these."""
+    names = ("poisson", "hawkes")
+    rows: list[Row] = [{"metric": "nll", "value": 1.0, "split": "test", "step": 9, "low": 0.9, "high": 1.1}]
+    for name, (value, low, high) in zip(names, gaps, strict=True):
+        about = {"split": "test", "step": 9}
+        rows.append({"metric": f"nll_of_{name}", "value": 1.0 - value, "time": 0.5, "type": 0.5 - value, **about})
+        rows.append({"metric": f"nll_above_{name}", "value": value, "low": low, "high": high, "baseline": name, **about})
+    return [*rows, {"metric": "nll", "value": 1.0, "split": "held out", "step": 9}]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "said"),
+    [
+        (
+            [(-0.4, -0.5, -0.3), (0.1, 0.05, 0.15)],
+            "Softmax loses to the baseline hawkes by 0.100 (0.050 to 0.150) nats per event; softmax ended with a nll",
+        ),
+        (
+            [(-0.4, -0.5, -0.3), (0.1, -0.05, 0.25)],
+            "Softmax ended with a nll of 1.000 on the test; softmax is level with the baseline hawkes: +0.100",
+        ),
+        (
+            [(-0.4, -0.5, -0.3), (-0.1, -0.2, -0.05)],
+            "Softmax ended with a nll of 1.000 on the test; softmax is ahead of all 2 baselines, of hawkes by 0.100",
+        ),
+        (
+            [(0.4, 0.3, 0.5), (0.1, 0.05, 0.15)],
+            "Softmax loses to the baseline poisson by 0.400 (0.300 to 0.500) nats per event and to hawkes; softmax ended",
+        ),
+    ],
+)
+def test_what_a_model_loses_to_comes_first(gaps: list[tuple[float, float, float]], said: str, tmp_path: Path) -> None:
+    trained = label_runs([finished_training(tmp_path / "run", baselines(*gaps), {"mechanism": {"kind": "softmax"}})])
+    assert training_answer(trained).startswith(said)
+    page = render(training_page(trained))
+    assert "Beside baselines" in page
+    assert page.index(said.split(";")[0]) < page.index("Beside baselines")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from subquad.checking import Checked, Count, FilePath, NonNegative, Seed, Whole, Words
+from subquad.checking import Checked, Count, FilePath, NonNegative, Positive, Seed, Whole, Words
 from subquad.cli.follow import follow
 from subquad.cli.foreign import options_of_train
 from subquad.cli.lines import BadLines, LeftOut, Line, csv_text, open_lines
@@ -16,7 +16,7 @@ from subquad.cli.streams import say
 from subquad.errors import SubquadError
 from subquad.files import kind_of, write_whole
 from subquad.runs import TrainedModel, load
-from subquad.tasks.base import Completion
+from subquad.tasks.base import Completion, Outlook
 
 COMPLETION = ("tokens", "temperature", "seed")
 """Options that say how a text is continued."""
@@ -43,16 +43,31 @@ class Predict(Checked):
     temperature: NonNegative | None = None
     """For models of lm: 0 always takes the likeliest token, 1 draws as the model predicts; 0.8 if not set."""
     seed: Seed | None = None
-    """For models of lm: seed of the draws; 0 if not set."""
+    """For models of lm, and for --horizon and --window: seed of the draws; 0 if not set."""
     data: FilePath | None = None
     """For models of transactions, events, classify or lra-...: a file or folder in the format of the training data, labels
     or not; PNG files for pictures."""
     output: FilePath | None = None
     """File for the answers to --data, a CSV line for each client, sequence or text; default: standard output. Names that
     begin with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""
+    horizon: Count | None = None
+    """For models of events, with --data: number of events to forecast after the last one of each sequence, by sampling. The
+    answers are a CSV line for each of them: 5%, 50% and 95% quantiles of its time, its likeliest type, and the probability
+    of each type. Without --horizon and --window, only the next event is forecast, without sampling."""
+    window: Positive | None = None
+    """For models of events, with --data: length of the time after the last event of each sequence in which events are
+    counted, by sampling. The answers are the expected count, its 5% and 95% quantiles, the intensity if nothing has come
+    until then, and the expected count of each type."""
+    points: Count | None = None
+    """With --window: number of equal parts of the window, each with a line of counts and intensity; 1 if not set."""
+    samples: Count | None = None
+    """With --horizon or --window: number of random continuations of each sequence; 100 if not set."""
     follow: bool = False
     """For models of events: read events from standard input, one line `time type` or `sequence time type`, separated by
     spaces or commas, and print a forecast after each. A line with only the name of a sequence ends that sequence."""
+    score: bool = False
+    """With --follow: print how unusual each event is, given those before it, instead of a forecast: its negative
+    log-likelihood in nats, that of its time and of its type, the probability of a shorter gap, and that of its type."""
     every: Whole = 1
     """With --follow: number of events between two forecasts; 0 prints one forecast for each sequence at the end."""
     remember: Count = 1000
@@ -73,18 +88,22 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError("--output is for the scores of --data: give both")
     if options.follow and (options.data or options.sequence or options.file):
         raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
+    if options.score and not options.follow:
+        raise SubquadError("--score is for events as they come: give --follow too")
     if options.text is not None and (options.sequence or options.file or options.data or options.follow):
         raise SubquadError("--text is the text to continue: give it without a sequence, --file, --data or --follow")
     if options.data is not None and kind_of(options.data) == "nothing":
         raise SubquadError(f"there is no file or folder {options.data}: check the path given by --data")
+    outlook = _outlook(options)
     trained = load(options.run, say=say)
-    completion = {name: value for name in COMPLETION if (value := getattr(options, name)) is not None}
+    named = {name: value for name in COMPLETION if (value := getattr(options, name)) is not None}
+    completion = {} if outlook else named
     if completion or options.text is not None:
         trained.task.require_completion()
     if trained.task.completes and options.data is None and not options.follow:
         _complete(trained, options, Completion(**completion))
     elif options.data is not None:
-        _score(trained, options.data, options.output)
+        _score(trained, options.data, options.output, outlook)
     elif options.sequence:
         print(trained.reply(options.sequence))
     else:
@@ -92,10 +111,32 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
-    """Writes a CSV line for each client, sequence or text in `data`."""
+def _outlook(options: Predict) -> Outlook | None:
+    """How events are forecast by sampling, or None if that is not asked for. Options that do not fit are refused."""
+    if options.horizon is None and options.window is None:
+        if options.samples is not None or options.points is not None:
+            raise SubquadError("--samples and --points are for forecasts by sampling: give --horizon or --window too")
+        return None
+    if options.data is None:
+        raise SubquadError("--horizon and --window forecast from sequences in a file: give it by --data")
+    if options.horizon is not None and options.window is not None:
+        raise SubquadError("--horizon forecasts a number of events, --window those in a time: give one of them")
+    if options.points is not None and options.window is None:
+        raise SubquadError("--points divides a window of time: give --window instead of --horizon")
+    usual = Outlook()
+    return Outlook(
+        events=options.horizon or usual.events,
+        samples=options.samples or usual.samples,
+        window=options.window,
+        points=options.points or usual.points,
+        seed=options.seed or usual.seed,
+    )
+
+
+def _score(trained: TrainedModel, data: Path, output: Path | None, outlook: Outlook | None) -> None:
+    """Writes a CSV line for each client, sequence or text in `data`, or several for each sequence of events."""
     with options_of_train(Predict, "a run keeps those that it was trained with, so change the file, or train again"):
-        scored = trained.predict(data)
+        scored = trained.predict(data) if outlook is None else trained.forecast(data, outlook)
     for complaint in scored.complaints:
         say(complaint)
     table = csv_text([scored.columns, *scored.lines])
@@ -124,7 +165,8 @@ def _answer_lines(trained: TrainedModel, options: Predict) -> None:
     try:
         with open_lines(options.file) as lines:
             if options.follow:
-                follow(trained.follow(options.remember), lines, left_out, every=options.every, remember=options.remember)
+                stream = trained.follow(options.remember, score=options.score)
+                follow(stream, lines, left_out, every=options.every, remember=options.remember)
             else:
                 for line in left_out.usable(lines):
                     _answer(trained, line, left_out)

@@ -24,6 +24,7 @@ from subquad.results import FORMAT, Run, describe_run, folder_name, new_folder
 from subquad.runs import Built, RunOptions, build_model, check_options, load, rebuild
 from subquad.tasks import TASKS
 from subquad.training.loop import Progress, import_accelerate, parameters, train
+from subquad.words import capitalized
 
 BAR_WIDTH = 10
 """Number of characters of the bar, so that step, loss and metrics fit beside it into 80 columns."""
@@ -176,6 +177,10 @@ def _show_results(run: Run, console: Console) -> None:
             where = "test " if row["split"] == "test" else ""
             spread = f" ({row['low']:.6g} to {row['high']:.6g})" if "low" in row else ""
             console.print(f"{where}{row['metric'].replace('_', ' ')}: {row['value']:.6g}{spread}")
+    from subquad.report.baselines import standing  # which imports what only pages need
+
+    if sentence := standing(rows):
+        console.print(f"{capitalized(sentence)}.", soft_wrap=True)
 
 
 def _write_page(run: Run, console: Console) -> None:

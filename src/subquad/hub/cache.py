@@ -19,6 +19,7 @@ from subquad.hub._compat import (
     own_cache,
 )
 from subquad.hub.attach import SWAPPED, attached, attention_modules, find_options, getattr_int
+from subquad.models import mapped, tensors_of
 from subquad.types import CausalAttention
 
 _LAYER = "_subquad_layer"
@@ -96,11 +97,11 @@ class StateLayer(CacheLayerMixin):
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keeps only the states of these sequences."""
-        self.states = [_map_tensors(state, lambda part: part[indices.to(part.device)]) for state in self.states]
+        self.states = [mapped(state, lambda part: part[indices.to(part.device)]) for state in self.states]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeats the state of every sequence `repeats` times."""
-        self.states = [_map_tensors(state, lambda part: part.repeat_interleave(repeats, dim=0)) for state in self.states]
+        self.states = [mapped(state, lambda part: part.repeat_interleave(repeats, dim=0)) for state in self.states]
 
     def crop(self, tokens_to_remove: int) -> None:
         if tokens_to_remove:
@@ -130,7 +131,7 @@ class StateCache(Cache):
     def nbytes(self) -> int:
         """Memory of all states, keys and values, in bytes."""
         layers: list[Any] = self.layers
-        states = [tensor for layer in layers for tensor in _tensors(tuple(getattr(layer, "states", ())))]
+        states = [tensor for layer in layers for tensor in tensors_of(tuple(getattr(layer, "states", ())))]
         keys_and_values = [
             part for layer in layers for part in (getattr(layer, "keys", None), getattr(layer, "values", None))
         ]
@@ -211,19 +212,3 @@ def _is_constant(module: torch.nn.Module, implementation: str) -> bool:
     options = find_options(implementation)
     require_causal(options)
     return options.traits.constant_state
-
-
-def _map_tensors(state: Any, change: Any) -> Any:
-    """Returns a state with `change` applied to every tensor."""
-    if isinstance(state, Tensor):
-        return change(state)
-    if isinstance(state, tuple):
-        parts = [_map_tensors(part, change) for part in state]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return state
-
-
-def _tensors(state: Any) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    return [tensor for part in state for tensor in _tensors(part)] if isinstance(state, tuple) else []

@@ -1,7 +1,7 @@
 """Transformer models that use the mechanisms."""
 
 from subquad.models.block import Block
-from subquad.models.causal import CausalEncoder, detached
+from subquad.models.causal import CausalEncoder, detached, mapped, state_of, tensors_of
 from subquad.models.embeddings import PixelEmbedding, TimeEmbedding, TokenEmbedding, ValueEmbedding
 from subquad.models.generation import Sampling, generate
 from subquad.models.multihead import MultiheadAttention, Projected, attentions_of, mechanisms_of
@@ -30,6 +30,9 @@ __all__ = [
     "detached",
     "generate",
     "linear_numbers",
+    "mapped",
     "mechanisms_of",
+    "state_of",
+    "tensors_of",
     "with_stack",
 ]

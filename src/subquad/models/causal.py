@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.errors import SubquadError
@@ -72,11 +72,28 @@ class CausalEncoder(Stack):
         return self._leave(x), DecoderState(torch.tensor(start + x.shape[1]), tuple(after))
 
 
-def detached(state: Any) -> Any:
-    """Returns a state detached from the graph, for training in chunks (truncated backpropagation)."""
+def mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Returns a state with `change` applied to every tensor."""
     if isinstance(state, Tensor):
-        return state.detach()
+        return change(state)
     if isinstance(state, tuple):
-        parts = [detached(part) for part in state]
+        parts = [mapped(part, change) for part in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
     return state
+
+
+def tensors_of(state: Any) -> list[Tensor]:
+    """All tensors of a state."""
+    if isinstance(state, Tensor):
+        return [state]
+    return [tensor for part in state for tensor in tensors_of(part)] if isinstance(state, tuple) else []
+
+
+def detached(state: Any) -> Any:
+    """Returns a state detached from the graph, for training in chunks (truncated backpropagation)."""
+    return mapped(state, Tensor.detach)
+
+
+def state_of(state: Any, rows: Int[Tensor, "r"]) -> Any:
+    """Returns the state of some sequences, each as often as its number occurs in `rows`, to continue it in several ways."""
+    return mapped(state, lambda part: part[rows.to(part.device)] if part.ndim else part)

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
+from subquad.report.baselines import baseline_table, is_behind, standing
 from subquad.report.charts import save
 from subquad.report.curves import curves, thin
+from subquad.report.events import caption_of, data_sentence, event_charts, event_folds
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.runs import command_of, machine_of
@@ -103,6 +105,8 @@ def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> 
             drawn[metric] = curves(curve_points, metric.replace("_", " "), log=log, interactive=interactive)
     if residual := [point for training in trained for point in quantiles(training.rows, training.label)]:
         drawn["residuals"] = residual_chart(residual, interactive=interactive)
+    if trained:
+        drawn |= event_charts(trained[0].rows, interactive=interactive)
     return drawn
 
 
@@ -115,9 +119,15 @@ def training_page(trained: Sequence[Trained]) -> Page:
     """Builds the page: the deciding metric by step first, then the loss and the other metrics."""
     drawn = training_charts(trained)
     names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
+    of_events = event_charts(trained[0].rows)
     captions = {name: f"{metric_words(name)} by step" if name != "residuals" else "Residuals" for name in names}
+    captions |= {name: caption_of(name, trained[0].rows) for name in of_events}
     pictures = [Picture(name, captions[name], drawn[name]) for name in names]
-    folds = [Fold("At the end of training", [table(final_table(trained))])]
+    folds = event_folds(trained[0].rows)
+    for training in trained:
+        if (beside := baseline_table(training.rows, training.label)).rows:
+            folds.append(Fold(f"Beside baselines: {training.run.folder.name}", [table(beside)], is_open=True))
+    folds.append(Fold("At the end of training", [table(final_table(trained))]))
     if (tested := test_table(trained)).rows:
         folds.append(Fold("On the test split", [table(tested)]))
     if (samples := sample_table(trained)).rows:
@@ -125,7 +135,7 @@ def training_page(trained: Sequence[Trained]) -> Page:
     return Page(
         "How training went",
         training_answer(trained),
-        about=machine_of(trained[0].run),
+        about=" ".join(filter(None, (data_sentence(trained[0].rows), machine_of(trained[0].run)))),
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("Charts", pictures[1:])] if pictures[1:] else [],
         folds=folds,
@@ -139,18 +149,28 @@ def deciding_metric(trained: Sequence[Trained]) -> str:
 
 
 def training_answer(trained: Sequence[Trained]) -> str:
-    """Returns the final metric of each attention in one sentence, on the test split if there is one."""
+    """Returns the final metric of each attention, on the test split if there is one, and what it loses to.
+
+    A model that loses to a baseline says so first.
+    """
     metric = deciding_metric(trained)
+    lost: list[str] = []
+    others: list[str] = []
     sentences = []
     for label, group in _by_label(trained).items():
+        shown = next((training for training in group if is_behind(training.rows)), group[0])
+        (lost if is_behind(shown.rows) else others).append(standing(shown.rows, label))
         tested = [value for training in group if (value := value_on_test(training.rows, metric)) is not None]
-        others = [final_loss(training.rows) if metric == "loss" else last_value(training.rows, metric) for training in group]
-        end = _spread(tested or others)
+        watched = [
+            final_loss(training.rows) if metric == "loss" else last_value(training.rows, metric) for training in group
+        ]
+        end = _spread(tested or watched)
         if end is not NOTHING:
             sentences.append(
                 f"{label} ended with a {metric_words(metric, lower=True)} of {end.text}{' on the test' if tested else ''}"
             )
-    return f"{capitalized('; '.join(sentences))}." if sentences else "Nothing was trained yet."
+    parts = [*lost, *sentences, *filter(None, others)]
+    return f"{capitalized('; '.join(parts))}." if parts else "Nothing was trained yet."
 
 
 def value_on_test(rows: Sequence[Row], metric: str) -> float | None:

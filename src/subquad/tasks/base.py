@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVa
 import torch
 from torch import Tensor, nn
 
-from subquad.checking import Checked, Count, NonNegative, Seed
+from subquad.checking import Checked, Count, NonNegative, Positive, Seed
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size
 from subquad.results import Row
@@ -73,6 +73,17 @@ class Completion(Checked):
 
     tokens: Count = 200  # number of tokens to write
     temperature: NonNegative = 0.8  # 0 always takes the likeliest token; 1 draws as the model predicts
+    seed: Seed = 0  # seed of the draws
+
+
+@dataclass(frozen=True)
+class Outlook(Checked):
+    """How events after the last one are forecast by sampling."""
+
+    events: Count = 10  # number of events to forecast for each sequence
+    samples: Count = 100  # number of random continuations of each sequence
+    window: Positive | None = None  # length of the time in which events are counted, instead of a number of events
+    points: Count = 1  # number of equal parts of the window in which events are counted
     seed: Seed = 0  # seed of the draws
 
 
@@ -208,8 +219,17 @@ class Task(ABC, Generic[Batch]):
         """The model's answers for all sequences in a file or folder."""
         raise SubquadError(f"a model of {self.kind} answers sequences and gives no scores: give a sequence, not --data")
 
-    def follow(self, model: nn.Module, sequences: int) -> Stream:
-        """Returns a reader of event streams that remembers up to `sequences` sequences."""
+    def forecast(self, model: nn.Module, path: Path, outlook: Outlook) -> Predictions:
+        """Forecasts of the events after the last one of each sequence in a file or folder, by sampling."""
+        raise SubquadError(
+            f"a model of {self.kind} forecasts no events: leave out --horizon, --samples, --window and --points"
+        )
+
+    def follow(self, model: nn.Module, sequences: int, *, score: bool = False) -> Stream:
+        """Returns a reader of event streams that remembers up to `sequences` sequences.
+
+        With `score`, it says how unusual each event is instead of forecasting the next one.
+        """
         raise SubquadError(f"a model of {self.kind} follows no stream: --follow is for runs on events")
 
     def require_texts(self) -> None:

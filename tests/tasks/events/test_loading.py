@@ -43,6 +43,15 @@ def test_easytpps_types_may_begin_with_1(tmp_path: Path) -> None:
     assert of(found.test, "1") == [(0.0, "3"), (1.0, "1")]
 
 
+def test_fields_that_are_not_used_are_named(tmp_path: Path) -> None:
+    folder = easytpp(tmp_path)
+    records = json.loads((folder / "test.json").read_text())
+    (folder / "test.json").write_text(json.dumps([{**each, "amount": [1, 2]} for each in records]))
+    assert load_splits(str(folder)).complaints == (
+        "test.json: the field 'amount' is not used: models of events see times and types",
+    )
+
+
 def test_gaps_do_where_there_are_no_times(tmp_path: Path) -> None:
     folder = easytpp(tmp_path)
     one = {"time_since_last_event": [0, 1.5, 0.5], "type_event": [0, 1, 0]}

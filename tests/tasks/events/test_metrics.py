@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from subquad import statistics
 from subquad.statistics import grouped_mean
@@ -12,6 +13,7 @@ from subquad.tasks.events.metrics import (
     Baselines,
     accuracy,
     accuracy_interval,
+    crps,
     join_ends,
     macro_f1,
     macro_f1_interval,
@@ -156,3 +158,20 @@ def test_residuals_tell_the_true_process_from_wrong_ones() -> None:
     of_any, of_each = residuals_under(replace(process, branching=((0.2, 0.5), (0.6, 0.1))), found)
     assert of_any > 0.05  # types are mistaken, and nothing else
     assert of_each < 1e-4
+
+
+def test_the_ranked_score_is_the_integral_of_squared_differences() -> None:
+    """Draws of a normal distribution against its closed form, and a few draws against the integral over their steps."""
+    rng = np.random.default_rng(0)
+    observed = np.array([-1.0, 0.0, 2.5])
+    draws = rng.normal(size=(3, 20_000))
+    z = np.linspace(-12.0, 12.0, 240_001)
+    for at, value in enumerate(observed):
+        squares = np.square(scipy.stats.norm.cdf(z) - (z >= value))
+        assert crps(draws[at : at + 1], observed[at : at + 1])[0] == pytest.approx(np.trapezoid(squares, z), abs=0.01)
+    few = np.array([[0.3, 1.0, 1.7, 4.0]])
+    grid = np.linspace(-1.0, 6.0, 700_001)
+    steps = np.square((few[0][:, None] <= grid).mean(0) - (grid >= 2.0))
+    pairs = np.abs(few[0][:, None] - few[0]).sum()
+    unbiased = np.trapezoid(steps, grid) + pairs / (2 * 16) - pairs / (2 * 12)  # without the pairs of a draw with itself
+    assert crps(few, np.array([2.0]))[0] == pytest.approx(unbiased, abs=1e-4)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from subquad.experiments.base import Experiment, Instruments
-from subquad.experiments.events.costs import measure
+from subquad.experiments.events.costs import measure, measure_speeds
 from subquad.experiments.events.faults import FAULT_SCALES
 from subquad.experiments.events.faults import NAME as FAULTS
 from subquad.experiments.events.faults import judge as judge_faults
@@ -25,6 +25,7 @@ class EventsExperiment(Experiment):
     def measure(self, folder: Path, scale: str, instruments: Instruments) -> None:
         if scale != FAULTS:
             measure(folder, scale)
+            measure_speeds(folder, scale)
 
     def judge(self, folder: Path, scale: str) -> list[Verdict]:
         return judge_faults(folder) if scale == FAULTS else judge(folder)

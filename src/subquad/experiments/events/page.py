@@ -58,6 +58,8 @@ def events_page(folder: Path, scale: str) -> Page:
     ]
     if costs := part_rows(folder / "costs", "costs"):
         folds.append(Fold("Cost of a training step", [table(cost_table(costs))]))
+    if rates := part_rows(folder / "speeds", "speeds"):
+        folds.append(Fold("Speed of training by length", [paragraph(speed_sentence(rates)), table(speed_table(rates))]))
     real = " --data FOLDER" if any(setting.source != SIMULATED for setting in settings) else ""
     return Page(
         TITLE,
@@ -109,6 +111,7 @@ def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
     in_setting = [run for run in runs if run.setting == setting]
     without = [_cell(in_setting, BASELINES[metric], spread=False) if metric in BASELINES else NOTHING for metric in METRICS]
     rows.append([Cell("no history"), NOTHING, *without, NOTHING, NOTHING])
+    rows += _baseline_lines(in_setting)
     if over_seeds(in_setting, "nll_of_truth") is not None:
         truth = _cell(in_setting, "nll_of_truth", spread=False)
         rows.append([Cell("true process"), NOTHING, truth, *[NOTHING] * (len(METRICS) + 1)])
@@ -116,6 +119,18 @@ def qualities(runs: Sequence[Trained], setting: Setting) -> Table:
         rows.append([Cell(f"{model}, published"), NOTHING, Cell(f"{value:.3f}", value), *[NOTHING] * (len(METRICS) + 1)])
     columns = ["attention", "seeds", *METRICS.values(), f"-log-likelihood minus {BASELINE}'s", "paired over sequences"]
     return Table("The most frequent type, the mean and the median gap are what no history gives", columns, rows)
+
+
+def _baseline_lines(runs: Sequence[Trained]) -> list[list[Cell]]:
+    """Lines of the baselines, which are the same for all trainings in a setting."""
+    fitted = next((run.rows for run in runs if any(row.get("baseline") for row in run.rows)), [])
+    names = {f"nll_of_{row['baseline']}": str(row["baseline"]) for row in fitted if row.get("baseline")}
+    lines = []
+    for row in fitted:
+        if row["metric"] in names:
+            parts = [Cell(f"{value:.3f}", value) for value in (row["value"], row["time"], row["type"])]
+            lines.append([Cell(f"{names[row['metric']]}, baseline"), NOTHING, *parts, *[NOTHING] * (len(METRICS) - 1)])
+    return lines
 
 
 def _standing(runs: Sequence[Trained], setting: Setting, attention: str) -> Cell:
@@ -151,3 +166,43 @@ def cost_table(rows: Sequence[Row]) -> Table:
         )
     columns = ["attention", "training step", "times as fast as softmax", "peak of a step", "times softmax's peak"]
     return Table(f"In turns on one thread of this machine: {BATCH} sequences of {LONG} events", columns, lines)
+
+
+def speed_sentence(rows: Sequence[Row]) -> str:
+    """Says up to which length each attention trains slower than softmax, and from which length it is faster."""
+    sentences = []
+    for name in dict.fromkeys(row["mechanism"] for row in rows if row["mechanism"] != BASELINE):
+        ratios = {
+            row["length"]: Interval.of_row(row)
+            for row in rows
+            if (row["metric"], row["mechanism"]) == ("times_as_fast", name)
+        }
+        slower = [length for length, ratio in ratios.items() if ratio.high < 1]
+        faster = [length for length, ratio in ratios.items() if ratio.low > 1]
+        said = [f"slower than {BASELINE} at {_lengths(slower)} events"] if slower else []
+        said += [f"faster at {_lengths(faster)}"] if faster else []
+        sentences.append(f"{name} is {' and '.join(said) or f'level with {BASELINE}'}")
+    return f"{capitalized('; '.join(sentences))}."
+
+
+def _lengths(lengths: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(lengths)))
+
+
+def speed_table(rows: Sequence[Row]) -> Table:
+    """Tokens a second of training by length and attention, with the ratio to softmax."""
+    known = {(row["metric"], row["mechanism"], row["length"]): row for row in rows}
+    names = list(dict.fromkeys(row["mechanism"] for row in rows))
+    lines = []
+    for length in sorted({row["length"] for row in rows}):
+        cells = [Cell(str(length), length)]
+        for name in names:
+            rate, times = (known.get((metric, name, length)) for metric in ("tokens_per_second", "times_as_fast"))
+            if rate is None or times is None:
+                cells.append(NOTHING)
+            else:
+                ratio = "" if name == BASELINE else f", {between(Interval.of_row(times), '.2f')} times"
+                cells.append(Cell(f"{rate['value']:,.0f}{ratio}", rate["value"]))
+        lines.append(cells)
+    caption = "Events a second of a training step on one thread, attentions in turns; times softmax's (95% intervals)"
+    return Table(caption, ["events of a sequence", *names], lines)

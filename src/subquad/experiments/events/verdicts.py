@@ -125,9 +125,10 @@ def judge(folder: Path) -> list[Verdict]:
     verdicts = [verdict for setting in settings for verdict in against_softmax(runs, setting, CLAIMED)]
     verdicts += cheaper(part_rows(folder / "costs", "costs") or [])
     for setting in settings:
+        verdicts += best_published(runs, setting)
         for attention in [name for name in ATTENTIONS if pick(runs, setting, name)]:
             verdicts += [*against_truth(runs, setting, attention), *against_published(runs, setting, attention)]
-            verdicts += against_frequent(runs, setting, attention)
+            verdicts += [*against_frequent(runs, setting, attention), *behind_baselines(runs, setting, attention)]
             if attention != CLAIMED:
                 verdicts += against_softmax(runs, setting, attention)
     return verdicts
@@ -150,6 +151,39 @@ def against_published(runs: Sequence[Trained], setting: Setting, attention: str)
             yield Verdict(
                 claim, at_most(likelihood, theirs), f"{between(likelihood, '.3f')}, published {theirs:g} nats per event"
             )
+
+
+def best_published(runs: Sequence[Trained], setting: Setting) -> Iterator[Verdict]:
+    """Whether at least one attention is at or below the lowest published value, if there are some."""
+    published, ours = PUBLISHED.get(setting.source, {}), _lowest(runs, setting)
+    if published and ours is not None:
+        model = min(published, key=lambda name: published[name])
+        claim = f"{setting}: an attention is at or below the lowest published row, {model}'s {published[model]:g}"
+        attention, likelihood = ours
+        gap = likelihood.value - published[model]
+        words = f"behind by {gap:.3f}" if gap > 0 else f"ahead by {-gap:.3f}"
+        yield Verdict(claim, at_most(likelihood, published[model]), f"{attention} {between(likelihood, '.3f')}: {words}")
+
+
+def _lowest(runs: Sequence[Trained], setting: Setting) -> tuple[str, Interval] | None:
+    """The attention with the lowest mean negative log-likelihood over seeds, and its interval."""
+    means = {name: mean for name in ATTENTIONS if (mean := over_seeds(pick(runs, setting, name), "nll")) is not None}
+    return min(means.items(), key=lambda item: item[1].value) if means else None
+
+
+def behind_baselines(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:
+    """Whether an attention is better than every baseline that was fitted to the same sequences, seed by seed."""
+    names = dict.fromkeys(
+        row["baseline"] for run in pick(runs, setting, attention) for row in run.rows if row.get("baseline")
+    )
+    gaps = {name: over_seeds(pick(runs, setting, attention), f"nll_above_{name}") for name in names}
+    known = {name: gap for name, gap in gaps.items() if gap is not None}
+    if known:
+        worst = max(known, key=lambda name: known[name].value)
+        claim = f"{setting}: {attention} has a lower negative log-likelihood than all {len(known)} baselines"
+        yield Verdict(
+            claim, at_most(known[worst], 0.0), f"{between(known[worst], '+.3f')} against {worst}, the best of them"
+        )
 
 
 def against_frequent(runs: Sequence[Trained], setting: Setting, attention: str) -> Iterator[Verdict]:

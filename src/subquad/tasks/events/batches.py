@@ -10,6 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from subquad.data import ragged
+from subquad.tasks.events.returns import Return, due_after
 
 
 class EventBatch(NamedTuple):
@@ -19,6 +20,7 @@ class EventBatch(NamedTuple):
     gaps: Float[Tensor, "b n"]  # since the previous event, float32; below 0 for a first event
     types: Int[Tensor, "b n"]
     keep: Bool[Tensor, "b n"]
+    due: Float[Tensor, "b n c"]  # time until each of c returns is due after the event, float32
 
 
 class Encoded(NamedTuple):
@@ -28,6 +30,7 @@ class Encoded(NamedTuple):
     times: Float[ndarray, "events"]
     gaps: Float[ndarray, "events"]
     types: Int[ndarray, "events"]
+    returns: tuple[Return, ...] = ()  # types that come again after a fixed time
 
     def pad(self, chosen: Int[ndarray, "b"]) -> EventBatch:
         """The chosen sequences as a padded batch."""
@@ -35,7 +38,8 @@ class Encoded(NamedTuple):
             ragged.pad(ragged.slices(torch.from_numpy(values), self.offsets, chosen))
             for values in (self.times, self.gaps, self.types)
         )
-        return EventBatch(times, gaps.float(), types, ragged.keep_of(np.diff(self.offsets)[chosen]))
+        due = due_after(self.returns, times, types).due
+        return EventBatch(times, gaps.float(), types, ragged.keep_of(np.diff(self.offsets)[chosen]), due)
 
 
 class Piece(NamedTuple):

@@ -13,12 +13,15 @@ from numpy import ndarray
 from subquad.checking import excerpt
 from subquad.data.pickles import read_pickle
 from subquad.data.ragged import offsets_of
-from subquad.data.tables import PARQUET, Names, Tally, find_column, read_table
+from subquad.data.tables import PARQUET, Names, Tally, find_column, listed, read_table
 from subquad.data.times import attempt, detect, iso, numbers
 from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.tasks.events.repairs import Rows
 
+TIMES = ("time_since_start", "time_since_last_event", "type_event")
+FIELDS = (*TIMES, "dim_process", "seq_idx", "seq_len", "idx_event")
+"""Fields of EasyTPP's records and of the events in its pickles."""
 KNOWN = {"sequence": ("sequence", "id"), "time": ("time",), "type": ("type",)}  # names by which columns are recognized
 
 
@@ -38,13 +41,29 @@ class Columns:
         }
 
 
+def unused(file: str, names: Iterable[str], used: Iterable[str], what: str) -> tuple[str, ...]:
+    """A sentence that names the columns or fields that models of events do not use, if there are any."""
+    left = sorted(set(names).difference(used))
+    if not left:
+        return ()
+    named = f"the {what} {listed(left)} is" if len(left) == 1 else f"the {what}s {listed(left, 12)} are"
+    return (f"{file}: {named} not used: models of events see times and types",)
+
+
 def read_rows(path: Path, columns: Columns) -> Rows:
     """Reads a table in CSV or Parquet. The rows of a sequence need not be contiguous."""
     tally = Tally(path, "row" if path.suffix.lower() in PARQUET else "line")
     names, types = Names(), Names()
     parts: list[tuple[Any, ...]] = []
     read = None
-    for chunk in read_table(path, lambda column_names: columns.choose(path, column_names), tally):
+    others: list[str] = []
+
+    def choose(column_names: list[str]) -> dict[str, str]:
+        chosen = columns.choose(path, column_names)
+        others.extend(unused(path.name, column_names, chosen.values(), "column"))
+        return chosen
+
+    for chunk in read_table(path, choose, tally):
         cells = chunk.columns
         read = read or detect(cells["time"])
         times = numbers(cells["time"], read) if read else np.full(len(chunk.lines), np.nan)
@@ -68,7 +87,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         lines,
         tally.place,
         dated=read is iso,
-        complaints=tuple(tally.sentences()),
+        complaints=(*others, *tally.sentences()),
     )
 
 
@@ -106,9 +125,10 @@ def _record(events: Any, types: Any) -> Any:
     """A sequence of events as a record of lists; anything else as it is, to be refused with its place."""
     if not isinstance(events, list) or not all(isinstance(event, Mapping) for event in events):
         return events
-    names = ("time_since_start", "time_since_last_event", "type_event")
-    present = [name for name in names if any(name in event for event in events)] if events else names[::2]
-    return {"dim_process": types, **{name: [event.get(name) for event in events] for name in present}}
+    present = [name for name in TIMES if any(name in event for event in events)] if events else TIMES[::2]
+    others = {name for event in events for name in event if name not in FIELDS}
+    about = {"dim_process": types, **dict.fromkeys(others)}
+    return {**about, **{name: [event.get(name) for event in events] for name in present}}
 
 
 def rows_of_records(file: str, records: Iterable[Any], place: str = "record") -> tuple[Rows, int]:
@@ -119,8 +139,10 @@ def rows_of_records(file: str, records: Iterable[Any], place: str = "record") ->
     lengths: list[int] = []
     since_last: list[int] = []  # numbers of the records whose times are gaps
     kinds = 0
+    others: dict[str, None] = {}
     for number, record in enumerate(records, 1):
         events = _events(file, record, f"{place} {number}")
+        others |= dict.fromkeys(map(str, record.keys() - set(FIELDS)))
         if events.are_gaps:
             since_last.append(len(names))
         names.append(_word(record.get("seq_idx", number)))
@@ -132,7 +154,8 @@ def rows_of_records(file: str, records: Iterable[Any], place: str = "record") ->
     with np.errstate(over="ignore"):  # infinite times are refused later
         for at in since_last:
             joined[offsets[at] : offsets[at + 1]] = joined[offsets[at] : offsets[at + 1]].cumsum()
-    return _one_a_line(file, names, joined, types, lengths, place), kinds
+    rows = _one_a_line(file, names, joined, types, lengths, place)
+    return rows._replace(complaints=unused(file, others, (), "field")), kinds
 
 
 def read_lines(times_path: Path, types_path: Path) -> Rows:
@@ -193,7 +216,7 @@ def _events(file: str, record: Any, where: str) -> _Events:
         raise SubquadError(
             f"{file}: {where} is no record but {excerpt(record)}: EasyTPP's have time_since_start and type_event"
         )
-    times, gaps, kinds = (record.get(name) for name in ("time_since_start", "time_since_last_event", "type_event"))
+    times, gaps, kinds = (record.get(name) for name in TIMES)
     are_gaps = times is None and gaps is not None
     times = gaps if are_gaps else times
     if not isinstance(times, list) or not isinstance(kinds, list):

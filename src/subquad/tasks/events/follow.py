@@ -17,6 +17,7 @@ from subquad.tasks.base import Predictions
 from subquad.tasks.events.batches import EventBatch
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.model import EventModel
+from subquad.tasks.events.returns import due_after
 from subquad.tasks.events.scales import Scales
 from subquad.tasks.events.scoring import encode, foresee, states
 from subquad.tasks.events.sequences import EventSequences
@@ -37,7 +38,10 @@ class Known:
     events: int = 0
     waiting: list[tuple[float, float, int]] = field(default_factory=list)  # events not yet read: time, gap, type
     state: DecoderState | None = None
-    hidden: Tensor | None = None  # 1 w, the model's output after the last event that it has read
+    hidden: Tensor | None = None  # 1 w, the model's vector after the last event that it has read
+    lasts: Tensor | None = None  # 1 c, time of the last event that can return
+    type: int = 0  # type of the last event
+    scores: list[str] = field(default_factory=list)  # how unusual the last event is, as printed
 
 
 def columns(scales: Scales) -> list[str]:
@@ -70,6 +74,16 @@ def read_on(model: EventModel, sequences: EventSequences, tokens: int) -> Predic
     return Predictions(columns(scales), lines, sequences.complaints)
 
 
+def score_columns() -> list[str]:
+    """Names of the columns of scores: how unusual an event is, given those before it.
+
+    `score` is the negative log-likelihood of its time and type in nats, the sum of the next two columns. `shorter` is the
+    probability of a shorter gap, near 0 for an event that came too early and near 1 for one that came too late, and
+    `type_probability` that of its type at this time. They are empty for the first event of a sequence.
+    """
+    return ["sequence", "events", "time", "type", "score", "score_time", "score_type", "shorter", "type_probability"]
+
+
 class Follower:
     """Reads events one at a time. With an attention whose state does not grow, each takes constant time and memory.
 
@@ -79,8 +93,10 @@ class Follower:
     more events of it come.
     """
 
-    def __init__(self, model: EventModel, sequences: int) -> None:
+    def __init__(self, model: EventModel, sequences: int, *, score: bool = False) -> None:
+        """`score` says how unusual each event is instead of forecasting the next one."""
         model.eval()
+        self.scores = score
         self.model, self.scales, self.limit = model, model.scales, sequences
         self.device = next(model.parameters()).device
         self.types = {name: number for number, name in enumerate(self.scales.type_names)}
@@ -89,8 +105,8 @@ class Follower:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns of a forecast."""
-        return columns(self.scales)
+        """Names of the columns of a forecast or of a score."""
+        return score_columns() if self.scores else columns(self.scales)
 
     def take(self, words: Sequence[str]) -> str | None:
         """Reads `time type` or `sequence time type` and returns the name of the sequence. A name alone ends a sequence."""
@@ -109,8 +125,11 @@ class Follower:
         return name
 
     def forecast(self, name: str) -> list[str]:
-        """The forecast of the event after the sequence's last."""
+        """The forecast of the event after the sequence's last, or how unusual its last event is."""
         known = self.known[name]
+        if self.scores:
+            kind = self.scales.type_names[known.type]
+            return [name, str(known.events), f"{known.last:.15g}", kind, *known.scores]
         with torch.inference_mode():
             self._read(known)
             assert known.hidden is not None
@@ -127,8 +146,10 @@ class Follower:
             raise SubquadError(
                 f"the time {time:.15g} is too far from {known.first:.15g}, at which sequence {excerpt(name)} began"
             )
+        if self.scores:
+            known.scores = self._score(known, (time - known.last) / unit, kind)
         known.waiting.append(((time - known.first) / unit, (time - known.last) / unit if known.events else -1.0, kind))
-        known.last, known.events = time, known.events + 1
+        known.last, known.events, known.type = time, known.events + 1, kind
         self.known[name] = known
         self.known.move_to_end(name)
         if len(known.waiting) == TOGETHER:
@@ -138,17 +159,29 @@ class Follower:
             self.known.popitem(last=False)
             self.forgotten += 1
 
+    @torch.inference_mode()
+    def _score(self, known: Known, gap: float, kind: int) -> list[str]:
+        """How unusual the next event is, before the model reads it; empty for the first event of a sequence."""
+        if not known.events:
+            return [""] * (len(score_columns()) - 4)
+        self._read(known)
+        assert known.hidden is not None
+        gaps = torch.tensor([gap], dtype=known.hidden.dtype, device=self.device)
+        terms = self.model.head.terms(known.hidden, gaps, torch.tensor([kind], device=self.device))
+        passed = self.model.head.compensators(known.hidden, gaps)
+        time, kind_score = float(math.log(self.scales.mean_gap) - terms.time), float(-terms.type)
+        shorter = float(-torch.expm1(-passed))
+        return [f"{value:.6g}" for value in (time + kind_score, time, kind_score, shorter, math.exp(-kind_score))]
+
     def _read(self, known: Known) -> None:
         """Lets the model read the waiting events: a single one by a step, several together."""
         if not known.waiting:
             return
         times, gaps, types = zip(*known.waiting, strict=True)
-        events = EventBatch(
-            torch.tensor([times], dtype=torch.float64, device=self.device),
-            torch.tensor([gaps], dtype=torch.float32, device=self.device),
-            torch.tensor([types], device=self.device),
-            torch.ones(1, len(times), dtype=torch.bool, device=self.device),
-        )
+        at, kinds = torch.tensor([times], dtype=torch.float64), torch.tensor([types])
+        due, known.lasts = due_after(self.scales.return_parts, at, kinds, known.lasts)
+        parts = (at, torch.tensor([gaps], dtype=torch.float32), kinds, torch.ones(1, len(times), dtype=torch.bool), due)
+        events = EventBatch(*(part.to(self.device) for part in parts))
         read = self.model.step if len(times) == 1 else self.model.encode
         hidden, known.state = read(events, known.state)
         known.hidden = hidden[:, -1].float()

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.models.initialising import initialise
-from subquad.tasks.events.forecasts import Forecast, forecast
+from subquad.tasks.events.forecasts import Drawn, Forecast, draw_gaps, forecast
 from subquad.tasks.events.likelihood import (
     Integral,
     Intensity,
@@ -50,6 +50,14 @@ class Head(Protocol):
 
     def forecast(self, h: Float[Tensor, "e w"], levels: Float[Tensor, "q"]) -> Forecast:
         """Expected gap, quantiles of the gap at `levels`, and type probabilities."""
+        ...
+
+    def intensities(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"]) -> Float[Tensor, "e k"]:
+        """Intensity of each type after a gap, given that no event came in between."""
+        ...
+
+    def draw(self, h: Float[Tensor, "e w"], generator: torch.Generator | None = None) -> Drawn:
+        """A random next event. A gap beyond the horizon is replaced by the horizon."""
         ...
 
 
@@ -117,3 +125,10 @@ class HawkesHead(nn.Module):
 
     def forecast(self, h: Float[Tensor, "e w"], levels: Float[Tensor, "q"]) -> Forecast:
         return forecast(self.intensity(h), self.horizon, levels, h)
+
+    def intensities(self, h: Float[Tensor, "e w"], gaps: Float[Tensor, "e"]) -> Float[Tensor, "e k"]:
+        return self.intensity(h)(gaps[:, None])[:, 0]
+
+    def draw(self, h: Float[Tensor, "e w"], generator: torch.Generator | None = None) -> Drawn:
+        gaps = draw_gaps(self.intensity(h), self.horizon, h, generator)
+        return Drawn(gaps, torch.multinomial(self.types_at(h, gaps), 1, generator=generator)[:, 0])

@@ -1,5 +1,6 @@
 """Final metrics of an event model: rows about the test sequences, with intervals and baselines."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from subquad.results import Row
 from subquad.statistics import Interval, grouped_mean, grouped_sums
 from subquad.tasks.events import truth
+from subquad.tasks.events.baselines import Likelihoods
 from subquad.tasks.events.metrics import (
     Baselines,
     accuracy,
@@ -24,7 +26,9 @@ from subquad.tasks.events.scoring import LEVELS, Scored
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import Process
 
-UNITS = {"nll": "nats", "nll_time": "nats", "nll_type": "nats", "rmse": "time", "mae": "time"}
+UNITS = {"nll": "nats", "nll_time": "nats", "nll_type": "nats", "rmse": "time", "mae": "time", "crps": "time"}
+COVERAGE = (0.5, 0.8, 0.95)
+"""Levels of the central intervals of the gap whose coverage is measured, beside the 90% of forecasts."""
 MOST_GROUPS = 2000
 """Largest number of rows about single test sequences."""
 
@@ -34,7 +38,8 @@ def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_h
 
     `accuracy` and `macro_f1` judge the most probable type given the time of the event, as is usual. `accuracy_foreseen`
     judges the most probable type before that time is known. `rmse` judges the expected gap and `mae` the median, which
-    minimize them. Metrics of the heads that only predict end in `by_head`.
+    minimize them. `crps` judges the whole distribution of the gap. `coverage_80` is the share of gaps in the central 80% of
+    their distribution; `within_interval` is the same for 90%. Metrics of the heads that only predict end in `by_head`.
     """
     types, gaps, lengths = scored.types, scored.gaps, scored.lengths
     median = scored.quantiles[:, LEVELS.index(0.5)]
@@ -49,7 +54,12 @@ def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_h
         "rmse": rmse_interval(gaps, scored.expected, lengths),
         "mae": mae_interval(gaps, median, lengths),
         "within_interval": grouped_mean(within.astype(float), lengths),
+        "crps": grouped_mean(scored.crps, lengths),
     }
+    passed = -np.expm1(-scored.rescaled)  # probability of a shorter gap
+    for level in COVERAGE:
+        inside = np.abs(passed - 0.5) <= level / 2.0
+        intervals[f"coverage_{level:.0%}".rstrip("%")] = grouped_mean(inside.astype(float), lengths)
     if type_head:
         intervals["accuracy_by_head"] = accuracy_interval(types, scored.headed, lengths)
         intervals["macro_f1_by_head"] = macro_f1_interval(types, scored.headed, lengths)
@@ -61,6 +71,24 @@ def metric_rows(scored: Scored, baselines: Baselines, *, type_head: bool, time_h
     rows.append(_row("macro_f1_of_most_frequent", macro_f1(types, always)))
     rows.append(_row("rmse_of_mean_gap", rmse(gaps, np.full(len(gaps), baselines.mean_gap))))
     rows.append(_row("mae_of_median_gap", mae(gaps, np.full(len(gaps), baselines.median_gap))))
+    return rows
+
+
+def baseline_rows(scored: Scored, judged: Mapping[str, Likelihoods]) -> list[Row]:
+    """Rows of the negative log-likelihood of each baseline, and of how far the model's is above it on the same events.
+
+    `time` and `type` are the parts of a baseline's value. The field `baseline` marks rows in which a value above 0 means
+    that the model loses.
+    """
+    rows = []
+    ours = scored.time + scored.type
+    for name, theirs in judged.items():
+        total = grouped_mean(-theirs.time - theirs.type, scored.lengths)
+        parts = {"time": float(-theirs.time.mean()), "type": float(-theirs.type.mean())}
+        rows.append(_row(f"nll_of_{name}", unit="nats", **total._asdict(), **parts))
+    for name, theirs in judged.items():
+        above = grouped_mean(theirs.time + theirs.type - ours, scored.lengths)
+        rows.append(_row(f"nll_above_{name}", unit="nats", **above._asdict(), baseline=name))
     return rows
 
 

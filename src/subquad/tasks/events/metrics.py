@@ -68,6 +68,18 @@ def mae(gaps: Float[ndarray, "events"], predicted: Float[ndarray, "events"]) -> 
     return float(np.abs(gaps - predicted).mean()) if len(gaps) else float("nan")
 
 
+def crps(draws: Float[ndarray, "e n"], observed: Float[ndarray, "e"]) -> Float[ndarray, "e"]:
+    """Continuous ranked probability score of distributions given by random draws: E|X - y| - E|X - X'| / 2.
+
+    This is the integral of the squared difference of the distribution function and that of the observed value. Dividing by
+    n (n - 1) pairs makes the estimate unbiased (Ferro 2014).
+    """
+    count = draws.shape[1]
+    distance = np.abs(draws - observed[:, None]).mean(1)
+    weights = 2.0 * np.arange(count) - count + 1.0  # each sorted draw is above so many more draws than it is below
+    return distance - (np.sort(draws, axis=1) @ weights) / (count * (count - 1.0))
+
+
 def accuracy_interval(
     types: Int[ndarray, "events"], predicted: Int[ndarray, "events"], lengths: Int[ndarray, "sequences"], seed: int = 0
 ) -> Interval:

@@ -99,7 +99,7 @@ class EventModel(nn.Module):
     ) -> None:
         super().__init__()
         model_dim = options.model_dim
-        self.scales, self.options = scales, heads
+        self.scales, self.options, self.model_dim = scales, heads, model_dim
         self.stack = CausalEncoder(EventEmbedding(scales, model_dim, generator), attention, options, generator=generator)
         self.head: Head = _head(scales, model_dim, heads, generator)
         self.type_head = nn.Linear(model_dim, len(scales.type_names)) if heads.type_weight else None
@@ -118,20 +118,33 @@ class EventModel(nn.Module):
             return Outcome(self.head.terms(h, gaps, types), self._extra(h, gaps, types), state)
 
     def encode(self, events: EventBatch, state: DecoderState | None = None) -> tuple[Float[Tensor, "b n w"], DecoderState]:
-        """The stack's output right after each event, and the state after the last."""
-        return self.stack.causal(events, FASTER * events.times, state)
+        """A vector for the heads right after each event, and the state after the last.
+
+        It is the stack's output, followed by the time until each return is due.
+        """
+        hidden, state = self.stack.causal(events, FASTER * events.times, state)
+        return _with_due(hidden, events), state
 
     def step(self, event: EventBatch, state: DecoderState | None = None) -> tuple[Float[Tensor, "b 1 w"], DecoderState]:
-        """The stack's output right after one event. The memory of the old state is reused unless gradients are recorded."""
-        return self.stack.step(event, FASTER * event.times, state, reuse=not torch.is_grad_enabled())
+        """As `encode` for one event. The memory of the old state is reused unless gradients are recorded."""
+        hidden, state = self.stack.step(event, FASTER * event.times, state, reuse=not torch.is_grad_enabled())
+        return _with_due(hidden, event), state
+
+    def hidden(self, h: Float[Tensor, "e w"]) -> Float[Tensor, "e v"]:
+        """The stack's output, without the times until returns are due."""
+        return h[:, : self.model_dim]
 
     def _extra(self, h: Tensor, gaps: Tensor, types: Tensor) -> Tensor:
-        total = torch.zeros_like(gaps)
+        total, h = torch.zeros_like(gaps), self.hidden(h)
         if self.type_head is not None:
             total = total + self.options.type_weight * F.cross_entropy(self.type_head(h), types, reduction="none")
         if self.time_head is not None:
             total = total + self.options.time_weight * (self.time_head(h)[:, 0] - gaps).square()
         return total
+
+
+def _with_due(hidden: Float[Tensor, "b n w"], events: EventBatch) -> Float[Tensor, "b n v"]:
+    return torch.cat([hidden.float(), events.due], dim=-1) if events.due.shape[-1] else hidden
 
 
 def _head(scales: Scales, model_dim: int, options: HeadOptions, generator: torch.Generator | None) -> Head:

@@ -15,6 +15,7 @@ from subquad.results import place_of
 from subquad.tasks.events.cells import LEAST, PRECISION, first_cell
 from subquad.tasks.events.renewal import fit_renewal
 from subquad.tasks.events.resolution import grid_of
+from subquad.tasks.events.returns import Return, find_returns
 from subquad.tasks.events.sequences import EventSequences
 
 FARTHEST = 2.0
@@ -37,6 +38,7 @@ class Scales(Checked):
     grid: NonNegative = 0.0  # width of the grid on which gaps are recorded; 0 for continuous times
     narrowest: NonNegative = 0.05  # least width of a mixture's component in deviations of log-gaps; .05 in runs without it
     renewal: tuple[tuple[float, float, float], ...] = ()  # weight, mean, width of components fitted to all log-gaps
+    returns: tuple[tuple[int, float, float, float], ...] = ()  # type, share, lag and deviation of each return
     sequences: Whole = 0  # number of sequences in all data, to notice changes
     events: Whole = 0
 
@@ -48,6 +50,11 @@ class Scales(Checked):
     def as_json(self) -> dict[str, Any]:
         """Returns the values as JSON types."""
         return {**asdict(self), "type_names": list(self.type_names)}
+
+    @property
+    def return_parts(self) -> tuple[Return, ...]:
+        """Types that come again after a fixed time."""
+        return tuple(Return(*part) for part in self.returns)
 
     def times(self, sequences: EventSequences) -> Float[ndarray, "events"]:
         """Times since the start of each sequence in the model's unit, subtracted in float64 before scaling for precision."""
@@ -73,10 +80,13 @@ class Scales(Checked):
         return types
 
 
-def learn(training: EventSequences, everything: tuple[int, int] = (0, 0), components: int = 0) -> Scales:
+def learn(
+    training: EventSequences, everything: tuple[int, int] = (0, 0), components: int = 0, *, returns: bool = False
+) -> Scales:
     """Learns scales from the training sequences, with a static mixture of `components` components if there are any.
 
-    `everything` has the numbers of sequences and events of all data.
+    `everything` has the numbers of sequences and events of all data. `returns` says whether to look for types that come
+    again after a fixed time.
     """
     gaps = training.gaps[~training.first]
     if not len(gaps):
@@ -98,6 +108,7 @@ def learn(training: EventSequences, everything: tuple[int, int] = (0, 0), compon
         grid=grid,
         narrowest=0.0,
         renewal=_renewal(scaled, resolution, grid, components),
+        returns=tuple(find_returns(training, mean, grid)) if returns else (),
         sequences=everything[0],
         events=everything[1],
     )

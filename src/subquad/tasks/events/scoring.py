@@ -13,12 +13,17 @@ from subquad.data.buckets import bounded
 from subquad.tasks.events.batches import Encoded, EventBatch
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.heads import HawkesHead
+from subquad.tasks.events.metrics import crps
 from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.scales import Scales
 from subquad.tasks.events.sequences import EventSequences
 
 SLICE = 2048
 """Number of events that a head evaluates at a time, each at many points of time."""
+
+DRAWS, FEWEST_DRAWS, MOST_DRAWN = 64, 4, 3_200_000
+"""Number of random gaps from which the ranked probability score of an event is computed, which any number estimates without
+bias; the number with many events; and the number for all events together above which there are fewer for each."""
 
 LEVELS = (0.05, 0.5, 0.95)
 """Levels of the gap's quantiles: a 90% interval and the median."""
@@ -33,6 +38,7 @@ class Scored(NamedTuple):
     time: Float[ndarray, "events"]  # log-likelihood of the time, in nats
     type: Float[ndarray, "events"]  # log-likelihood of the type, in nats
     likeliest: Int[ndarray, "events"]  # most probable type, given the time of the event
+    confidence: Float[ndarray, "events"]  # probability of the most probable type, given the time of the event
     expected: Float[ndarray, "events"]  # expected gap
     quantiles: Float[ndarray, "events levels"]  # quantiles of the gap
     foreseen: Int[ndarray, "events"]  # most probable type before the time is known
@@ -40,17 +46,22 @@ class Scored(NamedTuple):
     doubled: Float[ndarray, "events"]  # the same integral with twice as many points, for heads with an intensity
     headed: Int[ndarray, "events"]  # type predicted by its own head, or the most probable type without such a head
     headed_gaps: Float[ndarray, "events"]  # gap predicted by its own head, or the expected gap without such a head
+    crps: Float[ndarray, "events"]  # continuous ranked probability score of the gap; zeros unless asked for
     ends: Float[ndarray, "sequences"]  # integral of the intensity from the last event to the end of the sequence
 
 
 def encode(scales: Scales, sequences: EventSequences) -> Encoded:
     """Converts sequences to the model's numbers and units."""
-    return Encoded(sequences.offsets, scales.times(sequences), scales.gaps(sequences), scales.types(sequences))
+    numbers = scales.times(sequences), scales.gaps(sequences), scales.types(sequences)
+    return Encoded(sequences.offsets, *numbers, scales.return_parts)
 
 
 @torch.no_grad()
 def score(model: EventModel, sequences: EventSequences, *, tokens: int, residuals: bool = False) -> Scored:
-    """Scores all events in batches of `tokens` positions, with `residuals` also the slow integrals of the intensity."""
+    """Scores all events in batches of `tokens` positions.
+
+    `residuals` asks for what is slow: integrals of the intensity, and the ranked probability score, which needs draws.
+    """
     encoded, scales = encode(model.scales, sequences), model.scales
     by_event: dict[str, ndarray] = {}
     after_last, ends = _after_last(sequences) / scales.mean_gap, np.zeros(len(sequences.names))
@@ -66,7 +77,7 @@ def score(model: EventModel, sequences: EventSequences, *, tokens: int, residual
     later = ~sequences.first
     fields = {name: values[later] for name, values in by_event.items()}
     fields["time"] = fields["time"] - np.log(scales.mean_gap)  # density per unit of time of the data
-    for name in ("expected", "quantiles", "headed_gaps"):
+    for name in ("expected", "quantiles", "headed_gaps", "crps"):
         fields[name] = fields[name] * scales.mean_gap
     return Scored(
         lengths=(sequences.lengths - 1).clip(0), gaps=sequences.gaps[later], types=encoded.types[later], ends=ends, **fields
@@ -128,10 +139,12 @@ def _judge(
     types = torch.from_numpy(encoded.types[following]).to(h.device)
     head = model.head
     terms = in_slices(head.terms, h, gaps, types)
+    by_type = in_slices(head.types_at, h, gaps).max(-1)
     fields: dict[str, Tensor] = {
         "time": terms.time.double(),
         "type": terms.type.double(),
-        "likeliest": in_slices(head.types_at, h, gaps).argmax(-1),
+        "likeliest": by_type.indices,
+        "confidence": by_type.values.double(),
         "rescaled": (in_slices(head.compensators, h, gaps) if residuals else torch.zeros_like(gaps)).double(),
     }
     fields["doubled"] = fields["rescaled"]
@@ -140,6 +153,20 @@ def _judge(
     forecast = foresee(model, h)
     fields["expected"], fields["quantiles"] = forecast.gap.double(), forecast.quantiles.double()
     fields["foreseen"] = forecast.types.argmax(-1)
-    fields["headed"] = fields["likeliest"] if model.type_head is None else model.type_head(h).argmax(-1)
-    fields["headed_gaps"] = fields["expected"] if model.time_head is None else model.time_head(h)[:, 0].double()
-    return {name: values.cpu().numpy() for name, values in fields.items()}
+    fields["headed"] = fields["likeliest"] if model.type_head is None else model.type_head(model.hidden(h)).argmax(-1)
+    fields["headed_gaps"] = (
+        fields["expected"] if model.time_head is None else model.time_head(model.hidden(h))[:, 0].double()
+    )
+    scored = {name: values.cpu().numpy() for name, values in fields.items()}
+    draws = int(np.clip(MOST_DRAWN // max(1, len(encoded.times)), FEWEST_DRAWS, DRAWS))
+    ranked = _crps(model, h, encoded.gaps[following], draws) if residuals else np.zeros(len(following))
+    return scored | {"crps": ranked}
+
+
+def _crps(model: EventModel, h: Float[Tensor, "e w"], gaps: Float[ndarray, "e"], draws: int) -> Float[ndarray, "e"]:
+    """Continuous ranked probability score of each gap, from random gaps with a fixed seed."""
+    generator, scores = torch.Generator().manual_seed(0), []
+    for part in h.split(4 * SLICE // draws):
+        drawn = model.head.draw(part.repeat_interleave(draws, dim=0), generator).gaps
+        scores.append(drawn.view(len(part), draws).double().cpu().numpy())
+    return crps(np.concatenate(scores), gaps) if len(gaps) else np.zeros(0)

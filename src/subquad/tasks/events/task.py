@@ -17,22 +17,26 @@ from subquad.data.buckets import Buckets
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, detached, with_stack
 from subquad.results import Row
-from subquad.tasks.base import Best, Counted, DataSize, Defaults, Predictions, Task, TaskOptions
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, Outlook, Predictions, Task, TaskOptions
+from subquad.tasks.events.ahead import ahead_rows
+from subquad.tasks.events.baselines import fit_baselines
 from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
 from subquad.tasks.events.faults import FAULTS, ON_PADDING, Fault, FaultyEventModel, reported, reported_rows
 from subquad.tasks.events.files import Columns
 from subquad.tasks.events.follow import Follower, read_on
 from subquad.tasks.events.heads import HeadName
-from subquad.tasks.events.judging import UNITS, metric_rows, residual_rows, sequence_rows, truth_rows
+from subquad.tasks.events.judging import UNITS, baseline_rows, metric_rows, residual_rows, sequence_rows, truth_rows
 from subquad.tasks.events.likelihood import Integral
 from subquad.tasks.events.loading import EventSplits, load_sequences, load_splits
 from subquad.tasks.events.metrics import Baselines, accuracy, rmse
 from subquad.tasks.events.model import EventModel, HeadOptions, event_numbers
+from subquad.tasks.events.outlook import look_ahead
 from subquad.tasks.events.repairs import Backwards, Broken, Repairs, Ties
 from subquad.tasks.events.scales import Scales, learn
 from subquad.tasks.events.scoring import Scored, encode, score
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Process
+from subquad.tasks.events.summary import calibration_rows, confusion_rows, data_rows
 from subquad.types import AttentionOptions
 
 ATTENTION_DEFAULTS: dict[str, dict[str, Any]] = {"favor": {"features": 64}, "infinity": {"segment": 128, "basis": 64}}
@@ -71,6 +75,7 @@ class Events(TaskOptions):
     integral: Integral = "monte-carlo"  # how the hawkes head integrates in training; evaluations use the trapezoid rule
     integral_points: AtLeastTwo = 16  # points of the hawkes head's integral in training; evaluations use twice as many
     components: Count = 16  # number of components of the mixture head
+    returns: bool = True  # mixture head: look for types that come again after a fixed time, such as a year, and expect them
     types_see_gap: bool = True  # let the type depend on the gap in the mixture head
     type_weight: NonNegative = 0.0  # weight of the loss of an additional head that predicts only the type; 0 for none
     time_weight: NonNegative = 0.0  # weight of the loss of an additional head that predicts only the gap; 0 for none
@@ -156,8 +161,11 @@ class EventsTask(Task[EventBatch]):
     @cached_property
     def scales(self) -> Scales:
         """Type names and time scales of the training sequences, or those that a run stored."""
-        components = self.options.components if self.options.head == "mixture" else 0
-        return learn(self.data.train, _sizes(self.data), components) if self.kept is None else self.kept
+        if self.kept is not None:
+            return self.kept
+        is_mixture = self.options.head == "mixture"
+        components = self.options.components if is_mixture else 0
+        return learn(self.data.train, _sizes(self.data), components, returns=is_mixture and self.options.returns)
 
     @cached_property
     def process(self) -> Process | None:
@@ -257,15 +265,21 @@ class EventsTask(Task[EventBatch]):
         }
 
     def final(self, model: nn.Module) -> list[Row]:
-        """Metrics on the test split with intervals, baselines without the history, and the true process if it is known."""
-        test = self.data.test
+        """Metrics on the test split with intervals, baselines, the true process if it is known, and rows about the data."""
+        assert isinstance(model, EventModel)
+        test, names = self.data.test, self.scales.type_names
         scored = self.score(model, test, residuals=True)
-        heads, baselines = self.options.heads, Baselines.learn(self.data.train)
-        rows = metric_rows(scored, baselines, type_head=heads.type_weight > 0, time_head=heads.time_weight > 0)
+        heads, trivial = self.options.heads, Baselines.learn(self.data.train)
+        rows = metric_rows(scored, trivial, type_head=heads.type_weight > 0, time_head=heads.time_weight > 0)
+        fitted = fit_baselines(self.data.train, self.scales)
         if self.process is not None:
             rows += truth_rows(scored, self.process, test)
         if isinstance(model, FaultyEventModel):
             rows += reported_rows(model, test)
+        else:
+            rows += baseline_rows(scored, fitted.judge(test))
+            rows += ahead_rows(model, test, fitted, self.options.evaluation_tokens)
+        rows += data_rows(self.data, self.scales) + confusion_rows(scored, names) + calibration_rows(scored)
         return rows + residual_rows(scored) + sequence_rows(scored)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
@@ -290,23 +304,28 @@ class EventsTask(Task[EventBatch]):
 
     def predict(self, model: nn.Module, path: Path) -> Predictions:
         """Forecasts the next event of each sequence of a file."""
-        self._refuse_faults()
-        assert isinstance(model, EventModel)
+        return read_on(self._checked(model), self._load(path), self.options.evaluation_tokens)
+
+    def _load(self, path: Path) -> EventSequences:
+        """Sequences of a file to forecast from."""
         repairs = self.options.repairs.for_forecasts
-        sequences = load_sequences(path, self.scales.type_names, self.options.columns, repairs, fold=self.options.fold)
-        return read_on(model, sequences, self.options.evaluation_tokens)
+        return load_sequences(path, self.scales.type_names, self.options.columns, repairs, fold=self.options.fold)
 
-    def follow(self, model: nn.Module, sequences: int) -> Follower:
+    def forecast(self, model: nn.Module, path: Path, outlook: Outlook) -> Predictions:
+        """Forecasts the events after the last one of each sequence of a file, by sampling."""
+        return look_ahead(self._checked(model), self._load(path), outlook, self.options.evaluation_tokens)
+
+    def follow(self, model: nn.Module, sequences: int, *, score: bool = False) -> Follower:
         """Returns a reader of event streams that remembers up to `sequences` sequences."""
-        self._refuse_faults()
-        assert isinstance(model, EventModel)
-        return Follower(model, sequences)
+        return Follower(self._checked(model), sequences, score=score)
 
-    def _refuse_faults(self) -> None:
-        """Raises `SubquadError` for a run with faults, whose forecasts would be wrong."""
+    def _checked(self, model: nn.Module) -> EventModel:
+        """The model. Raises `SubquadError` for a run with faults, whose forecasts would be wrong."""
         if self.options.faults:
             names = ", ".join(self.options.faults)
             raise SubquadError(f"this run was trained with faults put back in ({names}): train one without --faults")
+        assert isinstance(model, EventModel)
+        return model
 
 
 def _sizes(splits: EventSplits) -> tuple[int, int]:
