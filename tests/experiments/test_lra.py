@@ -1,6 +1,6 @@
 """The Long Range Arena: its trainings, the search of the learning rate, verdicts on rows that are known, and its page."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from subquad.results import Row
 from tests.compare.rows import SECONDS, rows
 from tests.experiments.runs import finished_training
 from tests.experiments.test_linformer import Done
-from tests.experiments.test_registry import PairExperiment
+from tests.experiments.test_registry import Pair, PairExperiment
 
 QUICK = SCALES["quick"]
 KINDS = ("lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder")
@@ -92,28 +92,27 @@ def test_a_folder_without_data_is_refused(tmp_path: Path, capsys: pytest.Capture
 class Later(Scale):
     """One training after that of another scale."""
 
-    def trials(self) -> Any:
-        return list(PairExperiment.scales["quick"].trials())[:1]
+    def trials(self) -> Iterator[Trial]:
+        yield from list(Pair(minutes="").trials())[:1]
 
-    def later_trials(self, folder: Path) -> Any:
+    def later_trials(self, folder: Path) -> Iterator[Trial]:
         assert (folder / "pair-softmax" / "run.json").exists()
-        return list(PairExperiment.scales["quick"].trials())[1:]
+        yield from list(Pair(minutes="").trials())[1:]
 
 
 def test_trainings_that_depend_on_others_come_after_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = PairExperiment()
+    experiment, judged = PairExperiment(), []
     monkeypatch.setattr(PairExperiment, "scales", {"quick": Later(minutes="a second")})
-    monkeypatch.setattr(
-        PairExperiment, "judge", lambda self, folder, scale: [] if (folder / "pair-linear" / "checkpoint").exists() else None
-    )
+    monkeypatch.setattr(PairExperiment, "judge", lambda self, folder, scale: judged.append(folder) or [])
     page = Page("Two trainings", "One after the other.")
     monkeypatch.setattr(PairExperiment, "page", lambda self, folder, scale: page)
     monkeypatch.setitem(EXPERIMENTS, "pair", experiment)
     monkeypatch.setattr(trainings, "start_process", Done)
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "pair"]) == 0
+    assert (judged[0] / "pair-linear" / "checkpoint").exists()
 
 
 def score(task: str, name: str, accuracies: tuple[float, ...], guessing: float = 0.1) -> Score:
@@ -183,7 +182,7 @@ def test_a_page_of_what_is_finished(tmp_path: Path) -> None:
     assert page.picture is not None
     assert "listops: drawn by the grammar" in page.about
     assert judge(tmp_path, "quick")[0].figures == "2 of 11 attentions done"
-    assert "31.0% (28.5% to 33.5%)" in page.folds[1].parts[1]
+    assert "31.0% (28.5%&nbsp;to&nbsp;33.5%)" in page.folds[1].parts[1]
 
 
 def test_what_is_measured_is_time(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ SETTINGS: list[tuple[int, Literal["easy", "intermediate", "hard"], int]] = [
 def test_every_label_is_recovered_from_the_pixels(
     size: int, difficulty: Literal["easy", "intermediate", "hard"], pictures: int
 ) -> None:
-    options, style = Pathfinder(size=size, difficulty=difficulty), STYLES[size]
+    options, style = Pathfinder(side=size, difficulty=difficulty), STYLES[size]
     labels = []
     for number in range(pictures):
         example = options.draw("train", number)
@@ -154,7 +154,7 @@ def test_released_pictures_that_do_not_do(tmp_path: Path) -> None:
         (folder / "metadata" / "0.npy").write_text(line + "\n")
         with pytest.raises(SubquadError, match=said):
             Pathfinder(data=str(folder)).load()
-    with pytest.raises(SubquadError, match="has 8 x 8 pixels: --size must be 8"):
+    with pytest.raises(SubquadError, match="has 8 x 8 pixels: --side must be 8"):
         Pathfinder(data=str(release(tmp_path / "b", size=8))).load()
     with pytest.raises(SubquadError, match="holds no released pictures"):
         Pathfinder(data=str(tmp_path)).load()

@@ -156,7 +156,7 @@ def test_from_training_to_an_answer(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["lra-text", "--data", "nowhere"], "there is no file or folder nowhere"),
         (["lra-listops", "--data", "nowhere"], "there is no file or folder nowhere"),
         (["lra-pathfinder", "--data", "nowhere"], "there is no folder nowhere"),
-        (["lra-pathfinder", "--size", "33"], "--size must be 32, 64 or 128, but is 33"),
+        (["lra-pathfinder", "--side", "33"], "--side must be 32, 64 or 128, but is 33"),
         (["lra-listops", "--attention", "linformer", "--max-length", "50"], "sequences have up to 256 positions"),
         (["lra-text", "--positions", "learned", "--longest", "9"], "but the model learns 9: give a larger --longest"),
     ],

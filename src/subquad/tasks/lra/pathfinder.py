@@ -29,17 +29,17 @@ METADATA_FIELDS = 4
 
 @dataclass(frozen=True)
 class Pathfinder(ArenaOptions):
-    """Long Range Arena: tell whether two discs are joined by a dashed path. With --size 128 it is Path-X. Drawn here."""
+    """Long Range Arena: tell whether two discs are joined by a dashed path. With --side 128 it is Path-X. Drawn here."""
 
-    size: Count = 32  # number of rows and columns of a picture: 32 in Pathfinder, 128 in Path-X
+    side: Count = 32  # number of rows and of columns of a picture: 32 in Pathfinder, 128 in Path-X
     difficulty: Difficulty = "hard"  # the long paths have 6, 9 or 14 dashes; the published comparison has hard
     examples: Count = 160_000  # number of different training pictures that are drawn
     data_seed: Seed = 0  # seed of the pictures, or of the split of the released ones
     kind: str = field(default="lra-pathfinder", init=False)
 
     def check(self) -> None:
-        if self.size not in STYLES:
-            raise OptionError("size", f"must be 32, 64 or 128, but is {self.size}")
+        if self.side not in STYLES:
+            raise OptionError("side", f"must be 32, 64 or 128, but is {self.side}")
 
     @property
     def vocabulary(self) -> int:
@@ -47,7 +47,7 @@ class Pathfinder(ArenaOptions):
 
     @property
     def longest(self) -> int:
-        return self.size**2
+        return self.side**2
 
     def load(self) -> Loaded:
         """Reads the released pictures, or prepares to draw some, each from its own seed."""
@@ -64,12 +64,12 @@ class Pathfinder(ArenaOptions):
         """Returns the picture with this number, which depends on the number, the split and the options only."""
         drawing = random.Random(f"{self.data_seed} {split} {number}")
         joined = drawing.random() < 0.5
-        picture = draw_picture(STYLES[self.size], DASHES[self.difficulty], joined=joined, drawing=drawing)
+        picture = draw_picture(STYLES[self.side], DASHES[self.difficulty], joined=joined, drawing=drawing)
         return Example(picture.reshape(-1), int(joined))
 
     def _released(self) -> dict[SplitName, Source]:
         """Finds the released pictures. A tenth each is for development and for the test, as in the paper."""
-        folder = released_folder(Path(self.data), self.size, self.difficulty)
+        folder = released_folder(Path(self.data), self.side, self.difficulty)
         entries = read_metadata(folder)
         if len(entries) < LEAST:
             raise SubquadError(f"{folder} has {len(entries)} pictures, too few to be split: give at least {LEAST}")
@@ -81,9 +81,9 @@ class Pathfinder(ArenaOptions):
         def make(number: int) -> Example:
             name, label = entries[number]
             picture = read_png(folder / name)
-            if picture.shape != (self.size, self.size):
+            if picture.shape != (self.side, self.side):
                 rows, columns = picture.shape
-                raise SubquadError(f"{folder / name} has {rows} x {columns} pixels: --size must be {rows}, or give others")
+                raise SubquadError(f"{folder / name} has {rows} x {columns} pixels: --side must be {rows}, or give others")
             return Example(picture.reshape(-1), label)
 
         make(0)  # refuses a wrong size before anything is trained
@@ -97,18 +97,18 @@ class Pathfinder(ArenaOptions):
 
     def spell(self, example: Example) -> str:
         """Counts the pixels of ink, as a picture takes more words than a sample has."""
-        return f"{self.size} x {self.size} pixels, {int(np.count_nonzero(example.tokens > LEVELS // 2))} of them bright"
+        return f"{self.side} x {self.side} pixels, {int(np.count_nonzero(example.tokens > LEVELS // 2))} of them bright"
 
     def read_unlabelled(self, path: Path, longest: int) -> Unlabelled:
         return read_png_files(path, longest)
 
 
-def released_folder(path: Path, size: int, difficulty: Difficulty) -> Path:
+def released_folder(path: Path, side: int, difficulty: Difficulty) -> Path:
     """The folder with imgs and metadata: `path` itself, or one below it by the names of the release."""
     if kind_of(path) != "folder":
         raise SubquadError(f"there is no folder {path}: give that of the released pictures")
     name = RELEASED[difficulty]
-    candidates = (path, path / name, path / f"pathfinder{size}" / name, path / "lra_release" / f"pathfinder{size}" / name)
+    candidates = (path, path / name, path / f"pathfinder{side}" / name, path / "lra_release" / f"pathfinder{side}" / name)
     for folder in candidates:
         if (folder / "metadata").is_dir():
             return folder
