@@ -32,6 +32,9 @@ COMPONENTS = 16
 SMOOTHING = 1.0
 """Number of events that are added after each type, with types by their frequencies, so that every transition is possible."""
 
+LOWEST = -700.0
+"""Smallest log-likelihood of a baseline. Events beyond it would make means useless, or not finite."""
+
 BLOCK = 65_536
 """Number of events whose cells are computed at a time."""
 
@@ -113,7 +116,7 @@ class Fitted(NamedTuple):
         if self.hawkes is not None:
             hawkes = _judge_hawkes(self.hawkes, self.scales, sequences, types)
             judged["hawkes"] = Likelihoods(hawkes.time - unit, hawkes.type)
-        return judged
+        return {name: Likelihoods(*map(_floored, likelihoods)) for name, likelihoods in judged.items()}
 
     def draw_gaps(self, shape: tuple[int, ...], rng: np.random.Generator) -> Float[ndarray, "..."]:
         """Random gaps of the renewal mixture, in mean gaps, none longer than the horizon."""
@@ -132,6 +135,11 @@ def fit_baselines(training: EventSequences, scales: Scales) -> Fitted:
     mixture = fit_renewal(log_gaps, COMPONENTS, LEAST * PRECISION)
     hawkes = fit_hawkes(_in_mean_gaps(training, scales, types), first / 2.0)
     return Fitted(scales, 1.0 / float(gaps.mean()), mixture, transitions, hawkes)
+
+
+def _floored(values: Float[ndarray, "events"]) -> Float[ndarray, "events"]:
+    """Log-likelihoods of at least `LOWEST`, which also stands for those that are not numbers."""
+    return np.maximum(np.nan_to_num(values, nan=LOWEST, neginf=LOWEST), LOWEST)
 
 
 def _in_mean_gaps(sequences: EventSequences, scales: Scales, types: Int[ndarray, "events"]) -> EventSequences:
