@@ -30,7 +30,8 @@ def setup(name: str, before: int, head_dim: int = 16) -> tuple[Any, list[Tensor]
 
 
 def quick(attend: Any, position: list[Tensor], state: Any) -> Any:
-    return hybrid.quick_step(*position, attend.feature_map.sides(), state, attend.log_gain, attend.options.block)
+    q, k, v = position
+    return hybrid.quick_step(q, k, v, attend.feature_map.sides(), state, attend.log_gain, attend.options.block)
 
 
 @torch.no_grad()

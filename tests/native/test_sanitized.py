@@ -48,7 +48,7 @@ def test_the_sanitizers_are_felt(library: Path, tmp_path: Path) -> None:
     compiler = find_compiler()
     assert compiler is not None
     compile_replay(compiler, tmp_path / "replay", FLAGS)
-    call = every_kernel()[0]
+    call = next(call for call in every_kernel() if call.name == "causal")  # which uses all of its buffers
     for index, buffer in enumerate(call.buffers):
         short = replace(buffer, before=buffer.before[:-4], after=buffer.after[:-4])
         shortened = replace(call, buffers=(*call.buffers[:index], short, *call.buffers[index + 1 :]))
