@@ -6,6 +6,7 @@ first. What a query sees then depends on no later position, the causal form can 
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +20,16 @@ from subquad.ops.lsh.step import attend_last, unit
 
 PIECE = 32  # queries of one chunk that are computed together; half as many where buckets hold few
 GROUP = 2**15  # positions of the heads that are computed together, so that their tables stay in the cache
+
+
+class Group(NamedTuple):
+    """Some heads, in rows, with the buckets of their queries and keys in each round."""
+
+    q: Float[Tensor, "rows n d"]
+    k: Float[Tensor, "rows s d"]
+    v: Float[Tensor, "rows s e"]
+    query_buckets: Int[Tensor, "rows r n"]
+    key_buckets: Int[Tensor, "rows r s"]
 
 
 def attend(
@@ -53,29 +64,19 @@ def attend(
     rule = Rule(causal, shared and aligned)
     size = b * h if at_once else max(1, GROUP // s)
     heads = [x.flatten(0, 1).split(size) for x in (q, k, v, query_buckets, key_buckets)]
-    groups = zip(*heads, strict=True)
+    groups = [Group(*parts) for parts in zip(*heads, strict=True)]
     if at_once or needs_gradient(q, k, v):
-        mixed = torch.cat([_mixed(*group, places, sizes, rule, aligned=aligned) for group in groups])
+        mixed = torch.cat([_mixed(group, places, sizes, rule, aligned=aligned) for group in groups])
         return mixed.view(b, h, n, -1)
     mixed = v.new_empty(b * h, n, v.shape[3], dtype=dtype)
     for rows, group in zip(mixed.split(size), groups, strict=True):
-        rows.copy_(_mixed(*group, places, sizes, rule, aligned=aligned))
+        rows.copy_(_mixed(group, places, sizes, rule, aligned=aligned))
     return mixed.view(b, h, n, -1)
 
 
-def _mixed(
-    q: Float[Tensor, "rows n d"],
-    k: Float[Tensor, "rows s d"],
-    v: Float[Tensor, "rows s e"],
-    query_buckets: Int[Tensor, "rows r n"],
-    key_buckets: Int[Tensor, "rows r s"],
-    places: Int[Tensor, "n"],
-    sizes: Sizes,
-    rule: Rule,
-    *,
-    aligned: bool,
-) -> Float[Tensor, "rows n e"]:
+def _mixed(group: Group, places: Int[Tensor, "n"], sizes: Sizes, rule: Rule, *, aligned: bool) -> Float[Tensor, "rows n e"]:
     """Returns the mixed values of some heads, whose tables and queries are made and forgotten together."""
+    q, k, v, query_buckets, key_buckets = group
     n, s, dtype = q.shape[1], k.shape[1], precise(q.dtype)
     tables = [arrange(query_buckets[:, at], key_buckets[:, at], places, sizes) for at in range(key_buckets.shape[1])]
     flat = flatten(q.to(dtype), k.to(dtype), v.to(dtype))

@@ -24,6 +24,7 @@ from subquad.ops.scratch import Scratch
 
 LOWEST = -1e30  # stands for the logarithm of zero in differences, which must not be NaN
 BLOCK = 2**17  # most scores that are computed together
+LANES = 64  # PyTorch computes powers of so many numbers at once, and those that are left over with another rounding
 
 
 class Rule(NamedTuple):
@@ -117,16 +118,20 @@ def mix_in_blocks(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tens
         for block in blocks(rows):
             scratch.start()
             q, k, v = _read(flat, block, scratch)
-            weights = torch.bmm(q, k.mT, out=scratch.take(*q.shape[:2], k.shape[1]))
+            size = q.shape[0] * q.shape[1] * k.shape[1]
+            filled = scratch.take(size + -size % LANES)
+            weights = torch.bmm(q, k.mT, out=filled[:size].view(*q.shape[:2], k.shape[1]))
             weights.masked_fill_(hidden(rounds, at, block, rule), -math.inf)
             top = weights.amax(-1, keepdim=True).clamp_(min=LOWEST)
-            norm = weights.sub_(top).exp2_().sum(-1).view(-1, 1)
+            weights.sub_(top)
+            filled.exp2_()
+            norm = weights.sum(-1).view(-1, 1)
             out = torch.bmm(weights, v, out=scratch.take(*q.shape[:2], v.shape[2])).flatten(0, 1)
             top, rows_at = top.view(-1, 1), block.queries.flatten().long()
             if at:
                 before = tops.index_select(0, rows_at)
                 higher = torch.maximum(before, top)
-                fade, share = torch.exp2(before - higher), torch.exp2(top - higher)
+                fade, share = _power(before - higher), _power(top - higher)
                 out.mul_(share).addcmul_(mixed.index_select(0, rows_at), fade)
                 norm = norm.mul_(share).addcmul_(norms.index_select(0, rows_at), fade)
                 top = higher
@@ -136,6 +141,11 @@ def mix_in_blocks(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tens
     mixed, norms = mixed[:-1], norms[:-1]
     mixed.div_(torch.where(norms > 0, norms, 1.0))
     return mixed, (tops[:-1] + norms.log2())[:, 0]
+
+
+def _power(x: Float[Tensor, "n 1"]) -> Float[Tensor, "n 1"]:
+    """Returns 2^x, the same bits for a number whatever the others are and however many."""
+    return F.pad(x, (0, 0, 0, -len(x) % LANES)).exp2_()[: len(x)]
 
 
 def _back_through(
