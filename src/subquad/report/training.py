@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
+from subquad.report.baselines import baseline_table, lost_to
 from subquad.report.charts import save
+from subquad.report.clients import CURVES, client_charts, confusion_table, importance_table, summary_table
 from subquad.report.curves import curves, thin
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.residuals import quantiles, residual_chart
@@ -17,6 +19,8 @@ from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 from subquad.words import capitalized, digits, run_lengths
 
+CAPTIONS = {"residuals": "Residuals", **{name: caption for name, (_, _, _, caption) in CURVES.items()}}
+"""Captions of charts that are not a metric by step."""
 KIND = "mechanism.kind"
 """The option that names the attention of a run."""
 
@@ -101,6 +105,8 @@ def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> 
         if curve_points := points(trained, metric):
             log = metric == "loss" and min(row["value"] for row in curve_points) > 0  # the loss of a density can be negative
             drawn[metric] = curves(curve_points, metric.replace("_", " "), log=log, interactive=interactive)
+    labelled = {label: group[0].rows for label, group in _by_label(trained).items()}
+    drawn |= {name: chart for name, (_, chart) in client_charts(labelled, interactive=interactive).items()}
     if residual := [point for training in trained for point in quantiles(training.rows, training.label)]:
         drawn["residuals"] = residual_chart(residual, interactive=interactive)
     return drawn
@@ -115,11 +121,12 @@ def training_page(trained: Sequence[Trained]) -> Page:
     """Builds the page: the deciding metric by step first, then the loss and the other metrics."""
     drawn = training_charts(trained)
     names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
-    captions = {name: f"{metric_words(name)} by step" if name != "residuals" else "Residuals" for name in names}
+    captions = {name: CAPTIONS.get(name, f"{metric_words(name)} by step") for name in names}
     pictures = [Picture(name, captions[name], drawn[name]) for name in names]
-    folds = [Fold("At the end of training", [table(final_table(trained))])]
+    folds = [*_data_folds(trained), Fold("At the end of training", [table(final_table(trained))])]
     if (tested := test_table(trained)).rows:
         folds.append(Fold("On the test split", [table(tested)]))
+    folds += _client_folds(trained)
     if (samples := sample_table(trained)).rows:
         folds.append(Fold("Answers of the model", [table(samples)]))
     return Page(
@@ -133,6 +140,29 @@ def training_page(trained: Sequence[Trained]) -> Page:
     )
 
 
+def _data_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
+    """Yields the summary of the data of the first run, if it stored one."""
+    learned = trained[0].run.about.get("learned") if trained else None
+    if isinstance(learned, Mapping) and (summary := summary_table(learned)) is not None:
+        yield Fold("The data", [table(summary)], is_open=True)
+
+
+def _client_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
+    """Yields baselines, confusion and the columns that matter, for each run that has them."""
+    for training in trained:
+        suffix = f": {training.run.folder.name}" if len(trained) > 1 else ""
+        if any(row.get("split") == "baseline" for row in training.rows):
+            yield Fold(
+                f"Beside models without sequences{suffix}", [table(baseline_table(training.rows, training.label))], True
+            )
+        for title, content in (
+            ("Which columns matter", importance_table(training.rows)),
+            ("Confusion", confusion_table(training.rows)),
+        ):
+            if content is not None:
+                yield Fold(f"{title}{suffix}", [table(content)])
+
+
 def deciding_metric(trained: Sequence[Trained]) -> str:
     """Returns the metric that the page begins with: the first evaluated one, or the loss if there is none."""
     return next(iter(metric_names(trained)), "loss")
@@ -143,6 +173,10 @@ def training_answer(trained: Sequence[Trained]) -> str:
     metric = deciding_metric(trained)
     sentences = []
     for label, group in _by_label(trained).items():
+        behind = [
+            f"{label}: {sentence[:1].lower()}{sentence[1:-1]}" for training in group for sentence in lost_to(training.rows)
+        ]
+        sentences += behind[:1] if len(behind) > 2 else behind
         tested = [value for training in group if (value := value_on_test(training.rows, metric)) is not None]
         others = [final_loss(training.rows) if metric == "loss" else last_value(training.rows, metric) for training in group]
         end = _spread(tested or others)
