@@ -91,6 +91,30 @@ def test_new_clients_are_scored_without_the_old_data(run: Path, tmp_path: Path, 
     assert (tmp_path / "scores.csv").read_text() == printed.out
 
 
+def test_runs_of_earlier_versions_still_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such a run knows neither further columns nor a branch of counts, and its run.json lacks all that is said of them."""
+    assert train(tmp_path, "--wide", "off", "--no-further-columns", "--no-baselines", "--no-importance") == 0
+    run = tmp_path / "run"
+    new = write(tmp_path / "new.csv", label=False)
+    capsys.readouterr()
+    assert main(["predict", str(run), "--data", str(new)]) == 0
+    before = capsys.readouterr().out
+    about = json.loads((run / "run.json").read_text())
+    for name in ("buckets", "time_form", "further", "static", "unused", "summary", "target", "wide"):
+        del about["learned"][name]
+    known = ("data", "label", "client_column", "time_column", "code_column", "type_column", "amount_column", "amounts")
+    known += ("pooling", "latest", "folds", "fold", "split_seed", "clients", "shortest_history", "longest_history")
+    known += ("codes", "drift", "data_seed", "evaluation_tokens", "kind")
+    about["options"]["task"] = {name: about["options"]["task"][name] for name in known}
+    del about["options"]["training"]["patience"]
+    (run / "run.json").write_text(json.dumps(about))
+    assert main(["predict", str(run), "--data", str(new)]) == 0
+    assert capsys.readouterr().out == before
+    (last,) = (run / "checkpoint").glob("step-*6")
+    shutil.rmtree(last)
+    assert main(["train", "--resume", str(run)]) == 0
+
+
 def test_vectors_of_clients(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     new = write(tmp_path / "new.csv", label=False)

@@ -27,6 +27,8 @@ KNOWN = {  # names by which columns are recognized; the second is Sberbank's
 }
 FURTHER = "column "
 """Begin of the role of a column that is none of the known ones; its name follows."""
+LONGEST_NAME = 500
+"""Largest number of characters of the name of a further column."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,19 @@ class Reading:
             chosen[OBSERVED] = self.observed
         return chosen
 
-    def further_columns(self, columns: Columns, names: list[str], taken: Iterable[str]) -> dict[str, str]:
-        """The columns that have no known role, by role."""
+    def further_columns(self, path: Path, columns: Columns, names: list[str], taken: Iterable[str]) -> dict[str, str]:
+        """The columns of a table that have no known role, by role."""
         labels = (self.labels or ((columns.label,) if columns.label else KNOWN["label"])) if self.decided is None else ()
         if not self.further:
             return {}
         left = [name for name in names if name and name not in {*taken, *labels, self.observed}]
         if self.decided is not None:
             left = [name for name in left if name in self.decided]
+        if too_long := [name for name in left if len(name) > LONGEST_NAME]:
+            raise SubquadError(
+                f"{path} has a column whose name has {len(too_long[0]):,} characters, more than {LONGEST_NAME}: rename it, "
+                "or give --no-further-columns"
+            )
         return {FURTHER + name: name for name in left}
 
 

@@ -224,8 +224,8 @@ class TransactionsTask(Task[Any]):
         if isinstance(clients, Histories):
             self.features.require_fields(clients)
             return self.predicted(model, clients.latest(self.options.latest))
-        histories, splits = self.data
-        return self.predicted(model, histories.select(getattr(splits, clients)))
+        some, offsets = self._split(clients)
+        return self.target.predict(self._outputs(model, some, offsets))
 
     def predict(self, model: nn.Module, path: Path) -> Predictions:
         """What is predicted for each client of a file or folder, labelled or not, with the names of classes."""
@@ -244,29 +244,50 @@ class TransactionsTask(Task[Any]):
         classifier = model.model if isinstance(model, Pretrainer) else model
         assert isinstance(classifier, Classifier)
         recent = histories.latest(self.options.latest)
-        vectors = self._over(
-            model, recent, lambda batch: classifier.vector(batch.events, keep=batch.keep, static=batch.static)
-        )
+
+        def vector(batch: EventBatch) -> Tensor:
+            return classifier.vector(batch.events, keep=batch.keep, static=batch.static)
+
+        vectors = self._over(model, recent, np.zeros((len(recent.clients), self.target.outputs)), vector)
         return Vectors("client", histories.clients, vectors.astype(np.float32), histories.complaints)
 
     def _load(self, path: Path) -> Histories:
         how = replace(self.clients.reading(), clients=None)
         return load_histories(path, self.options.columns, labelled=False, how=how)
 
+    def _split(self, name: SplitName) -> tuple[Histories, Float[ndarray, "clients o"]]:
+        """The histories of a split and the outputs of the linear model for them; those of development clients are kept."""
+        if name == "development":
+            return self._development_split
+        histories, splits = self.data
+        some = histories.select(getattr(splits, name))
+        return some, self.clients.offsets(some)
+
+    @cached_property
+    def _development_split(self) -> tuple[Histories, Float[ndarray, "clients o"]]:
+        histories, splits = self.data
+        some = histories.select(splits.development)
+        return some, self.clients.offsets(some)
+
     def predicted(self, model: nn.Module, histories: Histories) -> Float[ndarray, "clients p"]:
         """What a model predicts for each client of some histories."""
+        return self.target.predict(self._outputs(model, histories, self.clients.offsets(histories)))
 
+    def _outputs(
+        self, model: nn.Module, histories: Histories, offsets: Float[ndarray, "clients o"]
+    ) -> Float[ndarray, "clients o"]:
         def outputs(batch: EventBatch) -> Tensor:
             return model(batch.events, keep=batch.keep, static=batch.static, offset=batch.offset)
 
-        return self.target.predict(self._over(model, histories, outputs))
+        return self._over(model, histories, offsets, outputs)
 
     @torch.no_grad()
-    def _over(self, model: nn.Module, histories: Histories, compute: Any) -> Float[ndarray, "clients w"]:
+    def _over(
+        self, model: nn.Module, histories: Histories, offsets: Float[ndarray, "clients o"], compute: Any
+    ) -> Float[ndarray, "clients w"]:
         """Computes something for batches of clients of similar length, and returns it in the order of the clients."""
         model.eval()
         device = next(model.parameters()).device
-        offsets = self.clients.offsets(histories)
         parts: dict[int, ndarray] = {}
         for rows in bounded(histories.lengths, self.options.evaluation_tokens):
             batch = self.clients.batch(histories.select(rows), offsets[rows])

@@ -94,7 +94,7 @@ def _load_tables(
                 find_column(path, names, wanted[0] if wanted else columns.label, KNOWN["label"], "--label", "label")
             texts.append(LabelTexts(path, [name for role, name in found.items() if role != OBSERVED]))
             chosen |= found
-        return chosen | how.further_columns(columns, names, chosen.values())
+        return chosen | how.further_columns(path, columns, names, chosen.values())
 
     chunks = read_table(path, choose, tally)
     events = collect(_with_labels(chunks, texts), tally, how)
@@ -143,7 +143,7 @@ def _read_clients(path: Path, columns: Columns, how: Reading, *, labelled: bool)
         elif labelled and path.stem == CLIENT_FILES[-1]:
             raise SubquadError(f"{path} has no column {columns.label or KNOWN['label'][-1]!r} but {listed(all_names)}")
         chosen = {"client": usual, **found}
-        return chosen | how.further_columns(columns, all_names, chosen.values())
+        return chosen | how.further_columns(path, columns, all_names, chosen.values())
 
     rows: list[ndarray] = []
     for chunk in _with_labels(read_table(path, choose, tally), texts):

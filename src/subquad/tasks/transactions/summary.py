@@ -94,7 +94,7 @@ def lines(summary: Sequence[Mapping[str, Any]]) -> list[str]:
     """The summary as lines for a terminal."""
     said = []
     for entry in summary:
-        where, name, note = entry["where"], entry["name"], entry["note"]
+        where, name, note = entry["where"], _printable(entry["name"]), _printable(entry["note"])
         if where == "overview":
             said.append(f"{entry['values']:,} {name}: {note}")
         elif where == "unused":
@@ -106,3 +106,8 @@ def lines(summary: Sequence[Mapping[str, Any]]) -> list[str]:
             of = {"event": "", "client": " of the client", "target": ""}[where]
             said.append(f"  {name}: {entry['kind']}{of} ({details})")
     return said
+
+
+def _printable(text: str) -> str:
+    """The text, or how Python writes it if it holds characters that a terminal would obey."""
+    return text if text.isprintable() else repr(text)
