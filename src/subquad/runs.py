@@ -19,7 +19,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Run, holds_run, place_of
 from subquad.tasks import TASKS, Task, TaskOptions
-from subquad.tasks.base import Completion, Outlook, Predictions, Stream
+from subquad.tasks.base import Completion, Outlook, Predictions, Stream, Vectors
 from subquad.training import TrainOptions
 from subquad.training.loop import generator, load_model
 from subquad.types import AttentionOptions
@@ -82,6 +82,10 @@ class TrainedModel(nn.Module):
     def predict(self, path: str | Path) -> Predictions:
         """Returns the answers for all sequences in a file or folder, as a table."""
         return self.task.predict(self.model, Path(path))
+
+    def embed(self, path: str | Path) -> Vectors:
+        """Returns a vector for each sequence in a file or folder, such as for each client."""
+        return self.task.embed(self.model, Path(path))
 
     def forecast(self, path: str | Path, outlook: Outlook | None = None) -> Predictions:
         """Returns forecasts of the next events of all sequences in a file or folder, by sampling, as a table."""

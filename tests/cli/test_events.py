@@ -253,11 +253,11 @@ def test_training_shows_baselines_and_the_data(trained: tuple[Path, str, str]) -
     assert {"crps", "coverage_80", "coverage_ahead", "type_calibration_error"} <= tested.keys()
     counts = {row["part"]: row["value"] for row in rows if row["metric"] == "data" and row["what"] == "sequences"}
     assert sum(counts.values()) == 20
-    confused = sum(row["value"] for row in rows if row["metric"] == "confusion")
+    confused = sum(row["value"] for row in rows if row["metric"] == "type_confusion")
     assert confused == sum(row["events"] for row in rows if row["metric"] == "sequence_nll")
     page = (folder / "report.html").read_text()
     assert page.index("Data: 12 training sequences of 5 to 8 events") < page.index("The data") < page.index("On the test")
-    for name in ("timeline_1", "type_calibration", "confusion"):
+    for name in ("timeline_1", "type_calibration", "type_confusion"):
         assert f'id="chart-{name}"' in page
 
 

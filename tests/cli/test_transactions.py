@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from subquad.cli import main
@@ -54,10 +56,11 @@ def test_training_says_what_it_left_out_and_keeps_the_test(trained: tuple[Path, 
     run = Run.open(folder)
     assert set(run.about["learned"]["codes"]) == {f"code{number}" for number in range(4)}
     rows = [row for row in run.rows() if row.get("split") == "test"]
-    assert [row["metric"] for row in rows] == ["auroc", "accuracy"]
+    assert [row["metric"] for row in rows] == ["auroc", "accuracy", "average_precision", "log_loss"]
     for row in rows:
         assert row["low"] <= row["value"] <= row["high"]
-        assert f"test {row['metric']}: {row['value']:.6g} ({row['low']:.6g} to {row['high']:.6g})" in out
+        name = row["metric"].replace("_", " ")
+        assert f"test {name}: {row['value']:.6g} ({row['low']:.6g} to {row['high']:.6g})" in out
         assert row["step"] == 6
     watched = [row for row in run.rows() if row["metric"] == "auroc" and row["split"] == "held out"]
     assert [row["step"] for row in watched] == [3, 6]
@@ -79,12 +82,141 @@ def test_new_clients_are_scored_without_the_old_data(run: Path, tmp_path: Path, 
     printed = capsys.readouterr()
     assert "subquad: new.csv: 1 row is left out" in printed.err
     lines = list(csv.reader(printed.out.splitlines()))
-    assert lines[0] == ["client", "score"]
-    assert [client for client, _ in lines[1:]] == [f"c{number}" for number in range(60)]
-    assert all(0 < float(score) < 1 for _, score in lines[1:])
+    assert lines[0] == ["client", "score", "class"]
+    assert [client for client, *_ in lines[1:]] == [f"c{number}" for number in range(60)]
+    assert all(0 < float(score) < 1 and name == str(int(float(score) >= 0.5)) for _, score, name in lines[1:])
+    assert "the score is the probability of the class '1'" in printed.err
     assert main(["predict", str(run), "--data", str(new), "--output", str(tmp_path / "scores.csv")]) == 0
     assert capsys.readouterr().out == ""
     assert (tmp_path / "scores.csv").read_text() == printed.out
+
+
+def test_runs_of_earlier_versions_still_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such a run knows neither further columns nor a branch of counts, and its run.json lacks all that is said of them."""
+    assert train(tmp_path, "--wide", "off", "--no-further-columns", "--no-baselines", "--no-importance") == 0
+    run = tmp_path / "run"
+    new = write(tmp_path / "new.csv", label=False)
+    capsys.readouterr()
+    assert main(["predict", str(run), "--data", str(new)]) == 0
+    before = capsys.readouterr().out
+    about = json.loads((run / "run.json").read_text())
+    for name in ("buckets", "time_form", "further", "static", "unused", "summary", "target", "wide"):
+        del about["learned"][name]
+    known = ("data", "label", "client_column", "time_column", "code_column", "type_column", "amount_column", "amounts")
+    known += ("pooling", "latest", "folds", "fold", "split_seed", "clients", "shortest_history", "longest_history")
+    known += ("codes", "drift", "data_seed", "evaluation_tokens", "kind")
+    about["options"]["task"] = {name: about["options"]["task"][name] for name in known}
+    del about["options"]["training"]["patience"]
+    (run / "run.json").write_text(json.dumps(about))
+    assert main(["predict", str(run), "--data", str(new)]) == 0
+    assert capsys.readouterr().out == before
+    (last,) = (run / "checkpoint").glob("step-*6")
+    shutil.rmtree(last)
+    assert main(["train", "--resume", str(run)]) == 0
+
+
+def test_vectors_of_clients(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    new = write(tmp_path / "new.csv", label=False)
+    for form in ("npy", "csv", "parquet"):
+        assert main(["embed", str(run), "--data", str(new), "--output", str(tmp_path / f"v.{form}")]) == 0
+        assert "60 vectors of 16 numbers" in capsys.readouterr().out
+    array = np.load(tmp_path / "v.npy")
+    assert array.shape == (60, 16)
+    assert array.std(0).min() > 0
+    assert (tmp_path / "v.names.txt").read_text().split() == [f"c{number}" for number in range(60)]
+    lines = list(csv.reader((tmp_path / "v.csv").read_text().splitlines()))
+    assert lines[0] == ["client", *(f"v{at}" for at in range(16))]
+    assert np.allclose(np.array([line[1:] for line in lines[1:]], float), array, atol=1e-5)
+    assert np.allclose(parquet.read_table(tmp_path / "v.parquet")["v3"].to_numpy(), array[:, 3])
+    for arguments, said in (
+        (["--data", str(new), "--output", "v.xls"], "--output must end in .parquet, .npy, .csv"),
+        (["--data", str(tmp_path / "none.csv"), "--output", "v.csv"], "there is no file or folder"),
+    ):
+        assert main(["embed", str(run), *arguments]) == 2
+        printed = capsys.readouterr().err
+        assert said in printed
+        assert printed.count("\n") == 1
+
+
+def test_the_page_has_baselines_curves_and_columns(trained: tuple[Path, str, str]) -> None:
+    folder, out, _ = trained
+    rows = Run.open(folder).rows()
+    page = (folder / "report.html").read_text()
+    assert "What the data hold" in page
+    for words in (
+        "Which columns matter",
+        "order of events",
+        "Confusion",
+        "chart-roc",
+        "chart-precision",
+        "chart-calibration",
+    ):
+        assert words in page
+    gaps = {row["baseline"]: row for row in rows if row["metric"] == "auroc_gained"}
+    assert "linear model of counts" in gaps
+    for name, row in gaps.items():
+        place = "Behind" if row["value"] < 0 else "Ahead of" if row["value"] > 0 else "Level with"
+        assert f"{place} the {name}: AUROC" in out
+        assert (f"inear: behind the {name}" in page) == (row["value"] < 0)
+    assert "60 clients: " in out
+
+
+CELLS: dict[str, tuple[str, Callable[[int], str], str, list[str]]] = {
+    "classes": ("kind", lambda c: "abc"[c % 3], "accuracy", ["class", "P(a)", "P(b)", "P(c)"]),
+    "labels": ("old,rich", lambda c: f"{c % 2},{c // 2 % 2}", "macro auroc", ["labels", "P(old)", "P(rich)"]),
+    "number": ("worth", lambda c: f"{c * 1.5}", "r2", ["prediction"]),
+    "event": ("days,seen", lambda c: f"{c % 30 + 1},{c % 4 > 0}", "concordance", ["expected_time"]),
+}
+
+
+@pytest.mark.parametrize("target", CELLS)
+def test_every_target_from_the_command_to_predictions(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads, cells, metric, columns = CELLS[target]
+    rows = [f"c{c},{t},code{(c + t) % 4},{cells(c)}" for c in range(60) for t in range(3 + c % 3)]
+    path, run = tmp_path / "t.csv", tmp_path / "run"
+    path.write_text("\n".join([f"client,time,code,{heads}", *rows]) + "\n")
+    named = ["--labels", "old", "rich"] if target == "labels" else ["--label", heads.partition(",")[0]]
+    named += ["--observed-column", "seen"] if target == "event" else []
+    assert main(["train", "transactions", "--data", str(path), *named, *SMALL, "--no-importance", "--out", str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert f"test {metric}: " in printed
+    assert "the linear model of counts" in printed
+    assert main(["predict", str(run), "--data", str(path)]) == 0
+    lines = list(csv.reader(capsys.readouterr().out.splitlines()))
+    assert lines[0][1 : 1 + len(columns)] == columns
+    assert len(lines) == 61
+
+
+def test_training_stops_early_and_stays_stopped(tmp_path: Path) -> None:
+    """The learning rate is so high that evaluations soon become worse."""
+    rows = "".join(f"c{c},{t},x{(c * 7 + t) % 5},{c * 13 % 7 % 2}\n" for c in range(700) for t in range(3))
+    (tmp_path / "t.csv").write_text("client,time,code,label\n" + rows)
+    run = tmp_path / "run"
+    size = ["--layers", "1", "--heads", "1", "--head-dim", "4", "--batch", "16", "--wide", "off", "--no-baselines"]
+    steps = [
+        "--steps",
+        "400",
+        "--evaluate-every",
+        "2",
+        "--checkpoint-every",
+        "2",
+        "--patience",
+        "2",
+        "--learning-rate",
+        "0.1",
+    ]
+    words = ["train", "transactions", "--data", str(tmp_path / "t.csv"), *size, *steps, "--no-importance", "--out", str(run)]
+    assert main(words) == 0
+    whole = Run.open(run).rows()
+    last = max(row["step"] for row in whole)
+    best = next(row["value"] for row in whole if row["metric"] == "best_step")
+    assert last == best + 4 < 400
+    assert any(row.get("split") == "test" for row in whole)
+    assert main(["train", "--resume", str(run)]) == 0
+    assert Run.open(run).rows() == whole
 
 
 def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ def test_a_tiny_run_is_scored_timed_and_judged(tmp_path: Path, monkeypatch: pyte
     assert main(["reproduce", "transactions", "--jobs", "2", "--out", "run"]) == 0
     rows = Run.open(Path("run/scores"), "scores").rows()
     by_name = gather(rows)[""]
-    assert set(by_name) == {"softmax", "linear", "boosting"}
+    assert set(by_name) == {"softmax", "linear", "counts", "boosting"}
     assert all(set(folds) == {0, 1} for folds in by_name.values())
     tested = [len(found.labels) for found in by_name["linear"].values()]
     assert sum(tested) == 60  # every client once

@@ -84,7 +84,7 @@ def test_tasks_with_data_know_their_models_once_they_are_read(tmp_path: Path) ->
 def test_transactions_know_their_model(pooling: Any) -> None:
     clients = Transactions(clients=60, shortest_history=2, longest_history=4, pooling=pooling)
     prepared = clients.prepare()
-    assert clients.size(Linear(), SMALL, sum(prepared.features.sizes)).numbers == held(prepared.build(Linear(), SMALL))
+    assert clients.size(Linear(), SMALL, prepared.features).numbers == held(prepared.build(Linear(), SMALL))
 
 
 @pytest.mark.parametrize("head", ["mixture", "hawkes"])

@@ -55,6 +55,7 @@ READERS: dict[str, tuple[Reader, ...]] = {
     "clients": (
         Reader(("train", "--resume", "clients")),
         Reader(("predict", "clients", "--data", "clients.csv"), ("clients.csv",)),
+        Reader(("embed", "clients", "--data", "clients.csv", "--output", "vectors.csv"), ("clients.csv",)),
     ),
     "compared": (
         Reader(ADVICE),

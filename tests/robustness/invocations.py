@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
 from subquad.attention import MECHANISMS
-from subquad.cli import advise, check, compare, convert, error, predict, report, reproduce, spectrum, training_options
+from subquad.cli import advise, check, compare, convert, embed, error, predict, report, reproduce, spectrum, training_options
 from subquad.conversion import ConversionOptions
 from subquad.models import ModelOptions
 from subquad.tasks import TASKS
@@ -132,6 +132,13 @@ def _commands() -> Iterator[Base]:
     yield Base(
         "predict events", ("predict", "events"), {"data": ("events.csv",)}, (predict.Predict,), ("events", "events.csv")
     )
+    yield Base(
+        "embed",
+        ("embed", "clients"),
+        {"data": ("clients.csv",), "output": ("vectors.csv",)},
+        (embed.Embed,),
+        ("clients", "clients.csv"),
+    )
     yield Base("predict lm", ("predict", "continued"), {"text": ("the cat",)}, (predict.Predict,), ("continued",))
     few: Words = {"sequences": ("1",), "length": ("8",)}
     yield Base("spectrum", ("spectrum", "masked"), few, (spectrum.Spectrum,), ("masked", "texts"))
@@ -222,7 +229,19 @@ def _misused() -> Iterator[Case]:
         "report of nothing": ("report",),
         "report of two kinds": ("report", "copied", "compared"),
     }
-    for command in ("compare", "advise", "train", "convert", "predict", "spectrum", "error", "check", "reproduce", "report"):
+    for command in (
+        "compare",
+        "advise",
+        "train",
+        "convert",
+        "predict",
+        "embed",
+        "spectrum",
+        "error",
+        "check",
+        "reproduce",
+        "report",
+    ):
         words[f"help of {command}"] = (command, "--help")
         words[f"an unknown option of {command}"] = (command, "--no-such-option", "7")
         words[f"words too many for {command}"] = (command, "copied", "copied", "copied", "--", "copied")

@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command("subquad.cli.train", "train a model on a task, with any attention"),
     "convert": Command("subquad.cli.convert", "convert a trained model to another attention, and measure its quality"),
     "predict": Command("subquad.cli.predict", "print the answer of a trained model to a sequence"),
+    "embed": Command("subquad.cli.embed", "write a vector for each client of a file, by a trained model"),
     "spectrum": Command("subquad.cli.spectrum", "measure the rank of a model's attention matrices, by layer and head"),
     "error": Command("subquad.cli.error", "measure how far FAVOR+ is from exact attention, by number of features"),
     "check": Command("subquad.cli.check", "ask whether an attention is what it says: padding, future, gradients, ..."),

@@ -20,11 +20,12 @@ from subquad.cli.parsing import parse
 from subquad.cli.show import CountColumn, Output, PlainColumn
 from subquad.cli.streams import say
 from subquad.cli.training_options import CommandLine
+from subquad.report.client_baselines import baseline_sentences
+from subquad.report.event_baselines import standing_sentence
 from subquad.results import FORMAT, Run, describe_run, folder_name, new_folder
 from subquad.runs import Built, RunOptions, build_model, check_options, load, rebuild
 from subquad.tasks import TASKS
 from subquad.training.loop import Progress, import_accelerate, parameters, train
-from subquad.words import capitalized
 
 BAR_WIDTH = 10
 """Number of characters of the bar, so that step, loss and metrics fit beside it into 80 columns."""
@@ -101,6 +102,8 @@ def plan_run(words: Sequence[str]) -> Plan:
 def _create(folder: Path, about: Mapping[str, Any], built: Built) -> Run:
     for complaint in built.task.complaints:
         say(complaint)
+    for line in built.task.description if _is_main() else ():
+        print(line)
     if not _is_main():
         return Run(folder, {"format": FORMAT, "kind": "train", **about})
     return Run.create(folder, "train", about)
@@ -173,14 +176,13 @@ def _show_results(run: Run, console: Console) -> None:
     rows = run.rows()
     last = max((row["step"] for row in rows), default=0)
     for row in rows:
-        if row["step"] == last and row.get("split") and row["value"] is not None:
+        if row["step"] == last and row.get("split") in ("train", "held out", "test") and row["value"] is not None:
             where = "test " if row["split"] == "test" else ""
             spread = f" ({row['low']:.6g} to {row['high']:.6g})" if "low" in row else ""
             console.print(f"{where}{row['metric'].replace('_', ' ')}: {row['value']:.6g}{spread}")
-    from subquad.report.baselines import standing  # which imports what only pages need
-
-    if sentence := standing(rows):
-        console.print(f"{capitalized(sentence)}.", soft_wrap=True)
+    for sentence in (standing_sentence(rows), *baseline_sentences(rows)):
+        if sentence:
+            console.print(sentence, soft_wrap=True)
 
 
 def _write_page(run: Run, console: Console) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import psutil
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import excerpt
@@ -36,6 +37,44 @@ PARQUET = (".parquet", ".pq")
 
 Choose = Callable[[list[str]], Mapping[str, str]]
 """Returns the wanted columns by role, given the names of all columns of a file."""
+
+
+class StoredColumn(Sequence[str]):
+    """A column of a Parquet file: texts on demand, and numbers or distinct values without making a text of each row."""
+
+    def __init__(self, stored: Any, *, is_time: bool = False) -> None:
+        """`stored` is an array of pyarrow with numbers, truths or texts; with `is_time`, its numbers are seconds."""
+        self.stored, self.is_time = stored, is_time
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.texts[at]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The values as they would stand in a CSV file."""
+        import pyarrow
+
+        return ["" if value is None else value for value in self.stored.cast(pyarrow.string()).to_pylist()]
+
+    def coded(self) -> tuple[Int[ndarray, "rows"], list[str]]:
+        """For each row the index of its value among the distinct values, and these as texts, "" for a missing value last."""
+        encoded = self.stored.dictionary_encode()
+        values = StoredColumn(encoded.dictionary).texts
+        places = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+        return places.astype(np.int64), [*values, ""]
+
+    def numbers(self) -> Float[ndarray, "rows"] | None:
+        """The values as numbers, NaN where there is none; None for a column that holds no numbers."""
+        import pyarrow
+
+        kind = self.stored.type
+        if not (pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)):
+            return None
+        floats = self.stored.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return np.array(floats, np.float64)
 
 
 class Chunk(NamedTuple):
@@ -76,6 +115,11 @@ class Names:
 
     def number(self, column: Sequence[str]) -> Int[ndarray, "rows"]:
         """The number of each name. A name that was not seen before gets a new number."""
+        if isinstance(column, StoredColumn):
+            places, values = column.coded()
+            is_missing = len(values) - 1
+            numbered = self.number(values if (places == is_missing).any() else values[:-1])
+            return numbered[places]
         for text in set(column).difference(self.written) and dict.fromkeys(column):
             self.written[text] = self.numbers.setdefault(text.strip(), len(self.numbers))
         return np.fromiter(map(self.written.__getitem__, column), np.int32, len(column))
@@ -226,7 +270,7 @@ def _read_parquet(path: Path, choose: Choose) -> Iterator[Chunk]:
             chosen = choose(list(file.schema_arrow.names))
             first = 1
             for batch in file.iter_batches(CHUNK, columns=list(dict.fromkeys(chosen.values()))):
-                columns: dict[str, Sequence[str]] = {role: _texts(batch.column(name)) for role, name in chosen.items()}
+                columns: dict[str, Sequence[str]] = {role: _stored(batch.column(name)) for role, name in chosen.items()}
                 yield Chunk(columns, np.arange(first, first + batch.num_rows))
                 first += batch.num_rows
     except (pyarrow.ArrowException, KeyError) as error:
@@ -236,12 +280,16 @@ def _read_parquet(path: Path, choose: Choose) -> Iterator[Chunk]:
         raise cannot_read(path, error) from None
 
 
-def _texts(column: Any) -> list[str]:
-    """The values of a column as they would stand in a CSV file, with times in seconds."""
+def _stored(column: Any) -> StoredColumn:
+    """A column of Parquet, with times in seconds, and with values of other types than numbers and truths as texts."""
     import pyarrow
 
     kind = column.type
+    if pyarrow.types.is_dictionary(kind):
+        return _stored(column.dictionary_decode())
     if pyarrow.types.is_timestamp(kind) or pyarrow.types.is_date(kind):
         micro = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())
-        return ["" if value is None else repr(value / 1e6) for value in micro.to_pylist()]
-    return ["" if value is None else value for value in column.cast(pyarrow.string()).to_pylist()]
+        seconds = micro.to_numpy(zero_copy_only=False) / 1e6
+        return StoredColumn(pyarrow.array(seconds, pyarrow.float64(), from_pandas=True), is_time=True)
+    is_plain = pyarrow.types.is_boolean(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
+    return StoredColumn(column if is_plain else column.cast(pyarrow.string()))

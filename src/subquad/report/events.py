@@ -114,8 +114,8 @@ def event_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, 
         charts[f"timeline_{number}"] = timeline([row for row in lines if str(row["sequence"]) == name])
     if calibrated := [row for row in rows if row["metric"] == "type_calibration"]:
         charts["type_calibration"] = calibration_chart(calibrated)
-    if confused := [row for row in rows if row["metric"] == "confusion"]:
-        charts["confusion"] = confusion_chart(confused)
+    if confused := [row for row in rows if row["metric"] == "type_confusion"]:
+        charts["type_confusion"] = confusion_chart(confused)
     return {
         name: alt.layer(*layers)
         .properties(width="container" if interactive else WIDTH, height=HEIGHT)
@@ -129,7 +129,7 @@ def caption_of(name: str, rows: Sequence[Row]) -> str:
     """Caption of one of the charts."""
     if name == "type_calibration":
         return "Share of right types by the probability that the model gave them"
-    if name == "confusion":
+    if name == "type_confusion":
         return "Which type came, and which was the likeliest at that time: share of the events of the type"
     names = list(dict.fromkeys(str(row["sequence"]) for row in rows if row["metric"] == "timeline"))
     return f"Test sequence {names[int(name.rpartition('_')[2]) - 1]}: the next events, forecast from those before the cut"

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from subquad.report.baselines import baseline_table, is_behind, standing
+from subquad.report import client_baselines, event_baselines
 from subquad.report.charts import save
+from subquad.report.clients import CURVES, client_charts, confusion_table, importance_table, summary_table
 from subquad.report.curves import curves, thin
 from subquad.report.events import caption_of, data_sentence, event_charts, event_folds
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
@@ -19,6 +20,8 @@ from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 from subquad.words import capitalized, digits, run_lengths
 
+CAPTIONS = {"residuals": "Residuals", **{name: caption for name, (_, _, _, caption) in CURVES.items()}}
+"""Captions of charts that are not a metric by step."""
 KIND = "mechanism.kind"
 """The option that names the attention of a run."""
 
@@ -103,6 +106,8 @@ def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> 
         if curve_points := points(trained, metric):
             log = metric == "loss" and min(row["value"] for row in curve_points) > 0  # the loss of a density can be negative
             drawn[metric] = curves(curve_points, metric.replace("_", " "), log=log, interactive=interactive)
+    labelled = {label: group[0].rows for label, group in _by_label(trained).items()}
+    drawn |= {name: chart for name, (_, chart) in client_charts(labelled, interactive=interactive).items()}
     if residual := [point for training in trained for point in quantiles(training.rows, training.label)]:
         drawn["residuals"] = residual_chart(residual, interactive=interactive)
     if trained:
@@ -119,17 +124,14 @@ def training_page(trained: Sequence[Trained]) -> Page:
     """Builds the page: the deciding metric by step first, then the loss and the other metrics."""
     drawn = training_charts(trained)
     names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
-    of_events = event_charts(trained[0].rows)
-    captions = {name: f"{metric_words(name)} by step" if name != "residuals" else "Residuals" for name in names}
-    captions |= {name: caption_of(name, trained[0].rows) for name in of_events}
+    captions = {name: CAPTIONS.get(name, f"{metric_words(name)} by step") for name in names}
+    captions |= {name: caption_of(name, trained[0].rows) for name in event_charts(trained[0].rows)}
     pictures = [Picture(name, captions[name], drawn[name]) for name in names]
-    folds = event_folds(trained[0].rows)
-    for training in trained:
-        if (beside := baseline_table(training.rows, training.label)).rows:
-            folds.append(Fold(f"Beside baselines: {training.run.folder.name}", [table(beside)], is_open=True))
+    folds = [*_data_folds(trained), *event_folds(trained[0].rows), *_event_baseline_folds(trained)]
     folds.append(Fold("At the end of training", [table(final_table(trained))]))
     if (tested := test_table(trained)).rows:
         folds.append(Fold("On the test split", [table(tested)]))
+    folds += _client_folds(trained)
     if (samples := sample_table(trained)).rows:
         folds.append(Fold("Answers of the model", [table(samples)]))
     return Page(
@@ -141,6 +143,36 @@ def training_page(trained: Sequence[Trained]) -> Page:
         folds=folds,
         commands=[command_of(training.run, "subquad train") for training in trained],
     )
+
+
+def _data_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
+    """Yields the summary of the data of the first run, if it stored one."""
+    learned = trained[0].run.about.get("learned") if trained else None
+    if isinstance(learned, Mapping) and (summary := summary_table(learned)) is not None:
+        yield Fold("The data", [table(summary)], is_open=True)
+
+
+def _event_baseline_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
+    """Yields the likelihoods of baselines beside that of each model of events."""
+    for training in trained:
+        beside = event_baselines.baseline_table(training.rows, training.label)
+        if beside.rows:
+            yield Fold(f"Beside baselines: {training.run.folder.name}", [table(beside)], is_open=True)
+
+
+def _client_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
+    """Yields baselines, confusion and the columns that matter, for each run that has them."""
+    for training in trained:
+        suffix = f": {training.run.folder.name}" if len(trained) > 1 else ""
+        if any(row.get("split") == "baseline" for row in training.rows):
+            beside = client_baselines.baseline_table(training.rows, training.label)
+            yield Fold(f"Beside models without sequences{suffix}", [table(beside)], is_open=True)
+        for title, content in (
+            ("Which columns matter", importance_table(training.rows)),
+            ("Confusion", confusion_table(training.rows)),
+        ):
+            if content is not None:
+                yield Fold(f"{title}{suffix}", [table(content)])
 
 
 def deciding_metric(trained: Sequence[Trained]) -> str:
@@ -158,8 +190,10 @@ def training_answer(trained: Sequence[Trained]) -> str:
     others: list[str] = []
     sentences = []
     for label, group in _by_label(trained).items():
-        shown = next((training for training in group if is_behind(training.rows)), group[0])
-        (lost if is_behind(shown.rows) else others).append(standing(shown.rows, label))
+        shown = next((training for training in group if event_baselines.is_behind(training.rows)), group[0])
+        words = event_baselines.standing(shown.rows, label)
+        (lost if event_baselines.is_behind(shown.rows) else others).append(words)
+        lost += _lost_to_client_baselines(label, group)
         tested = [value for training in group if (value := value_on_test(training.rows, metric)) is not None]
         watched = [
             final_loss(training.rows) if metric == "loss" else last_value(training.rows, metric) for training in group
@@ -183,6 +217,13 @@ def metric_words(metric: str, *, lower: bool = False) -> str:
     """Returns the name of a metric for display."""
     words = metric.replace("_", " ")
     return words if lower else capitalized(words)
+
+
+def _lost_to_client_baselines(label: str, group: Sequence[Trained]) -> list[str]:
+    """What the runs of one attention lose to on clients: the first sentence only if there are more than two."""
+    sentences = [sentence for training in group for sentence in client_baselines.lost_to(training.rows)]
+    behind = [f"{label}: {sentence[:1].lower()}{sentence[1:-1]}" for sentence in sentences]
+    return behind[:1] if len(behind) > 2 else behind
 
 
 def _by_label(trained: Sequence[Trained]) -> dict[str, list[Trained]]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
+from jaxtyping import Float
+from numpy import ndarray
 from torch import Tensor, nn
 
 from subquad.checking import Checked, Count, NonNegative, Positive, Seed
@@ -64,6 +66,16 @@ class Predictions(NamedTuple):
 
     columns: list[str]
     lines: list[list[str]]
+    complaints: tuple[str, ...]
+
+
+class Vectors(NamedTuple):
+    """A vector for each sequence of a file, and sentences about rows of the file that were left out."""
+
+    unit: str
+    """What has a vector, such as "client"."""
+    names: list[str]
+    vectors: Float[ndarray, "sequences width"]
     complaints: tuple[str, ...]
 
 
@@ -122,6 +134,12 @@ class Task(ABC, Generic[Batch]):
 
     best: ClassVar[Best | None] = None
     """The metric that decides a run's best weights. With None, a run ends with its last weights."""
+
+    @property
+    def chosen_by(self) -> Best | None:
+        """The metric that decides a run's best weights: `best`, unless it depends on the data."""
+        return self.best
+
     units: ClassVar[Mapping[str, str]] = {}
     """Units of metrics, by name. A metric that is not listed is a share of a whole."""
     line_form: ClassVar[LineForm] = "none"
@@ -183,6 +201,11 @@ class Task(ABC, Generic[Batch]):
         return ()
 
     @property
+    def description(self) -> list[str]:
+        """Lines that say what the data hold, printed before training."""
+        return []
+
+    @property
     def data_size(self) -> DataSize | None:
         """The size of the data, for a task whose default options depend on it; None for other tasks."""
         return None
@@ -218,6 +241,10 @@ class Task(ABC, Generic[Batch]):
     def predict(self, model: nn.Module, path: Path) -> Predictions:
         """The model's answers for all sequences in a file or folder."""
         raise SubquadError(f"a model of {self.kind} answers sequences and gives no scores: give a sequence, not --data")
+
+    def embed(self, model: nn.Module, path: Path) -> Vectors:
+        """A vector for each sequence in a file or folder."""
+        raise SubquadError(f"a model of {self.kind} gives no vectors: subquad embed is for runs on transactions")
 
     def forecast(self, model: nn.Module, path: Path, outlook: Outlook) -> Predictions:
         """Forecasts of the events after the last one of each sequence in a file or folder, by sampling."""

@@ -75,7 +75,7 @@ def train(
         start_over(run)
     accelerator.wait_for_everyone()
     start = find_start(run, trained.check, counter="step", first=options.checkpoint_every)
-    check_best(run, start, model, task.best if options.keep_best else None)
+    check_best(run, start, model, task.chosen_by if options.keep_best else None)
     accelerator.wait_for_everyone()  # until all processes have read what the next lines may delete
     if accelerator.is_main_process:
         for complaint in start.complaints:
@@ -128,7 +128,7 @@ class _Loop:
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
-        self.best = task.best if options.keep_best else None
+        self.best = task.chosen_by if options.keep_best else None
         for module in self.plain.modules():
             if isinstance(module, Stack):
                 module.recompute = options.recompute
@@ -142,8 +142,9 @@ class _Loop:
     def run_from(self, start: int) -> None:
         """Trains from a step to the last. The model then has the best weights, if these are kept."""
         speed, last = 0.0, start
+        steps = 0 if start and self._is_stalled() else self.options.steps
         try:
-            for step in range(start, self.options.steps):
+            for step in range(start, steps):
                 before = time.perf_counter()
                 loss, tokens = self._step(step)
                 speed_now = tokens / (time.perf_counter() - before)
@@ -151,11 +152,13 @@ class _Loop:
                 self._keep({"metric": "loss", "value": loss, "unit": "nats", "step": step + 1, "split": "train"})
                 done, end = step + 1, step + 1 == self.options.steps
                 if done % self.options.evaluate_every == 0 or end:
-                    self._evaluate(done, speed)
+                    end = self._evaluate(done, speed) or end
                 if done % self.options.checkpoint_every == 0 or end:
                     self._checkpoint(done)
                     last = done
                 self.watch(Progress(done, loss, self.metrics, speed))
+                if end:
+                    break
         except _NotFiniteLossError as error:
             raise SubquadError(
                 f"the loss is {error.loss} at step {error.step}; the last good checkpoint is of step {last} in "
@@ -225,9 +228,19 @@ class _Loop:
             if mechanism.traits.redraws:
                 mechanism.redraw(drawing)
 
-    def _evaluate(self, step: int, speed: float) -> None:
+    def _is_stalled(self) -> bool:
+        """Whether the last evaluations, as many as the option `patience`, were no better than one before them."""
+        if not self.options.patience or self.best is None:
+            return False
+        rows = [*self.run.rows(), *self.waiting]
+        best, metric = best_step(rows, self.best), self.best.metric
+        later = {row["step"] for row in rows if row["metric"] == metric and row.get("split") == "held out"}
+        return best is not None and sum(step > best for step in later) >= self.options.patience
+
+    def _evaluate(self, step: int, speed: float) -> bool:
+        """Writes rows with the metrics of the development data, and returns whether training ends here."""
         if not self.accelerator.is_main_process:
-            return
+            return self._all_end(False)
         self.plain.eval()
         try:
             self.metrics = self.task.evaluate(self.plain, generator(self.seed, HELD_OUT))
@@ -240,8 +253,17 @@ class _Loop:
         self._keep({"metric": "tokens_per_second", "value": speed, "unit": "1/s", "step": step, "split": "train"})
         if self.scaling.is_scaled:
             self._keep({"metric": "loss_scale", "value": self.scaling.scale, "unit": "", "step": step, "split": "train"})
-        if step == self.options.steps:
+        is_last = step == self.options.steps or self._is_stalled()
+        if is_last:
             self._finish(step)
+        return self._all_end(is_last)
+
+    def _all_end(self, ends: bool) -> bool:
+        """Whether the main process ends training, known to all processes."""
+        if not self.options.patience or self.accelerator.num_processes == 1:
+            return ends
+        told = torch.tensor(float(ends), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(told, "sum") > 0)
 
     def _finish(self, step: int) -> None:
         """Writes samples and final metrics of the best weights, if these are kept, or else of the last ones."""

@@ -34,6 +34,7 @@ class TrainOptions(Checked):
     redraw: Whole = 0  # number of steps after which random features are redrawn; 0 for never
     evaluate_every: Count = 200  # steps between evaluations on held-out data
     checkpoint_every: Count = 200  # steps between checkpoints
+    patience: Whole = 0  # stop after so many evaluations without a better one, by the task's metric; 0 for never
     keep_best: bool = True  # finish with the weights of the best evaluation, if the task defines a metric for it
 
     def check(self) -> None:

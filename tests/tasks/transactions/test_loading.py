@@ -210,9 +210,8 @@ def test_bad_rows_are_counted_with_the_first_ones_line(chunk: int, tmp_path: Pat
         ("", "t.csv is empty: it should begin with a line of column names"),
         ("client,time,label\n", "has no row that can be used: there are none"),
         ("client,time,label\na,x,0\n", "no row that can be used: t.csv: 1 row is left out, with a time .* at line 2"),
-        ("client,time,label\na,1,0\nb,1,0\n", r"must have two values, but has 1 values? \('0'\)"),
-        ("client,time,label\na,1,0\nb,1,1\nc,1,2\n", r"must have two values, but has 3 values \('0', '1', '2'\)"),
-        ("client,time,label\na,1,\n", "must have two values, but has no value at all"),
+        ("client,time,label\na,1,0\nb,1,0\n", r"must have two to 200 values, but has 1 values? \('0'\)"),
+        ("client,time,label\na,1,\n", "must have two to 200 values, but has no value at all"),
     ],
 )
 def test_what_is_no_data_is_refused(text: str, said: str, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from subquad.tasks import TASKS, Transactions
 from subquad.tasks.transactions import Histories, TransactionsTask
 from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.metrics import auroc
+from subquad.tasks.transactions.model import Classifier
 
 SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
-FEW = Transactions(clients=200, shortest_history=5, longest_history=40)
+FEW = Transactions(clients=200, shortest_history=5, longest_history=40, wide="off", importance=False, baselines=False)
 
 
 def drawn(task: TransactionsTask, size: int = 16) -> EventBatch:
@@ -41,7 +42,7 @@ def test_the_vocabulary_is_that_of_training_clients(tmp_path: Path) -> None:
     assert set(task.learned["codes"]) == {f"only{histories.clients[at][1:]}" for at in splits.train}
     for which in (splits.development, splits.test):
         for client in which:
-            assert (task.encoded[histories.offsets[client] : histories.offsets[client + 1], 0] == 0).all()
+            assert (task.features.encode(histories.select(np.array([client])))[:, 0] == 0).all()
 
 
 def test_batches_are_of_training_clients() -> None:
@@ -50,7 +51,7 @@ def test_batches_are_of_training_clients() -> None:
     for seed in range(20):
         batch = task.batch(8, torch.Generator().manual_seed(seed))
         assert batch.events.shape[:2] == batch.keep.shape
-        assert len(set(batch.label.tolist()) | {0.0, 1.0}) == 2
+        assert len(set(batch.target.flatten().tolist()) | {0.0, 1.0}) == 2
         assert task.count(batch) == 8
         for events, keep in zip(batch.events, batch.keep, strict=True):
             length = int(keep.sum())
@@ -58,7 +59,7 @@ def test_batches_are_of_training_clients() -> None:
                 at
                 for at in splits.train
                 if histories.lengths[at] == length
-                and np.array_equal(task.encoded[histories.offsets[at] : histories.offsets[at + 1]], events[keep].numpy())
+                and np.array_equal(task.features.encode(histories.select(np.array([at]))), events[keep].numpy())
             ]
             assert len(same) == 1
 
@@ -71,6 +72,7 @@ def test_the_loss_of_a_model_that_knows_nothing() -> None:
     with torch.no_grad():
         whole = task.loss(model, batch)
         halves = [task.loss(model, EventBatch(*(part[at::2] for part in batch))) for at in (0, 1)]
+        assert isinstance(model, Classifier)
         model.head.weight.zero_()
         nothing = task.loss(model, batch)
     assert float(nothing.total) / nothing.number == pytest.approx(math.log(2))
@@ -85,7 +87,7 @@ def test_scores_are_in_the_clients_order_whatever_the_batches() -> None:
     scores = task.scores(model, "test")
     assert not model.training
     histories, splits = task.data
-    alone = [float(task.scores(model, histories.select(np.array([client])))[0]) for client in splits.test]
+    alone = [task.scores(model, histories.select(np.array([client])))[0].tolist() for client in splits.test]
     assert scores == pytest.approx(np.array(alone), abs=1e-6)
     assert scores.std() > 1e-3
     narrow = replace(FEW, evaluation_tokens=50).prepare()
@@ -98,21 +100,20 @@ def test_metrics_are_of_the_development_split_and_the_end_of_the_test(monkeypatc
 
     def scores(which: str | Histories) -> np.ndarray:
         assert isinstance(which, str)
-        labels = task.labels(which).astype(float)  # type: ignore[arg-type]
-        wrong = np.arange(len(labels)) < (4 if which == "test" else 2)
+        labels = task.truth(which)  # type: ignore[arg-type]
+        wrong = np.arange(len(labels))[:, None] < (4 if which == "test" else 2)
         return np.where(wrong, 1 - labels, labels)
 
     monkeypatch.setattr(task, "scores", lambda model, which: scores(which))
     found = task.evaluate(model, torch.Generator())
     assert found["accuracy"] == 1 - 2 / 16
-    assert found["auroc"] == auroc(task.labels("development"), scores("development"))
-    rows = {row["metric"]: row for row in task.final(model)}
+    assert found["auroc"] == auroc(task.truth("development")[:, 0].astype(int), scores("development")[:, 0])
+    rows = {row["metric"]: row for row in task.final(model) if row.get("split") == "test"}
     assert rows["accuracy"]["value"] == 1 - 4 / 40
     assert rows["accuracy"]["low"] < 1 - 4 / 40 < rows["accuracy"]["high"]
-    assert all(row["split"] == "test" for row in rows.values())
     histories, splits = task.data
     best = FEW.simulator.ratios(histories)[splits.test]
-    assert rows["best_possible_auroc"]["value"] == auroc(task.labels("test"), best)
+    assert rows["best_possible_auroc"]["value"] == auroc(task.truth("test")[:, 0].astype(int), best)
     samples = task.samples(model, torch.Generator().manual_seed(0), 16)
     assert sum(sample["answered"] != sample["right"] for sample in samples) == 2
     assert {sample["right"] for sample in samples} == {"from A to B", "from B to A"}
@@ -134,8 +135,8 @@ def test_what_was_learned_works_without_the_data(tmp_path: Path) -> None:
     copy = later.build(Linear(), SMALL)
     copy.load_state_dict(model.state_dict())
     predicted = later.predict(copy, new)
-    by_client = {client: float(score) for client, score in predicted.lines}
-    assert [by_client[client] for client in clients] == pytest.approx(scores.tolist(), abs=1e-6)
+    by_client = {client: float(score) for client, score, _ in predicted.lines}
+    assert [by_client[client] for client in clients] == pytest.approx(scores[:, 0].tolist(), abs=1e-6)
     with pytest.raises(SubquadError, match="there is no file or folder"):
         drawn(later)
 
@@ -143,7 +144,7 @@ def test_what_was_learned_works_without_the_data(tmp_path: Path) -> None:
 def test_data_that_have_changed_are_refused(tmp_path: Path) -> None:
     options = Transactions(data=str(write(tmp_path / "t.csv")))
     learned = options.prepare().learned
-    assert len(drawn(options.prepare(learned)).label) == 16
+    assert len(drawn(options.prepare(learned)).target) == 16
     write(tmp_path / "t.csv", 61)
     with pytest.raises(SubquadError, match="it had 60 clients and 1,830 events, they have 61 and 1,891; start a new run"):
         drawn(options.prepare(learned))
@@ -158,7 +159,7 @@ def test_the_latest_events_are_read() -> None:
 
 def test_it_can_be_learned() -> None:
     """With strong habits, by a small model, in few steps."""
-    options = Transactions(clients=600, shortest_history=20, longest_history=40, codes=3, drift=0.9)
+    options = Transactions(clients=600, shortest_history=20, longest_history=40, codes=3, drift=0.9, wide="off")
     task = options.prepare()
     model = task.build(Linear(), ModelOptions(layers=1, heads=2, head_dim=16), torch.Generator().manual_seed(0))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from numpy import ndarray
 
+from subquad.errors import SubquadError
 from subquad.experiments.base import is_finished, open_part
-from subquad.experiments.transactions.grid import BASELINE, BEST_POSSIBLE, BOOSTING, LONG, SCORE
+from subquad.experiments.transactions.grid import BASELINE, BEST_POSSIBLE, BOOSTING, COUNTS, LONG, SCORE
 from subquad.measure.memory import in_fresh_process, peak_extra_bytes
 from subquad.measure.timing import interleave
 from subquad.results import Row, Run
 from subquad.runs import read_options
 from subquad.statistics import median_interval, ratio_interval
+from subquad.tasks.transactions import labelled
 from subquad.tasks.transactions.batches import EventBatch
-from subquad.tasks.transactions.boosting import boosted_scores
 from subquad.training.loop import load_model
 
 SECONDS = 8.0
@@ -57,11 +58,11 @@ def _forget_unfinished(run: Run, *, is_costed: bool) -> None:
 
 
 def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Iterator[Row]:
-    """Yields scores of the test clients by trained models, and by boosting once for each fold, unless they are `known`."""
+    """Yields scores of the test clients by trained models, and by baselines once for each fold, unless they are `known`."""
     by_fold = groupby(sorted(runs, key=_fold), key=_fold)
     for (label, fold), group in by_fold:
         models = {run.about["options"]["mechanism"]["kind"]: run for run in group}
-        wanted = [name for name in (*models, BOOSTING) if (label, name, fold) not in known]
+        wanted = [name for name in (*models, COUNTS, BOOSTING) if (label, name, fold) not in known]
         if not wanted:
             continue
         first = next(iter(models.values()))
@@ -69,9 +70,10 @@ def score(runs: Sequence[Run], known: Collection[tuple[str, str, int]]) -> Itera
             best = [row for row in first.rows() if row["metric"] == BEST_POSSIBLE]
             yield from ({**_about_run(first.about["options"]), **row} for row in best)
         task = _task(first)
-        labels = task.labels("test").tolist()
+        labels = task.truth("test")[:, 0].astype(int).tolist()
+        others = baseline_scores(task) if {COUNTS, BOOSTING} & set(wanted) else {}
         for name in wanted:
-            values = boosted_scores(task) if name == BOOSTING else _scores(task, models[name])
+            values = others[name] if name in others else _scores(task, models[name])
             about = {"label": label, "fold": fold, "mechanism": name, "metric": SCORE}
             yield from (
                 {**about, "value": value, "class": kind} for value, kind in zip(values.tolist(), labels, strict=True)
@@ -98,8 +100,18 @@ def _scores(task: Any, run: Run) -> ndarray:
     options = read_options(run.about["options"])
     model = task.build(options.attention, options.model)
     load_model(run.folder, model, lambda words: None)
-    scores: ndarray = task.scores(model, "test")
+    scores: ndarray = task.scores(model, "test")[:, 0]
     return scores
+
+
+def baseline_scores(task: Any) -> dict[str, ndarray]:
+    """Scores of the test clients by models of counts and aggregates, on the same training clients."""
+    options = replace(task.options, baselines=True)
+    predicted = options.prepare(task.features.as_json()).baselines()
+    if labelled.BOOSTING not in predicted:
+        raise SubquadError("gradient boosting needs scikit-learn: pip install 'subquad[data]'")
+    names = {labelled.COUNTS: COUNTS, labelled.BOOSTING: BOOSTING}
+    return {names[name]: values[:, 0] for name, values in predicted.items()}
 
 
 def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:

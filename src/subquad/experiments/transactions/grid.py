@@ -13,7 +13,7 @@ from subquad.training import TrainOptions
 from subquad.types import AttentionOptions
 
 CLAIM = "efficient attentions tell clients apart by their transactions as well as softmax, for less (after Baikalov et al.)"
-BASELINE, BOOSTING = "softmax", "boosting"
+BASELINE, BOOSTING, COUNTS = "softmax", "boosting", "counts"
 SCORE, BEST_POSSIBLE = "score", "best_possible_auroc"
 LONG = 8192
 """Number of events of the client in the measurement of long histories."""
@@ -27,8 +27,8 @@ class Grid(Scale):
     attentions: Mapping[str, AttentionOptions]
     model: ModelOptions
     training: TrainOptions
-    task: Transactions = field(default_factory=Transactions)
-    """The task. Its data, label and fold are replaced."""
+    task: Transactions = field(default_factory=lambda: Transactions(wide="off", baselines=False, importance=False))
+    """The task, with the attention alone. Its data, label and fold are replaced; baselines are measured once for a fold."""
 
     @property
     def labels(self) -> tuple[str, ...]:

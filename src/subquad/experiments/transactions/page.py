@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from subquad.experiments.base import is_finished, part_rows
-from subquad.experiments.transactions.grid import BASELINE, BOOSTING
+from subquad.experiments.transactions.grid import BASELINE, BOOSTING, COUNTS
 from subquad.experiments.transactions.verdicts import Scores, best_possible, difference, gather, judge, quality
 from subquad.report.curves import curves
 from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
@@ -15,6 +15,8 @@ from subquad.results import Row, Run
 from subquad.statistics import Interval, is_positive
 from subquad.words import amount, between, duration
 
+OTHERS = (BASELINE, COUNTS, BOOSTING)
+"""What every model is compared with: softmax, and two models that do not see sequences."""
 TITLE = "Clients by their transactions"
 QUALITY_NOTE = (
     "Mean AUROC over folds on test clients; intervals by drawing the clients of each fold again, the same ones for both "
@@ -60,18 +62,17 @@ def _picture(runs: Sequence[Run], label: str) -> Picture:
 
 
 def qualities(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: float | None) -> Table:
-    """AUROC of each attention and of boosting, and its differences to softmax and to boosting."""
+    """AUROC of each attention and of the baselines, and its differences to those of `OTHERS`."""
     rows = []
     for name, folds in by_name.items():
         gaps = [
-            _signed(difference(folds, by_name[other])) if other in by_name and other != name else NOTHING
-            for other in (BASELINE, BOOSTING)
+            _signed(difference(folds, by_name[other])) if other in by_name and other != name else NOTHING for other in OTHERS
         ]
         interval = quality(folds)
         rows.append([Cell(name), Cell(str(len(folds)), len(folds)), Cell(between(interval, ".3f"), interval.value), *gaps])
     if best is not None and not label:
-        rows.append([Cell("best possible"), NOTHING, Cell(f"{best:.3f}", best), NOTHING, NOTHING])
-    columns = ["model", "folds", "AUROC", f"minus {BASELINE}", f"minus {BOOSTING}"]
+        rows.append([Cell("best possible"), NOTHING, Cell(f"{best:.3f}", best), *[NOTHING] * len(OTHERS)])
+    columns = ["model", "folds", "AUROC", *(f"minus {other}" for other in OTHERS)]
     return Table(f"Test clients{f', label {label}' if label else ''}", columns, rows)
 
 

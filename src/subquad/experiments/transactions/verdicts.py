@@ -1,6 +1,7 @@
 """Verdicts on card transactions (Baikalov et al.): which attention separates two classes of clients best, at what cost?
 
-The attentions are also compared with gradient boosting on aggregates, on the same clients, fold by fold.
+The attentions are also compared with a linear model of counts and with gradient boosting on aggregates, on the same clients,
+fold by fold.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from subquad.experiments.base import part_rows
-from subquad.experiments.transactions.grid import BASELINE, BEST_POSSIBLE, BOOSTING, LONG, SCORE
+from subquad.experiments.transactions.grid import BASELINE, BEST_POSSIBLE, BOOSTING, COUNTS, LONG, SCORE
 from subquad.results import Row
 from subquad.statistics import Interval, Verdict, at_most, is_positive, percentile_interval
 from subquad.tasks.transactions.metrics import auroc, resampled_aurocs
@@ -90,12 +91,12 @@ def judge(folder: Path) -> list[Verdict]:
 def compared(label: str, by_name: Mapping[str, Mapping[int, Scores]], best: float | None) -> Iterator[Verdict]:
     """Yields verdicts on each attention against the optimum, softmax and boosting."""
     about = f" ({label})" if label else ""
-    for name in [name for name in by_name if name != BOOSTING]:
+    for name in [name for name in by_name if name not in (BOOSTING, COUNTS)]:
         ours = quality(by_name[name])
         if best is not None:
             claim = f"{name} comes within {NEAR} of the best possible AUROC"
             yield Verdict(claim, best - ours.value <= NEAR, f"{between(ours, '.3f')}, best possible {best:.3f}")
-        for other in (BASELINE, BOOSTING):
+        for other in (BASELINE, COUNTS, BOOSTING):
             if other in by_name and other != name:
                 gap = difference(by_name[name], by_name[other])
                 theirs = between(quality(by_name[other]), ".3f")

@@ -83,7 +83,7 @@ def confusion_rows(scored: Scored, names: Sequence[str]) -> list[Row]:
     labels = [*(names[at] for at in shown), OTHERS]
     pairs = np.bincount(place[scored.types] * len(labels) + place[scored.likeliest], minlength=len(labels) ** 2)
     return [
-        {"metric": "confusion", "value": int(count), "unit": "1", "actual": actual, "predicted": predicted}
+        {"metric": "type_confusion", "value": int(count), "unit": "1", "actual": actual, "predicted": predicted}
         for actual, line in zip(labels, pairs.reshape(len(labels), -1).tolist(), strict=True)
         for predicted, count in zip(labels, line, strict=True)
         if count

@@ -1,70 +1,71 @@
-"""A baseline: gradient boosting on aggregates of each client's events, which ignores their order."""
+"""A baseline: gradient boosting on aggregates of each client's events, for every kind of target."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy import ndarray
 
-from subquad.data.times import DAY
 from subquad.errors import SubquadError
-from subquad.tasks.transactions.features import FIELDS, log_gaps, signed_log
-from subquad.tasks.transactions.histories import Histories
-from subquad.tasks.transactions.task import TransactionsTask
+from subquad.tasks.transactions.survival import Event
+from subquad.tasks.transactions.target import Target
+from subquad.tasks.transactions.targets import Classes, Labels, Number
 
-MOST = 50  # largest number of codes and of types, the most frequent of the training clients
-QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+Fit = Callable[[ndarray, ndarray], Any]
 
 
-def boosted_scores(task: TransactionsTask, seed: int = 0) -> Float[ndarray, "clients"]:
-    """Scores of the test clients by gradient boosting, trained on the training clients of the same split."""
+def boosted(
+    target: Target,
+    train: Float[ndarray, "train numbers"],
+    truth: Float[ndarray, "train k"],
+    test: Float[ndarray, "test numbers"],
+    seed: int = 0,
+) -> Float[ndarray, "test p"]:
+    """Predictions for the test clients by gradient boosting, trained on the aggregates of the training clients."""
     try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     except ImportError:
         raise SubquadError("gradient boosting needs scikit-learn: pip install 'subquad[data]'") from None
-    histories, splits = task.data
-    table = aggregates(histories, task.encoded, splits.train)
-    fitted = HistGradientBoostingClassifier(random_state=seed).fit(table[splits.train], histories.labels[splits.train])
-    scores: ndarray = fitted.predict_proba(table[splits.test])[:, 1]
-    return scores
+
+    def classifier(x: ndarray, y: ndarray) -> Any:
+        return HistGradientBoostingClassifier(random_state=seed).fit(x, y)
+
+    if isinstance(target, Classes):
+        return _classes(target, classifier(train, truth[:, 0].astype(int)), test)
+    if isinstance(target, Labels):
+        return np.stack([_label(classifier, train, truth[:, at], test) for at in range(len(target.names))], axis=1)
+    if isinstance(target, Number):
+        fitted = HistGradientBoostingRegressor(random_state=seed).fit(train, truth[:, 0])
+        return np.asarray(fitted.predict(test))[:, None]
+    assert isinstance(target, Event)
+    return _event(target, classifier, train, truth, test)
 
 
-def aggregates(
-    histories: Histories, encoded: Float[ndarray, "events f"], train: Int[ndarray, "train"]
-) -> Float[ndarray, "clients aggregates"]:
-    """Counts, shares, amounts and gaps of each client. `train` are the clients whose most frequent codes and types count."""
-    lengths = histories.lengths
-    client = np.repeat(np.arange(len(lengths)), lengths)
-    trained = np.isin(client, train)
-    shares = []
-    for field in ("code", "type"):
-        numbers = encoded[:, FIELDS.index(field)].astype(np.int64)
-        frequent = np.argsort(-np.bincount(numbers[trained]), kind="stable")[:MOST]
-        shares.append(_shares(numbers, client, lengths)[:, frequent])
-    weekday = encoded[:, FIELDS.index("weekday")].astype(np.int64)
-    hour = (histories.times % DAY // 3600.0).astype(np.int64)
-    shares += [_shares(weekday, client, lengths), _shares(hour, client, lengths)]
-    starts = histories.offsets[:-1]
-    sums = [np.add.reduceat(values, starts) for values in (histories.amounts, np.abs(histories.amounts))]
-    gap = np.add.reduceat(log_gaps(histories), starts) / lengths
-    numbers = np.stack([lengths, *sums, gap], axis=1)
-    return np.concatenate([numbers, _spread(signed_log(histories.amounts), client, histories), *shares], axis=1)
+def _classes(target: Classes, fitted: Any, test: ndarray) -> Float[ndarray, "test p"]:
+    shares = np.zeros((len(test), len(target.names)))
+    shares[:, fitted.classes_] = fitted.predict_proba(test)  # a class without training clients has no column
+    return shares[:, 1:] if target.is_binary else shares
 
 
-def _shares(
-    numbers: Int[ndarray, "events"], client: Int[ndarray, "events"], lengths: Int[ndarray, "clients"]
-) -> Float[ndarray, "clients symbols"]:
-    """Share of each symbol among the events of each client."""
-    symbols = int(numbers.max()) + 1
-    counts = np.bincount(client * symbols + numbers, minlength=len(lengths) * symbols).reshape(len(lengths), symbols)
-    return counts / lengths[:, None]
+def _label(classifier: Fit, train: ndarray, truth: ndarray, test: ndarray) -> Float[ndarray, "test"]:
+    known = ~np.isnan(truth)
+    if len(np.unique(truth[known])) < 2:
+        return np.full(len(test), truth[known].mean() if known.any() else 0.5)
+    shares: ndarray = classifier(train[known], truth[known].astype(int)).predict_proba(test)[:, 1]
+    return shares
 
 
-def _spread(
-    values: Float[ndarray, "events"], client: Int[ndarray, "events"], histories: Histories
-) -> Float[ndarray, "clients statistics"]:
-    """Mean, standard deviation and quantiles of the values of each client."""
-    starts, lengths = histories.offsets[:-1], histories.lengths
-    mean = np.add.reduceat(values, starts) / lengths
-    deviation = np.sqrt(np.add.reduceat((values - mean[client]) ** 2, starts) / lengths)
-    ordered = values[np.lexsort((values, client))]
-    at = starts[:, None] + np.round(np.array(QUANTILES) * (lengths[:, None] - 1)).astype(np.int64)
-    return np.concatenate([np.stack([mean, deviation], axis=1), ordered[at]], axis=1)
+def _event(target: Event, classifier: Fit, train: ndarray, truth: ndarray, test: ndarray) -> Float[ndarray, "test p"]:
+    """Boosts the hazard of each interval: every training client is a row for each interval that it was observed in."""
+    reached, places = target.reached(truth), np.arange(target.outputs)
+    happened = (reached[:, None] == places) & (truth[:, 1:] > 0)
+    at_risk = (reached[:, None] > places) | happened
+    client, interval = np.nonzero(at_risk)
+    rows = np.concatenate([train[client], interval[:, None]], axis=1)
+    fitted = classifier(rows, happened[client, interval].astype(int))
+    alive = np.ones((len(test), target.outputs))
+    for place in places:
+        asked = np.concatenate([test, np.full((len(test), 1), place)], axis=1)
+        alive[:, place] = 1.0 - fitted.predict_proba(asked)[:, -1]
+    return np.cumprod(alive, axis=1)

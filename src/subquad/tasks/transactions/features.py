@@ -1,28 +1,50 @@
 """Vocabularies and scales, learned from the training clients and stored in the run as JSON."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from subquad.checking import Checked, Count, Positive, read
+from subquad.checking import Checked, Count, Positive, Whole, Words, read
+from subquad.data.column_values import ColumnValues, hashed
+from subquad.data.columns import Column
 from subquad.data.ragged import first_places
 from subquad.data.times import DAY
 from subquad.errors import SubquadError
 from subquad.results import place_of
+from subquad.tasks.transactions.further import BINS, MANY, MOST_KEPT, ColumnFeatures, as_json, learn_column, read_features
 from subquad.tasks.transactions.histories import Histories
+from subquad.tasks.transactions.target import Target
+from subquad.tasks.transactions.targets import Classes, learn_target, target_from
 
 Amounts = Literal["quantile", "log"]
 UNKNOWN = 0
 WEEKDAYS = 7
-BINS = 32
 IDS = ("code", "type", "amount bin", "weekday")
 NUMBERS = ("log amount", "sine of the time of day", "cosine of it", "log gap", "time since the first event")
 FARTHEST = 4.0  # largest distance, in scales, of the time since the first event from its mean
 FIELDS = (*IDS, *NUMBERS)
+
+
+class Layout(NamedTuple):
+    """Where fields are in an encoded event: those of `FIELDS`, symbols of further columns, numbers of further columns."""
+
+    sizes: tuple[int, ...]
+    """Number of symbols of each field of `IDS`, then of each further column."""
+    widths: tuple[int, ...] = ()
+    """Number of symbols of a cell, for each further column."""
+    numbers: int = 0
+    """Number of further columns that have a number too."""
+
+    @property
+    def width(self) -> int:
+        """Number of fields of an encoded event."""
+        return len(FIELDS) + sum(self.widths) + self.numbers
 
 
 @dataclass(frozen=True)
@@ -40,9 +62,17 @@ class Features(Checked):
     age_mean: float  # mean of the seconds since the client's first event
     age_scale: Positive
     fields: tuple[str, ...]  # which of code, type and amount the data have
-    labels: tuple[str, str]
+    labels: tuple[str, ...]
     clients: Count = 1  # number of clients in all data, to notice changes
     events: Count = 1
+    buckets: Whole = 0  # number of symbols that codes and types without a symbol of their own share
+    time_form: Words = ""  # how times are written; empty for runs of earlier versions
+    further: tuple[dict[str, Any], ...] = ()  # features of further columns of events
+    static: tuple[dict[str, Any], ...] = ()  # features of columns of clients
+    unused: tuple[tuple[str, str], ...] = ()  # names of columns that are not used, with the reason
+    summary: tuple[dict[str, Any], ...] = ()  # what each column holds, for people
+    target: dict[str, Any] = dataclasses.field(default_factory=dict)  # what is predicted; empty for two classes
+    wide: dict[str, Any] = dataclasses.field(default_factory=dict)  # branch of aggregates; empty for none
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Features":
@@ -55,8 +85,31 @@ class Features(Checked):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of symbols of each field of `IDS`, including the unknown symbol."""
-        return len(self.codes) + 1, len(self.types) + 1, len(self.edges) + 2, WEEKDAYS
+        """Number of symbols of each field of `IDS`, including the unknown symbol, and of each further column."""
+        shared = self.buckets
+        own = (len(self.codes) + 1 + shared, len(self.types) + 1 + shared, len(self.edges) + 2, WEEKDAYS)
+        return (*own, *(column.symbols for column in self.further_columns))
+
+    @cached_property
+    def further_columns(self) -> tuple[ColumnFeatures, ...]:
+        """Features of further columns of events."""
+        return tuple(read_features(values, f"learned: further: {at}") for at, values in enumerate(self.further))
+
+    @cached_property
+    def static_columns(self) -> tuple[ColumnFeatures, ...]:
+        """Features of the columns of clients."""
+        return tuple(read_features(values, f"learned: static: {at}") for at, values in enumerate(self.static))
+
+    @cached_property
+    def predicted(self) -> Target:
+        """What is predicted of a client."""
+        return target_from(self.target, "learned: target") if self.target else Classes(self.labels)
+
+    @property
+    def layout(self) -> Layout:
+        """Where the symbols and numbers of each field are in an encoded event."""
+        further = self.further_columns
+        return Layout(self.sizes, tuple(column.width for column in further), sum(column.is_numeric for column in further))
 
     def require_fields(self, histories: Histories) -> None:
         """Raises `SubquadError` if events lack a field that the model was trained with."""
@@ -65,12 +118,21 @@ class Features(Checked):
                 raise SubquadError(
                     f"the model was trained with each event's {field}, but the data have none: add the column"
                 )
+        present = {column.column.name for column in (*histories.columns, *histories.static)}
+        for column in (*self.further_columns, *self.static_columns):
+            if column.name not in present:
+                raise SubquadError(
+                    f"the model was trained with the column {column.name!r:.60}, but the data have none: add the column"
+                )
 
     def encode(self, histories: Histories) -> Float[ndarray, "events fields"]:
-        """Every event as numbers, in the order of `FIELDS`. Numbers of symbols are exact in float32."""
-        encoded = np.zeros((len(histories.times), len(FIELDS)), np.float32)
-        encoded[:, 0] = _lookup(self.codes, histories.code_names)[histories.codes]
-        encoded[:, 1] = _lookup(self.types, histories.type_names)[histories.types]
+        """Every event as numbers: the fields of `FIELDS`, symbols of further columns, then numbers of further columns.
+
+        Numbers of symbols are exact in float32.
+        """
+        encoded = np.zeros((len(histories.times), self.layout.width), np.float32)
+        encoded[:, 0] = self._symbols(self.codes, histories.code_names)[histories.codes]
+        encoded[:, 1] = self._symbols(self.types, histories.type_names)[histories.types]
         if self.amounts == "quantile":
             encoded[:, 2] = np.searchsorted(np.array(self.edges), histories.amounts, side="right") + 1
         else:
@@ -81,17 +143,48 @@ class Features(Checked):
         encoded[:, 7] = (log_gaps(histories) - self.gap_mean) / self.gap_scale
         age = (ages(histories) - self.age_mean) / self.age_scale
         encoded[:, 8] = age.clip(-FARTHEST, FARTHEST)
+        self._encode_further(histories, encoded)
         return encoded
 
+    @cached_property
+    def _lookups(self) -> dict[int, tuple[list[str], ndarray]]:
+        """The symbols of names by the identity of the list of names, which is the same for all parts of some data."""
+        return {}
 
-def learn(training: Histories, amounts: Amounts, everybody: Histories) -> Features:
-    """Learns vocabularies and scales from the training clients. Of `everybody`, only the size is stored."""
+    def _symbols(self, vocabulary: tuple[str, ...], names: list[str]) -> Int[ndarray, "names"]:
+        if id(names) not in self._lookups:
+            self._lookups[id(names)] = names, _lookup(vocabulary, names, self.buckets)
+        return self._lookups[id(names)][1]
+
+    def _encode_further(self, histories: Histories, encoded: Float[ndarray, "events fields"]) -> None:
+        by_name = {column.column.name: column for column in histories.columns}
+        at, number_at = len(FIELDS), self.layout.width - self.layout.numbers
+        for column in self.further_columns:
+            read = by_name[column.name]
+            encoded[:, at : at + column.width] = column.encode(read, histories.times)
+            at += column.width
+            if column.is_numeric:
+                encoded[:, number_at] = column.scaled(read, histories.times)
+                number_at += 1
+
+
+def learn(training: Histories, amounts: Amounts, everybody: Histories, *, rare: int = 5, buckets: int = 64) -> Features:
+    """Learns vocabularies and scales from the training clients. Of `everybody`, only the size is stored.
+
+    Values of columns with many different ones share `buckets` symbols if fewer than `rare` clients have them.
+    """
     assert training.label_names is not None
     logs, gaps, age = signed_log(training.amounts), log_gaps(training), ages(training)
     quantiles = np.quantile(training.amounts, np.arange(1, BINS) / BINS)
+    client = np.repeat(np.arange(len(training.clients)), training.lengths)
+    codes, more_codes = _present(training.codes, training.code_names, client, rare)
+    types, more_types = _present(training.types, training.type_names, client, rare)
+    further, unused = _learn_columns(training.columns, client, training.times, rare, buckets)
+    static, unused_static = _learn_columns(training.static, np.arange(len(training.clients)), None, rare, buckets)
+    unused = [*training.unused, *unused, *unused_static]
     return Features(
-        codes=_present(training.codes, training.code_names),
-        types=_present(training.types, training.type_names),
+        codes=codes,
+        types=types,
         amounts=amounts,
         edges=tuple(np.unique(quantiles).tolist()) if amounts == "quantile" else (),
         amount_mean=float(logs.mean()),
@@ -101,10 +194,34 @@ def learn(training: Histories, amounts: Amounts, everybody: Histories) -> Featur
         age_mean=float(age.mean()),
         age_scale=float(age.std()) or 1.0,
         fields=training.fields,
-        labels=training.label_names,
+        labels=training.label_names if training.target_kind == "classes" else (),
         clients=len(everybody.clients),
         events=len(everybody.times),
+        buckets=buckets if more_codes or more_types else 0,
+        time_form=everybody.time_form,
+        further=tuple(as_json(column) for column in further),
+        static=tuple(as_json(column) for column in static),
+        unused=tuple((column.name, column.why) for column in unused),
+        target=_target(training),
     )
+
+
+def _target(training: Histories) -> dict[str, Any]:
+    """The target as JSON; empty for two classes, whose names are `labels`."""
+    assert training.label_names is not None
+    names = training.label_names
+    if training.target_kind == "classes" and len(names) == 2:
+        return {}
+    learned = asdict(learn_target(training.target_kind, names, training.targets))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in learned.items()}
+
+
+def _learn_columns(
+    columns: Sequence[ColumnValues], client: Int[ndarray, "rows"], times: ndarray | None, rare: int, buckets: int
+) -> tuple[list[ColumnFeatures], list[Column]]:
+    learned = [learn_column(column, client, times, rare=rare, buckets=buckets) for column in columns]
+    used = [column for column in learned if isinstance(column, ColumnFeatures)]
+    return used, [column for column in learned if isinstance(column, Column)]
 
 
 def signed_log(amounts: Float[ndarray, "events"]) -> Float[ndarray, "events"]:
@@ -124,10 +241,23 @@ def ages(histories: Histories) -> Float[ndarray, "events"]:
     return histories.times - np.repeat(histories.times[histories.offsets[:-1]], histories.lengths)
 
 
-def _present(numbers: Int[ndarray, "events"], names: list[str]) -> tuple[str, ...]:
-    return tuple(sorted(names[at] for at in np.unique(numbers)))
+def _present(
+    numbers: Int[ndarray, "events"], names: list[str], client: Int[ndarray, "events"], rare: int
+) -> tuple[tuple[str, ...], bool]:
+    """Names with symbols of their own, and whether there are others: of many names, those that few clients have."""
+    present = np.unique(numbers)
+    if len(present) <= MANY:
+        return tuple(sorted(names[at] for at in present)), False
+    pairs = np.unique(client * len(names) + numbers)
+    counts = np.bincount(pairs % len(names), minlength=len(names))
+    kept = present[counts[present] >= rare]
+    kept = kept[np.argsort(-counts[kept], kind="stable")][:MOST_KEPT]
+    return tuple(sorted(names[at] for at in kept)), True
 
 
-def _lookup(vocabulary: tuple[str, ...], names: list[str]) -> Int[ndarray, "names"]:
+def _lookup(vocabulary: tuple[str, ...], names: list[str], buckets: int) -> Int[ndarray, "names"]:
     known = {name: number for number, name in enumerate(vocabulary, start=UNKNOWN + 1)}
+    first = len(vocabulary) + 1
+    if buckets:
+        return np.array([known.get(name, first + hashed(name, buckets)) for name in names])
     return np.array([known.get(name, UNKNOWN) for name in names])

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from subquad.data.column_values import ColumnValues
+from subquad.data.columns import Column
 from subquad.data.ragged import offsets_of, places_of
 
 UNLABELLED = -1
@@ -23,15 +25,26 @@ class Histories(NamedTuple):
     type_names: list[str]
     amounts: Float[ndarray, "events"]
     times: Float[ndarray, "events"]  # in seconds, with the data's origin
-    labels: Int[ndarray, "clients"]  # 0, 1, or -1 for a client without a label
-    label_names: tuple[str, str] | None
+    labels: Int[ndarray, "clients"]  # number of the class, 0 where a target is known that is no class, -1 without any
+    label_names: tuple[str, ...] | None  # names of the classes, or of several labels
     fields: tuple[str, ...] = OPTIONAL  # which of the optional fields the data have
     complaints: tuple[str, ...] = ()  # a sentence about each kind of row that was left out
+    columns: tuple[ColumnValues, ...] = ()  # further columns of the events
+    static: tuple[ColumnValues, ...] = ()  # columns of the clients
+    unused: tuple[Column, ...] = ()  # columns that are not used, with the reason
+    target_kind: str = "classes"
+    truth: Float[ndarray, "clients k"] | None = None  # what is predicted of each client, if it is no class
+    time_form: str = ""  # how times are written, by a name in times.WRITTEN; empty if that does not matter
 
     @property
     def lengths(self) -> Int[ndarray, "clients"]:
         """Number of events of each client."""
         return np.diff(self.offsets)
+
+    @property
+    def targets(self) -> Float[ndarray, "clients k"]:
+        """What is predicted of each client: the number of its class, or other numbers."""
+        return self.labels[:, None].astype(float) if self.truth is None else self.truth
 
     def select(self, chosen: Int[ndarray, "chosen"]) -> "Histories":
         """The chosen clients, in the given order."""
@@ -54,4 +67,7 @@ class Histories(NamedTuple):
             amounts=self.amounts[events],
             times=self.times[events],
             labels=self.labels[chosen],
+            columns=tuple(column.take(events) for column in self.columns),
+            static=tuple(column.take(chosen) for column in self.static),
+            truth=None if self.truth is None else self.truth[chosen],
         )

@@ -1,155 +1,177 @@
-"""Loading histories: Sberbank's folder, Berka's folder, or one table in CSV or Parquet."""
+"""Loading histories: Sberbank's folder, Berka's folder, a folder with events and clients, or one table in CSV or Parquet."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from numpy import ndarray
 
-from subquad.checking import excerpt
+from subquad.data.column_values import ColumnValues
+from subquad.data.columns import Column
 from subquad.data.ragged import offsets_of
-from subquad.data.tables import LARGEST_NUMBER, PARQUET, Chunk, Names, Tally, find_column, listed, read_table
-from subquad.data.times import ReadTime, detect, numbers, short_date
+from subquad.data.tables import PARQUET, Chunk, Names, Tally, find_column, listed, read_table
+from subquad.data.times import short_date
 from subquad.errors import SubquadError
 from subquad.files import kind_of
-from subquad.tasks.transactions.histories import OPTIONAL, UNLABELLED, Histories
+from subquad.tasks.transactions.collecting import FURTHER, KNOWN, Columns, Events, FurtherReaders, Reading, collect
+from subquad.tasks.transactions.histories import UNLABELLED, Histories
+from subquad.tasks.transactions.labels import OBSERVED, LabelTexts, count, first, read_labels
 
 TABLES = (".csv", ".tsv", ".txt", *PARQUET)
-KNOWN = {  # names by which columns are recognized; the second is Sberbank's
-    "client": ("client", "customer_id"),
-    "time": ("time", "tr_datetime"),
-    "code": ("code", "mcc_code"),
-    "type": ("type", "tr_type"),
-    "amount": ("amount",),
-    "label": ("label", "gender"),
-}
+EVENT_FILES = ("transactions", "events")
+"""Names, without the suffix, of the table of events in a folder."""
+CLIENT_FILES = ("clients", "customers", "labels", "gender_train")
+"""Names, without the suffix, of the table of clients in a folder."""
 BERKA_LABELS = {"age": ("born in 1950 or later", "born before 1950"), "gender": ("man", "woman")}
+BERKA_FURTHER = ("balance", "bank", "account")
+"""Columns of Berka's transactions that have no known role."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Names of a table's columns; an empty name stands for the usual names."""
-
-    client: str = ""
-    time: str = ""
-    code: str = ""
-    type: str = ""
-    amount: str = ""
-    label: str = ""
-
-    def choose(self, path: Path, names: list[str], *, labelled: bool) -> dict[str, str]:
-        """Maps each role to the name of its column. A missing column is refused if it is named or required."""
-        chosen, needed = {}, {"client", "time"} | ({"label"} if labelled else set())
-        for role, known in KNOWN.items():
-            named = getattr(self, role)
-            if role == "label" and not labelled:
-                continue
-            if named or role in needed or any(name in names for name in known):
-                option = "--label" if role == "label" else f"--{role}-column"
-                chosen[role] = find_column(path, names, named, known, option, role)
-        return chosen
-
-
-def load_histories(path: Path, columns: Columns | None = None, *, labelled: bool = True) -> Histories:
+def load_histories(
+    path: Path, columns: Columns | None = None, *, labelled: bool = True, how: Reading | None = None
+) -> Histories:
     """Loads histories from a folder or a file. With `labelled` false no labels are read, as for clients to be scored.
 
     The layout is recognized by the folder's contents or the file's suffix.
     """
-    columns = columns or Columns()
+    columns, how = columns or Columns(), how or Reading()
     kind = kind_of(path)
     if kind == "nothing":
         raise SubquadError(f"there is no file or folder {path}: check the path given by --data")
     if kind == "folder":
-        if (path / "transactions.csv").exists():
-            return _load_sberbank(path, columns, labelled=labelled)
         if (path / "trans.asc").exists():
-            return _load_berka(path, columns.label or "age", labelled=labelled)
-        raise SubquadError(f"{path} has neither transactions.csv (Sberbank's layout) nor trans.asc (Berka's)")
+            return _load_berka(path, columns.label or "age", how, labelled=labelled)
+        if (events := _inside(path, EVENT_FILES)) is not None:
+            return _load_tables(path, events, how.clients or _inside(path, CLIENT_FILES), columns, how, labelled=labelled)
+        raise SubquadError(
+            f"{path} has neither transactions.csv (Sberbank's layout) nor trans.asc (Berka's), nor another table named "
+            f"{' or '.join(EVENT_FILES)}"
+        )
     if path.suffix.lower() not in TABLES:
         raise SubquadError(f"{path} is of no known kind: give a folder, or a file that ends in {', '.join(TABLES)}")
-    return _load_table(path, columns, labelled=labelled)
+    return _load_tables(path, path, how.clients, columns, how, labelled=labelled)
 
 
-class _Events(NamedTuple):
-    """The valid rows of a file, in the order of the file."""
-
-    clients: Int[ndarray, "rows"]
-    client_names: list[str]
-    codes: Int[ndarray, "rows"]
-    code_names: list[str]
-    types: Int[ndarray, "rows"]
-    type_names: list[str]
-    amounts: Float[ndarray, "rows"]
-    times: Float[ndarray, "rows"]
-    fields: tuple[str, ...]
+def _inside(folder: Path, stems: Iterable[str]) -> Path | None:
+    """The table in a folder that has one of these names, the first of the names first."""
+    paths = (folder / f"{stem}{suffix}" for stem in stems for suffix in TABLES)
+    return next((path for path in paths if path.exists()), None)
 
 
-class _Labels:
-    """The label of each client as text. Clients with two different labels have none."""
+class _Clients(NamedTuple):
+    """A table with one row for each client."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.of: dict[str, str] = {}
-        self.twice: dict[str, None] = {}
-
-    def add(self, chunk: Chunk) -> None:
-        """Adds the labels of a chunk of rows. Empty labels are ignored."""
-        for client, label in dict.fromkeys(zip(chunk.columns["client"], chunk.columns["label"], strict=True)):
-            client, label = client.strip(), label.strip()
-            if label and client and self.of.setdefault(client, label) != label:
-                self.twice[client] = None
-
-    def sentences(self) -> list[str]:
-        """A sentence about clients with contradicting labels."""
-        if not self.twice:
-            return []
-        return [f"{self.path.name}: {_count(self.twice, 'client')} with two labels left without: {_first(self.twice)}"]
+    names: dict[str, int]
+    """The row of each client."""
+    columns: list[ColumnValues]
+    unused: list[Column]
+    labels: LabelTexts | None
+    complaints: list[str]
 
 
-def _load_table(path: Path, columns: Columns, *, labelled: bool) -> Histories:
-    tally = Tally(path, "row" if path.suffix.lower() in PARQUET else "line")
-    labels = _Labels(path) if labelled else None
-    chunks = read_table(path, lambda names: columns.choose(path, names, labelled=labelled), tally)
-    events = _collect(chunks, tally, labels=labels)
-    return _assemble(path, events, tally.sentences(), labels)
+def _load_tables(
+    source: Path, path: Path, client_path: Path | None, columns: Columns, how: Reading, *, labelled: bool
+) -> Histories:
+    """Loads a table of events, and a table of clients if there is one."""
+    clients = None if client_path is None else _read_clients(client_path, columns, how, labelled=labelled)
+    needs_labels = labelled and (clients is None or clients.labels is None)
+    is_folder = source != path and client_path is None and path.name == "transactions.csv"
+    if needs_labels and is_folder and not _has_labels(path, columns, how):
+        raise SubquadError(
+            f"{source / 'gender_train.csv'} is missing: to train, the clients' labels are needed beside transactions.csv"
+        )
+    tally = _tally(path)
+    texts: list[LabelTexts] = []
+
+    def choose(names: list[str]) -> dict[str, str]:
+        chosen = columns.choose(path, names, labelled=False)
+        if needs_labels:
+            found = how.label_columns(columns, names)
+            if not found:
+                wanted = [name for name in (*how.labels, how.observed) if name and name not in names]
+                find_column(path, names, wanted[0] if wanted else columns.label, KNOWN["label"], "--label", "label")
+            texts.append(LabelTexts(path, [name for role, name in found.items() if role != OBSERVED]))
+            chosen |= found
+        return chosen | how.further_columns(path, columns, names, chosen.values())
+
+    chunks = read_table(path, choose, tally)
+    events = collect(_with_labels(chunks, texts), tally, how)
+    labels = texts[0] if texts else clients.labels if clients is not None else None
+    return assemble(source, events, tally.sentences(), labels if labelled else None, how, clients)
 
 
-def _load_sberbank(folder: Path, columns: Columns, *, labelled: bool) -> Histories:
-    path, label_path = folder / "transactions.csv", folder / "gender_train.csv"
-    tally, labels = Tally(path), None
-    if labelled:
-        if not label_path.exists():
-            raise SubquadError(f"{label_path} is missing: to train, the clients' labels are needed beside transactions.csv")
-        labels, read = _Labels(label_path), Columns(client=columns.client, label=columns.label)
-        label_tally = Tally(label_path)
-        wanted = ("client", "label")
-        for chunk in read_table(label_path, lambda names: _only(label_path, read, names, wanted), label_tally):
+def _has_labels(path: Path, columns: Columns, how: Reading) -> bool:
+    """Whether the table of events has the columns of the labels."""
+    names: list[str] = []
+
+    def choose(all_names: list[str]) -> dict[str, str]:
+        names.extend(all_names)
+        return {"any": all_names[0]}
+
+    next(iter(read_table(path, choose, _tally(path))), None)
+    return bool(how.label_columns(columns, names))
+
+
+def _with_labels(chunks: Iterable[Chunk], texts: Sequence[LabelTexts]) -> Iterator[Chunk]:
+    """Yields chunks after adding their labels; `texts` is filled when the heading of the table is read."""
+    for chunk in chunks:
+        for labels in texts:
             labels.add(chunk)
-    events = _collect(read_table(path, lambda names: columns.choose(path, names, labelled=False), tally), tally)
-    complaints = tally.sentences() + (label_tally.sentences() if labelled else [])
-    return _assemble(folder, events, complaints, labels)
+        yield chunk
 
 
-def _only(path: Path, columns: Columns, names: list[str], wanted: tuple[str, ...]) -> dict[str, str]:
-    """Chooses the columns `wanted` of a file that has no others."""
-    name_of = {role: next((n for n in (getattr(columns, role), *KNOWN[role]) if n and n in names), None) for role in wanted}
-    for role, name in name_of.items():
-        if name is None:
-            raise SubquadError(f"{path} has no column {KNOWN[role][-1]!r} but {listed(names)}")
-    return {role: name for role, name in name_of.items() if name is not None}
+def _tally(path: Path) -> Tally:
+    return Tally(path, "row" if path.suffix.lower() in PARQUET else "line")
 
 
-def _load_berka(folder: Path, label: str, *, labelled: bool) -> Histories:
+def _read_clients(path: Path, columns: Columns, how: Reading, *, labelled: bool) -> _Clients:
+    """Reads a table with one row for each client: columns of the clients, and their labels if it has these."""
+    if kind_of(path) == "nothing":
+        raise SubquadError(f"there is no file {path}: check the path given by --client-table")
+    tally, names, further = _tally(path), Names(), FurtherReaders(how)
+    texts: list[LabelTexts] = []
+
+    def choose(all_names: list[str]) -> dict[str, str]:
+        usual = next((name for name in (columns.client, *KNOWN["client"]) if name and name in all_names), None)
+        if usual is None:
+            raise SubquadError(f"{path} has no column {columns.client or KNOWN['client'][1]!r} but {listed(all_names)}")
+        found = how.label_columns(columns, all_names) if labelled else {}
+        if found:
+            texts.append(LabelTexts(path, [name for role, name in found.items() if role != OBSERVED]))
+        elif labelled and path.stem == CLIENT_FILES[-1]:
+            raise SubquadError(f"{path} has no column {columns.label or KNOWN['label'][-1]!r} but {listed(all_names)}")
+        chosen = {"client": usual, **found}
+        return chosen | how.further_columns(path, columns, all_names, chosen.values())
+
+    rows: list[ndarray] = []
+    for chunk in _with_labels(read_table(path, choose, tally), texts):
+        rows.append(names.number(chunk.columns["client"]))
+        further.keep(further.read(chunk), np.ones(len(chunk.lines), bool))
+    numbered = np.concatenate(rows) if rows else np.zeros(0, np.int32)
+    complaints = tally.sentences()
+    _, first_rows, counts = np.unique(numbered, return_index=True, return_counts=True)
+    if (counts > 1).any() and further.readers:
+        twice = [names.ordered()[at] for at in np.flatnonzero(counts > 1)]
+        complaints.append(
+            f"{path.name}: {count(twice, 'client')} in several rows, the first of which counts: {first(twice)}"
+        )
+    for reader in further.readers.values():
+        complaints += reader.sentences(path.name)
+    row_of = {name: int(row) for name, row in zip(names.ordered(), first_rows, strict=True)}
+    values = [reader.finished() for reader in further.readers.values()]
+    return _Clients(row_of, values, further.unused, texts[0] if texts else None, complaints)
+
+
+def _load_berka(folder: Path, label: str, how: Reading, *, labelled: bool) -> Histories:
     """Loads transactions of accounts, joined with the owners of the accounts."""
     if labelled and label not in BERKA_LABELS:
         raise SubquadError(f"Berka's clients have no label {label!r}: choose --label age or --label gender")
     path = folder / "trans.asc"
     complaints: list[str] = []
     owners: dict[str, str] = {}
-    labels: _Labels | None = _Labels(folder / "client.asc") if labelled else None
+    labels: LabelTexts | None = LabelTexts(folder / "client.asc") if labelled else None
     for chunk in _asc(folder / "disp.asc", ("account_id", "client_id", "type"), complaints):
         held = zip(*(chunk.columns[name] for name in ("account_id", "client_id", "type")), strict=True)
         owners |= {account: client for account, client, kind in held if kind == "OWNER"}
@@ -160,11 +182,16 @@ def _load_berka(folder: Path, label: str, *, labelled: bool) -> Histories:
             labels.add(Chunk({"client": clients, "label": born}, chunk.lines))
     tally = Tally(path)
     names = ("account_id", "date", "type", "operation", "amount", "k_symbol")
-    chunks = read_table(path, lambda columns: _exactly(path, columns, names), tally, encoding="latin-1")
+    wanted = [name for name in BERKA_FURTHER if how.further and (how.decided is None or name in how.decided)]
+
+    def choose(columns: list[str]) -> dict[str, str]:
+        return _exactly(path, columns, (*names, *(name for name in wanted if name in columns)))
+
+    chunks = read_table(path, choose, tally, encoding="latin-1")
     owned = (_owned(chunk, owners) for chunk in chunks)
-    events = _collect(owned, tally, read_time=short_date, nobody="of an account without an owner")
+    events = collect(owned, tally, how, read_time=short_date, nobody="of an account without an owner")
     order = BERKA_LABELS[label] if labelled else None
-    return _assemble(folder, events, tally.sentences() + complaints, labels, order)
+    return assemble(folder, events, tally.sentences() + complaints, labels, how, None, order)
 
 
 def _asc(path: Path, names: tuple[str, ...], complaints: list[str]) -> Iterator[Chunk]:
@@ -197,113 +224,81 @@ def _owned(chunk: Chunk, owners: Mapping[str, str]) -> Chunk:
         "code": cells["k_symbol"],
         "type": [f"{kind} {how}".strip() for kind, how in zip(cells["type"], cells["operation"], strict=True)],
         "amount": cells["amount"],
+        **{FURTHER + name: cells[name] for name in BERKA_FURTHER if name in cells},
     }
     return Chunk(columns, chunk.lines)
 
 
-def _collect(
-    chunks: Iterable[Chunk],
-    tally: Tally,
-    *,
-    labels: _Labels | None = None,
-    read_time: ReadTime | None = None,
-    nobody: str = "without a client",
-) -> _Events:
-    """Converts texts to numbers chunk by chunk. Invalid rows are left out and counted."""
-    names = {role: Names() for role in ("client", "code", "type")}
-    parts: list[tuple[ndarray, ...]] = []
-    fields: tuple[str, ...] = ()
-    for chunk in chunks:
-        cells, rows = chunk.columns, len(chunk.lines)
-        fields = tuple(role for role in OPTIONAL if role in cells)
-        read_time = read_time or detect(cells["time"])
-        times = numbers(cells["time"], read_time) if read_time else np.full(rows, np.nan)
-        amounts = numbers(cells["amount"]) if "amount" in cells else np.zeros(rows)
-        keys = [cells.get(role) or [""] * rows for role in names]
-        numbered = [names[role].number(column) for role, column in zip(names, keys, strict=True)]
-        bad = {nobody: numbered[0] == names["client"].numbers.get("", -1)}
-        bad["with a time that cannot be read"] = ~np.isfinite(times)
-        bad["with an amount that is not a finite number"] = ~np.isfinite(amounts)
-        largest = np.maximum(np.abs(times), np.abs(amounts))
-        bad[f"with a time or an amount beyond {LARGEST_NUMBER:g}"] = largest > LARGEST_NUMBER
-        good = np.ones(rows, bool)
-        for why, where in bad.items():
-            tally.add(why, chunk.lines[good & where])
-            good &= ~where
-        if labels is not None:
-            labels.add(chunk)
-        parts.append(tuple(column[good] for column in (*numbered, amounts, times)))
-    empty = [np.zeros(0, kind) for kind in (np.int32, np.int32, np.int32, float, float)]
-    joined = [np.concatenate(column) for column in zip(*parts, strict=True)] or empty
-    client, code, kind = (names[role].ordered() for role in ("client", "code", "type"))
-    return _Events(joined[0], client, joined[1], code, joined[2], kind, joined[3], joined[4], fields)
-
-
-def _assemble(
+def assemble(
     path: Path,
-    events: _Events,
+    events: Events,
     complaints: list[str],
-    labels: _Labels | None,
+    labels: LabelTexts | None,
+    how: Reading,
+    table: _Clients | None = None,
     order: tuple[str, str] | None = None,
 ) -> Histories:
-    """Sorts events by client and time, and adds the labels of the clients."""
+    """Sorts events by client and time, and adds the labels and the columns of the clients."""
     if not len(events.times):
         raise SubquadError(f"{path} has no row that can be used: {complaints[0] if complaints else 'there are none'}")
+    complaints = complaints + events.complaints + (table.complaints if table is not None else [])
     sorting = np.lexsort((events.times, events.clients))  # a stable sort: events at the same time keep their order
     present, counts = np.unique(events.clients, return_counts=True)
-    clients = [events.client_names[at] for at in present]
-    numbered, names = np.full(len(clients), UNLABELLED, np.int64), None
-    if labels is not None:
-        numbered, names = _label(path, clients, labels, order)
-        complaints = complaints + labels.sentences() + _unmatched(clients, numbered, labels)
-    return Histories(
+    clients, offsets = [events.client_names[at] for at in present], offsets_of(counts)
+    moving, static = _divided([column.take(sorting) for column in events.columns], offsets, how)
+    static += [] if table is None else [_aligned(column, table.names, clients) for column in table.columns]
+    histories = Histories(
         clients,
-        offsets_of(counts),
+        offsets,
         events.codes[sorting],
         events.code_names,
         events.types[sorting],
         events.type_names,
         events.amounts[sorting],
         events.times[sorting],
-        numbered,
-        names,
+        np.full(len(clients), UNLABELLED, np.int64),
+        None,
         events.fields,
-        tuple(complaints),
+        columns=tuple(moving),
+        static=tuple(static),
+        unused=(*events.unused, *(table.unused if table is not None else ())),
+        time_form=events.time_form,
     )
-
-
-def _label(
-    path: Path, clients: list[str], labels: _Labels, order: tuple[str, str] | None
-) -> tuple[Int[ndarray, "clients"], tuple[str, str]]:
-    written = [labels.of.get(client) if client not in labels.twice else None for client in clients]
-    values = sorted({label for label in written if label is not None})
-    if len(values) != 2:
-        what = f"{len(values)} values ({listed(values)})" if values else "no value at all"
-        raise SubquadError(f"the label of {path}'s clients must have two values, but has {what}")
-    low, high = order or (values[0], values[1])
-    numbered = {low: 0, high: 1, None: UNLABELLED}
-    return np.array([numbered[label] for label in written]), (low, high)
-
-
-def _unmatched(clients: list[str], numbered: Int[ndarray, "clients"], labels: _Labels) -> list[str]:
-    complaints = []
-    without = [clients[at] for at in np.flatnonzero(numbered == UNLABELLED)]
-    if without:
-        complaints.append(f"{_count(without, 'client')} without a label not trained on: {_first(without)}")
-    known = set(clients)
-    eventless = [client for client in labels.of if client not in known]
-    if eventless:
-        complaints.append(
-            f"{labels.path.name}: {_count(eventless, 'client')} with a label but without events: {_first(eventless)}"
+    if labels is not None:
+        named = order or (how.order if how.order and len(how.order) == 2 else None)
+        labelled = read_labels(path, clients, labels, how.target, named)
+        complaints = complaints + labelled.complaints
+        histories = histories._replace(
+            labels=labelled.numbers, label_names=labelled.names, truth=labelled.truth, target_kind=labelled.kind
         )
-    return complaints
+    return histories._replace(complaints=tuple(complaints))
 
 
-def _count(names: Iterable[str], noun: str) -> str:
-    count = len(list(names))
-    return f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"
+def _divided(
+    columns: Iterable[ColumnValues], offsets: Int[ndarray, "edges"], how: Reading
+) -> tuple[list[ColumnValues], list[ColumnValues]]:
+    """Divides columns into those of events and those that are the same in all events of a client, with a value for each."""
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    moving: list[ColumnValues] = []
+    static: list[ColumnValues] = []
+    for column in columns:
+        is_static = how.static is not None and column.column.name in how.static
+        if how.static is None and len(starts) > 1 and (lengths > 1).any():
+            firsts = np.repeat(column.values[starts], lengths, axis=0)
+            is_static = bool(((column.values == firsts) | ((column.values != column.values) & (firsts != firsts))).all())
+        (static if is_static else moving).append(column.take(starts) if is_static else column)
+    return moving, static
 
 
-def _first(names: Iterable[str]) -> str:
-    listed_names = list(names)
-    return excerpt(listed_names[0]) if len(listed_names) == 1 else f"the first is {excerpt(listed_names[0])}"
+def _aligned(column: ColumnValues, rows: Mapping[str, int], clients: Sequence[str]) -> ColumnValues:
+    """The values of the clients in their order. A client that the table of clients lacks has a missing value."""
+    names = column.names
+    if column.is_numeric:
+        missing = np.full((1, *column.values.shape[1:]), np.nan, column.values.dtype)
+    else:
+        names = names if "" in names else [*names, ""]
+        missing = np.full((1, *column.values.shape[1:]), -1, column.values.dtype)
+        missing.reshape(1, -1)[0, 0] = names.index("")
+    values = np.concatenate([column.values, missing])
+    places = np.array([rows.get(client, len(values) - 1) for client in clients])
+    return ColumnValues(column.column, values[places], names)

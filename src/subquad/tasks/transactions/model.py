@@ -1,8 +1,7 @@
-"""A classifier of histories: from a client's events to one logit."""
+"""A model of histories: from a client's events to the outputs of a target."""
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from subquad.data.ragged import needed_mask
 from subquad.models import Encoder, ModelOptions, linear_numbers
 from subquad.models.initialising import initialise
-from subquad.tasks.transactions.features import IDS, NUMBERS, UNKNOWN
+from subquad.tasks.transactions.features import FIELDS, IDS, NUMBERS, UNKNOWN, Layout
 from subquad.types import AttentionOptions
 
 SMALL = 0.02  # standard deviation of initial vectors
@@ -26,16 +25,19 @@ class EventEmbedding(nn.Module):
     Mixing multiplies vectors, because often only a combination of fields is informative, such as a code at a certain hour.
     """
 
-    def __init__(self, sizes: Sequence[int], model_dim: int, generator: torch.Generator | None = None) -> None:
-        """`sizes` are the numbers of symbols of the fields in `IDS`."""
+    def __init__(self, layout: Layout, model_dim: int, generator: torch.Generator | None = None) -> None:
+        """`layout` tells where symbols and numbers are in an encoded event."""
         super().__init__()
-        assert len(sizes) == len(IDS)
-        # Small initial vectors change direction quickly under Adam, whose steps have a fixed size. Their size does not
-        # matter otherwise, because a norm follows.
-        self.symbols = nn.ParameterList(
-            nn.Parameter(torch.randn(size, model_dim, generator=generator) * SMALL) for size in sizes
-        )
-        self.numbers = nn.Parameter(torch.randn(len(NUMBERS), model_dim, generator=generator) * SMALL)
+        assert len(layout.sizes) == len(IDS) + len(layout.widths)
+        self.layout = layout
+
+        def drawn(size: int) -> nn.Parameter:
+            # Small initial vectors change direction quickly under Adam, whose steps have a fixed size. Their size does not
+            # matter otherwise, because a norm follows.
+            return nn.Parameter(torch.randn(size, model_dim, generator=generator) * SMALL)
+
+        self.symbols = nn.ParameterList(drawn(size) for size in layout.sizes[: len(IDS)])
+        self.numbers = drawn(len(NUMBERS))
         with torch.no_grad():
             # changing habits show in the code and the time together, and are learned sooner if other fields are weaker
             self.symbols[IDS.index("code")] *= LOUD
@@ -45,56 +47,110 @@ class EventEmbedding(nn.Module):
         self.norm = nn.LayerNorm(model_dim)
         self.mix = nn.Linear(model_dim, 2 * model_dim)
         initialise(self.mix, generator=generator)
+        self.further = nn.ParameterList(drawn(size) for size in layout.sizes[len(IDS) :])
+        self.further_numbers = drawn(layout.numbers) if layout.numbers else None
+        with torch.no_grad():
+            for vectors in self.further:
+                vectors[UNKNOWN] = 0.0
 
     def forward(self, events: Float[Tensor, "b n f"]) -> Float[Tensor, "b n w"]:
-        summed = events[..., len(IDS) :] @ self.numbers
+        summed = events[..., len(IDS) : len(FIELDS)] @ self.numbers
         for field, vectors in enumerate(self.symbols):
             summed = summed + nn.functional.embedding(events[..., field].long(), vectors)
+        first = len(FIELDS)
+        for width, vectors in zip(self.layout.widths, self.further, strict=True):
+            summed = summed + nn.functional.embedding(events[..., first : first + width].long(), vectors).sum(-2)
+            first += width
+        if self.further_numbers is not None:
+            summed = summed + events[..., first:] @ self.further_numbers
         mixed, gate = self.mix(self.norm(summed)).chunk(2, dim=-1)
         return mixed * (1.0 + gate)
 
 
-def classifier_numbers(symbols: int, model_dim: int, pooling: Pooling) -> int:
+class Heads(NamedTuple):
+    """What surrounds the encoder of a `Classifier`."""
+
+    outputs: int = 1
+    """Number of outputs of the target."""
+    static: int = 0
+    """Number of numbers that the columns of clients become."""
+    wide: bool = False
+    """Whether the outputs of a linear model of aggregates are added."""
+
+
+def classifier_numbers(
+    symbols: int, model_dim: int, pooling: Pooling, layout: Layout | None = None, heads: Heads | None = None
+) -> int:
     """Number of parameters of `Classifier` outside of its stack. `symbols` counts those of all fields together."""
-    embedding = (symbols + len(NUMBERS)) * model_dim + 2 * model_dim + linear_numbers(model_dim, 2 * model_dim)
+    layout, heads = layout or Layout(()), heads or Heads()
+    numbers = len(NUMBERS) + layout.numbers
+    embedding = (symbols + numbers) * model_dim + 2 * model_dim + linear_numbers(model_dim, 2 * model_dim)
     pooled = {"last": 0, "mean": 1, "attention": 1 + linear_numbers(model_dim, 1)}
-    return embedding + pooled[pooling] + linear_numbers(model_dim, 1)
+    static = heads.static * model_dim if heads.static else 0
+    return embedding + pooled[pooling] + linear_numbers(model_dim, heads.outputs) + static + heads.wide
 
 
 class Classifier(nn.Module):
-    """An encoder, a pooled vector of the history, and the logit of class 1.
+    """An encoder, a pooled vector of the history, and the outputs of a target, such as the logit of class 1.
 
     Long histories carry more evidence. Pooled vectors are therefore scaled by (events / typical)^growth, between a mean (0)
     and a sum (1), to which independent events would add up. The exponent `growth` is learned.
+
+    With a wide branch, the outputs are those of a linear model of aggregates, times a learned gate, plus what the encoder
+    adds to them.
     """
 
     def __init__(
         self,
-        sizes: Sequence[int],
+        layout: Layout,
         attention: AttentionOptions,
         options: ModelOptions,
         *,
         pooling: Pooling = "mean",
         typical: float = 1.0,
+        heads: Heads | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         """`typical` is the mean number of events in a history."""
         super().__init__()
+        heads = heads or Heads()
         model_dim = options.model_dim
         self.pooling: Pooling = pooling
         self.typical = typical
         self.growth = None if pooling == "last" else nn.Parameter(torch.tensor(0.5))
-        self.encoder = Encoder(EventEmbedding(sizes, model_dim, generator), attention, options, generator=generator)
+        self.encoder = Encoder(EventEmbedding(layout, model_dim, generator), attention, options, generator=generator)
         self.weigh = nn.Linear(model_dim, 1) if pooling == "attention" else None
-        self.head = nn.Linear(model_dim, 1)
+        self.head = nn.Linear(model_dim, heads.outputs)
         initialise(self.head, generator=generator)
         if self.weigh is not None:
             nn.init.zeros_(self.weigh.weight)  # all positions have the same weight at first
             nn.init.zeros_(self.weigh.bias)
+        self.static = nn.Linear(heads.static, model_dim, bias=False) if heads.static else None
+        if self.static is not None:
+            nn.init.normal_(self.static.weight, std=SMALL, generator=generator)
+        self.gate = nn.Parameter(torch.ones(())) if heads.wide else None
+        if self.gate is not None:
+            with torch.no_grad():
+                self.head.weight *= SMALL  # at first the outputs are those of the linear model
 
-    def forward(self, events: Float[Tensor, "b n f"], *, keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
-        logits: Tensor = self.head(self._pool(self.encoder(events, keep=needed_mask(keep)), keep)).squeeze(-1)
-        return logits
+    def forward(
+        self,
+        events: Float[Tensor, "b n f"],
+        *,
+        keep: Bool[Tensor, "b n"],
+        static: Float[Tensor, "b s"] | None = None,
+        offset: Float[Tensor, "b o"] | None = None,
+    ) -> Float[Tensor, "b o"]:
+        """Returns the outputs. `static` are columns of clients; `offset` the outputs of a linear model of aggregates."""
+        outputs: Tensor = self.head(self.vector(events, keep=keep, static=static))
+        return outputs if self.gate is None or offset is None else outputs + self.gate * offset
+
+    def vector(
+        self, events: Float[Tensor, "b n f"], *, keep: Bool[Tensor, "b n"], static: Float[Tensor, "b s"] | None = None
+    ) -> Float[Tensor, "b w"]:
+        """A vector for each client, from which the outputs are computed."""
+        pooled = self._pool(self.encoder(events, keep=needed_mask(keep)), keep)
+        return pooled if self.static is None or static is None else pooled + self.static(static)
 
     def _pool(self, x: Float[Tensor, "b n w"], keep: Bool[Tensor, "b n"]) -> Float[Tensor, "b w"]:
         """Pools the vectors of real positions into one."""

@@ -1,5 +1,6 @@
 """Splits of clients into training, development and test. The events of a client are never divided."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,10 +21,20 @@ class Splits(NamedTuple):
     test: Int[ndarray, "test"]
 
 
-def split(clients: Sequence[str], labels: Int[ndarray, "clients"], *, folds: int, fold: int, seed: int) -> Splits:
+def split(
+    clients: Sequence[str],
+    labels: Int[ndarray, "clients"],
+    *,
+    folds: int,
+    fold: int,
+    seed: int,
+    share: float = 1.0,
+    by_class: bool = True,
+) -> Splits:
     """Divides labelled clients into folds, in an order that depends on their names and the seed.
 
-    One fold is the test split, and a tenth of the other clients is the development split.
+    One fold is the test split, and a tenth of the other clients is the development split. Only a `share` of the training and
+    of the development clients is kept. With `by_class`, each split must have clients of at least two classes.
     """
     if folds < 2 or not 0 <= fold < folds:
         raise SubquadError(f"--folds must be at least 2 and --fold from 0 to folds - 1, but they are {folds} and {fold}")
@@ -32,11 +43,24 @@ def split(clients: Sequence[str], labels: Int[ndarray, "clients"], *, folds: int
     test = parts.pop(fold)
     rest = np.concatenate(parts)
     tenth = max(1, len(rest) // 10)
-    splits = Splits(rest[tenth:], rest[:tenth], test)
+    train, development = rest[tenth:], rest[:tenth]
+    kept = [max(1, math.ceil(share * len(part))) for part in (train, development)]
+    splits = Splits(train[: kept[0]], development[: kept[1]], test)
     for name, indices in splits._asdict().items():
-        if len(np.unique(labels[indices])) < 2:
+        if len(indices) < 2 or (by_class and len(np.unique(labels[indices])) < 2):
             raise SubquadError(
                 f"the {name} split has clients of one class only: there are too few clients, {len(labelled)} with a label; "
                 "give more, or other --folds or --split-seed"
+                if by_class
+                else f"the {name} split has {len(indices)} clients: there are too few, {len(labelled)} with a label"
             )
     return splits
+
+
+def split_unlabelled(clients: Sequence[str], seed: int) -> Splits:
+    """Divides clients whose labels are not used into training and development, which is a tenth; the test is the same."""
+    if len(clients) < 4:
+        raise SubquadError(f"there are too few clients to learn from, {len(clients)}: give more")
+    order = shuffled(clients, seed)
+    tenth = max(2, len(order) // 10)
+    return Splits(order[tenth:], order[:tenth], order[:tenth])

@@ -1,6 +1,6 @@
-"""A model beside baselines on the same test data: who loses to whom, in words and in a table.
+"""A model of events beside baselines on the same test data: who loses to whom, in words and in a table.
 
-A row with the field ``baseline`` has the model's value minus that of the baseline, of a metric that should be low.
+A row whose metric begins with ``nll_above_`` has the model's negative log-likelihood minus that of its ``baseline``.
 """
 
 from collections.abc import Sequence
@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row
 from subquad.statistics import Interval
-from subquad.words import between
+from subquad.words import between, capitalized
+
+ABOVE = "nll_above_"
+"""Beginning of the name of a metric that tells by how much a model's likelihood is worse than that of a baseline."""
 
 
 def differences(rows: Sequence[Row]) -> dict[str, Interval]:
     """The model's value minus that of each baseline, by the name of the baseline."""
-    chosen = [row for row in rows if row.get("baseline") and row["value"] is not None and "low" in row]
-    return {str(row["baseline"]): Interval.of_row(row) for row in chosen}
+    chosen = [row for row in rows if row.get("baseline") and row["metric"].startswith(ABOVE)]
+    return {str(row["baseline"]): Interval.of_row(row) for row in chosen if row["value"] is not None and "low" in row}
 
 
 def standing(rows: Sequence[Row], model: str = "the model") -> str:
@@ -34,6 +37,12 @@ def standing(rows: Sequence[Row], model: str = "the model") -> str:
         return f"{model} is level with the baseline {worst}: {between(gaps[worst], '+.3f')} nats per event"
     ahead = Interval(-gaps[worst].value, -gaps[worst].high, -gaps[worst].low)
     return f"{model} is ahead of all {len(gaps)} baselines, of {worst} by {between(ahead, '.3f')} nats per event"
+
+
+def standing_sentence(rows: Sequence[Row]) -> str:
+    """Returns what `standing` says as a sentence for the terminal; empty if there are no baselines."""
+    words = standing(rows)
+    return f"{capitalized(words)}." if words else ""
 
 
 def is_behind(rows: Sequence[Row]) -> bool:

@@ -1,0 +1,239 @@
+"""Rows of a table of events as arrays, chunk by chunk, with all columns of the table."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from subquad.data.column_values import ColumnReader, ColumnValues
+from subquad.data.columns import NUMBERS, Column, decide, recognise
+from subquad.data.tables import LARGEST_NUMBER, Chunk, Names, StoredColumn, Tally, find_column, listed
+from subquad.data.times import WRITTEN, ReadTime, detect, guess, is_ambiguous, lenient, numbers
+from subquad.errors import SubquadError
+from subquad.tasks.transactions.histories import OPTIONAL
+from subquad.tasks.transactions.labels import OBSERVED, TargetChoice, label_roles
+
+KNOWN = {  # names by which columns are recognized; the second is Sberbank's
+    "client": ("client", "customer_id", "client_id", "account_id", "user_id"),
+    "time": ("time", "tr_datetime", "timestamp", "datetime", "date"),
+    "code": ("code", "mcc_code"),
+    "type": ("type", "tr_type"),
+    "amount": ("amount",),
+    "label": ("label", "gender"),
+}
+FURTHER = "column "
+"""Begin of the role of a column that is none of the known ones; its name follows."""
+LONGEST_NAME = 500
+"""Largest number of characters of the name of a further column."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of a table's columns; an empty name stands for the usual names."""
+
+    client: str = ""
+    time: str = ""
+    code: str = ""
+    type: str = ""
+    amount: str = ""
+    label: str = ""
+
+    def choose(self, path: Path, names: list[str], *, labelled: bool) -> dict[str, str]:
+        """Maps each role to the name of its column. A missing column is refused if it is named or required."""
+        chosen, needed = {}, {"client", "time"} | ({"label"} if labelled else set())
+        for role, known in KNOWN.items():
+            named = getattr(self, role)
+            if role == "label" and not labelled:
+                continue
+            if named or role in needed or any(name in names for name in known):
+                option = "--label" if role == "label" else f"--{role}-column"
+                chosen[role] = find_column(path, names, named, known, option, role)
+        return chosen
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a table is read beside the names of its columns.
+
+    Attributes:
+        labels: names of several columns of labels, instead of one.
+        observed: name of the column that tells whether the event was observed, for the target event.
+        target: what kind of target the labels are.
+        kinds: kinds of columns that a user named.
+        further: whether columns without a known role are read.
+        decided: the columns that a run was trained with; None to recognize them.
+        static: names of the columns that belong to clients; None to find out.
+        clients: file with one row for each client; None if there is none, or if it lies in the folder of the events.
+        time_form: how times are written, by a name in times.WRITTEN; "auto" to guess, "" to read as earlier versions did.
+        order: names of the classes in the order that a run was trained with.
+    """
+
+    labels: tuple[str, ...] = ()
+    observed: str = ""
+    target: TargetChoice = "auto"
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    further: bool = True
+    decided: Mapping[str, Column] | None = None
+    static: frozenset[str] | None = None
+    clients: Path | None = None
+    time_form: str = "auto"
+    order: tuple[str, ...] | None = None
+
+    def label_columns(self, columns: Columns, names: list[str]) -> dict[str, str]:
+        """The columns of labels that a table has, by role; empty if it lacks one of them."""
+        wanted = (
+            self.labels
+            or tuple(name for name in ((columns.label,) if columns.label else KNOWN["label"]) if name in names)[:1]
+        )
+        if not wanted or any(name not in names for name in wanted):
+            return {}
+        chosen = dict(zip(label_roles(len(wanted)), wanted, strict=True))
+        if self.observed:
+            if self.observed not in names:
+                return {}
+            chosen[OBSERVED] = self.observed
+        return chosen
+
+    def further_columns(self, path: Path, columns: Columns, names: list[str], taken: Iterable[str]) -> dict[str, str]:
+        """The columns of a table that have no known role, by role."""
+        labels = (self.labels or ((columns.label,) if columns.label else KNOWN["label"])) if self.decided is None else ()
+        if not self.further:
+            return {}
+        left = [name for name in names if name and name not in {*taken, *labels, self.observed}]
+        if self.decided is not None:
+            left = [name for name in left if name in self.decided]
+        if too_long := [name for name in left if len(name) > LONGEST_NAME]:
+            raise SubquadError(
+                f"{path} has a column whose name has {len(too_long[0]):,} characters, more than {LONGEST_NAME}: rename it, "
+                "or give --no-further-columns"
+            )
+        return {FURTHER + name: name for name in left}
+
+
+class Events(NamedTuple):
+    """The valid rows of a file, in the order of the file."""
+
+    clients: Int[ndarray, "rows"]
+    client_names: list[str]
+    codes: Int[ndarray, "rows"]
+    code_names: list[str]
+    types: Int[ndarray, "rows"]
+    type_names: list[str]
+    amounts: Float[ndarray, "rows"]
+    times: Float[ndarray, "rows"]
+    fields: tuple[str, ...]
+    columns: list[ColumnValues]
+    unused: list[Column]
+    time_form: str
+    complaints: list[str]
+
+
+class FurtherReaders:
+    """Readers of the columns that have no known role, made when the first chunk is seen."""
+
+    def __init__(self, how: Reading) -> None:
+        self.how = how
+        self.readers: dict[str, ColumnReader] = {}
+        self.unused: list[Column] = []
+        self.is_decided = False
+
+    def read(self, chunk: Chunk) -> dict[str, ndarray]:
+        """The values of the columns in a chunk, by role."""
+        cells = {role: column for role, column in chunk.columns.items() if role.startswith(FURTHER)}
+        if not self.is_decided:
+            self.is_decided = True
+            names = {role.removeprefix(FURTHER): column for role, column in cells.items()}
+            decided = self.how.decided
+            columns = decide(names, self.how.kinds) if decided is None else {name: decided[name] for name in names}
+            self.unused = [column for column in columns.values() if column.kind == "unused"]
+            self.readers = {
+                FURTHER + name: ColumnReader(column) for name, column in columns.items() if column.kind != "unused"
+            }
+        return {role: reader.read(cells[role]) for role, reader in self.readers.items()}
+
+    def keep(self, values: Mapping[str, ndarray], good: ndarray) -> None:
+        """Keeps the values of the rows that are good."""
+        for role, reader in self.readers.items():
+            reader.keep(values[role][good])
+
+
+def collect(
+    chunks: Iterable[Chunk],
+    tally: Tally,
+    how: Reading,
+    *,
+    read_time: ReadTime | None = None,
+    nobody: str = "without a client",
+) -> Events:
+    """Converts texts to numbers chunk by chunk. Invalid rows are left out and counted."""
+    names = {role: Names() for role in ("client", "code", "type")}
+    further, time_form = FurtherReaders(how), how.time_form
+    parts: list[tuple[ndarray, ...]] = []
+    fields: tuple[str, ...] = ()
+    complaints: list[str] = []
+    read_amount: ReadTime | None = None
+    for chunk in chunks:
+        cells, rows = chunk.columns, len(chunk.lines)
+        fields = tuple(role for role in OPTIONAL if role in cells)
+        if read_time is None:
+            time_form, read_time = _time_reader(cells["time"], time_form, complaints, tally.path)
+        times = numbers(cells["time"], read_time) if read_time else np.full(rows, np.nan)
+        if read_amount is None and "amount" in cells:
+            form = recognise("amount", cells["amount"]).form
+            read_amount = NUMBERS[form] if form in ("comma", "grouped") else float
+        amounts = numbers(cells["amount"], read_amount) if read_amount else np.zeros(rows)
+        keys = [cells.get(role) or [""] * rows for role in names]
+        numbered = [names[role].number(column) for role, column in zip(names, keys, strict=True)]
+        good = _good(chunk, tally, numbered[0] == names["client"].numbers.get("", -1), times, amounts, nobody)
+        further.keep(further.read(chunk), good)
+        parts.append(tuple(column[good] for column in (*numbered, amounts, times)))
+    empty = [np.zeros(0, kind) for kind in (np.int32, np.int32, np.int32, float, float)]
+    joined = [np.concatenate(column) for column in zip(*parts, strict=True)] or empty
+    client, code, kind = (names[role].ordered() for role in ("client", "code", "type"))
+    columns = [reader.finished() for reader in further.readers.values()]
+    for reader in further.readers.values():
+        complaints += reader.sentences(tally.path.name)
+    about = (fields, columns, further.unused, "" if time_form == "auto" else time_form, complaints)
+    return Events(joined[0], client, joined[1], code, joined[2], kind, joined[3], joined[4], *about)
+
+
+def _good(chunk: Chunk, tally: Tally, nameless: ndarray, times: ndarray, amounts: ndarray, nobody: str) -> ndarray:
+    """Marks the rows that can be used, and counts the others by reason."""
+    bad = {nobody: nameless, "with a time that cannot be read": ~np.isfinite(times)}
+    bad["with an amount that is not a finite number"] = ~np.isfinite(amounts)
+    largest = np.maximum(np.abs(times), np.abs(amounts))
+    bad[f"with a time or an amount beyond {LARGEST_NUMBER:g}"] = largest > LARGEST_NUMBER
+    good = np.ones(len(chunk.lines), bool)
+    for why, where in bad.items():
+        tally.add(why, chunk.lines[good & where])
+        good &= ~where
+    return good
+
+
+def _time_reader(column: Sequence[str], form: str, complaints: list[str], path: Path) -> tuple[str, ReadTime | None]:
+    """The format of times and its reader, by the first cells; None for a reader if no format fits."""
+    if isinstance(column, StoredColumn) and column.is_time:
+        return "seconds", float
+    if not form:
+        return form, detect(column)
+    if form != "auto":
+        return form, lenient(form)
+    guessed = guess(column)
+    if guessed is None:
+        return form, detect(column)
+    if guessed == "day-first" and is_ambiguous(column):
+        complaints.append(
+            f"{path.name}: its dates could have the day or the month first, and are read with the day first; if that is "
+            "wrong, give --time-form month-first"
+        )
+    return guessed, lenient(guessed)
+
+
+def check_time_form(form: str) -> None:
+    """Raises `SubquadError` for a format of times that does not exist."""
+    if form not in ("auto", *WRITTEN):
+        raise SubquadError(f"--time-form must be auto or one of {listed(WRITTEN, 9)}, but is {form!r:.60}")

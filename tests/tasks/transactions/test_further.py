@@ -1,0 +1,162 @@
+"""Columns without a known role, from files to features."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from subquad import SubquadError
+from subquad.tasks.transactions import load_histories
+from subquad.tasks.transactions.collecting import Columns, Reading
+from subquad.tasks.transactions.features import FIELDS, Features, learn
+from subquad.tasks.transactions.further import ColumnFeatures, learn_column
+from subquad.tasks.transactions.histories import Histories
+
+HEADS = "client;time;city;paid;tags;note;valid;born;trans_id;label"
+
+
+def table(path: Path, clients: int = 60, events: int = 4, *, commas: bool = True) -> Path:
+    """Clients with a semicolon between cells, decimal commas, a mark at the beginning, and line breaks in texts."""
+    rows = []
+    for client in range(clients):
+        for at in range(events):
+            number = client * events + at
+            cells = [
+                f"c{client}",
+                f"{at % 28 + 1}.1.2024",
+                ("Rome", "Oslo", "")[number % 3],
+                f"{number},5" if commas else f"{number}.5",
+            ]
+            cells += [
+                "|".join("abc"[: number % 4]),
+                f'"bought nothing of use\nin shop {number}"',
+                f"{number % 28 + 1}.3.2024",
+            ]
+            cells += [str(1950 + client % 40), str(10_000 + number), "xy"[client % 2]]
+            rows.append(";".join(cells))
+    path.write_bytes(b"\xef\xbb\xbf" + "\n".join([HEADS, *rows, ""]).encode())
+    return path
+
+
+def learned(histories: Histories) -> Features:
+    return learn(histories, "quantile", histories)
+
+
+def test_every_column_is_used_or_named(tmp_path: Path) -> None:
+    found = load_histories(table(tmp_path / "t.csv"))
+    assert {column.column.name: column.column.kind for column in found.columns} == {
+        "city": "category",
+        "paid": "number",
+        "tags": "several",
+        "note": "text",
+        "valid": "time",
+    }
+    assert {column.column.name: column.column.kind for column in found.static} == {"born": "number"}
+    assert [column.name for column in found.unused] == ["trans_id"]
+    assert found.time_form == "day-first"
+    assert found.columns[1].values[:2].tolist() == [0.5, 1.5]
+    features = learned(found)
+    layout = features.layout
+    assert layout.widths == (1, 1, 3, 7, 1)
+    assert layout.numbers == 2
+    encoded = features.encode(found)
+    assert encoded.shape == (240, layout.width)
+    cities = encoded[:, len(FIELDS)]
+    assert len(np.unique(cities)) == 3
+    assert (cities > 0).all()
+    again = Features.from_json(features.as_json())
+    assert np.array_equal(again.encode(found), encoded)
+
+
+def test_decisions_can_be_overridden(tmp_path: Path) -> None:
+    how = Reading(kinds={"paid": "category", "note": "unused", "trans_id": "number"})
+    found = load_histories(table(tmp_path / "t.csv"), how=how)
+    assert {column.column.name: column.column.kind for column in found.columns} == {
+        "city": "category",
+        "paid": "category",
+        "tags": "several",
+        "valid": "time",
+        "trans_id": "number",
+    }
+    assert [(column.name, column.why) for column in found.unused] == [("note", "as named")]
+    assert not load_histories(tmp_path / "t.csv", how=Reading(further=False)).columns
+
+
+def test_new_data_are_read_as_those_trained_on(tmp_path: Path) -> None:
+    found = load_histories(table(tmp_path / "t.csv"))
+    features = learned(found)
+    how = Reading(
+        decided={column.name: column.column for column in (*features.further_columns, *features.static_columns)},
+        static=frozenset(["born"]),
+        time_form=features.time_form,
+    )
+    new = load_histories(table(tmp_path / "new.csv", clients=3, events=1), labelled=False, how=how)
+    assert [column.column.name for column in new.static] == ["born"]
+    features.require_fields(new)
+    assert features.encode(new).shape == (3, features.layout.width)
+    (tmp_path / "less.csv").write_text("client;time\na;1.1.2024\n")
+    with pytest.raises(SubquadError, match="trained with the column 'city', but the data have none: add the column"):
+        features.require_fields(load_histories(tmp_path / "less.csv", labelled=False, how=how))
+
+
+def test_a_table_of_clients_beside_the_events(tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("client,time,code\n" + "".join(f"c{c},{t},x\n" for c in range(4) for t in range(2)))
+    rows = "c0,10,Rome,0\nc1,,Oslo,1\nc3,12,Rome,1\nghost,1,Rome,0\nc0,99,Oslo,0\n"
+    (tmp_path / "clients.csv").write_text("client,age,town,label\n" + rows)
+    found = load_histories(tmp_path, how=Reading(kinds={"age": "number"}))
+    age, town = found.static
+    assert age.values[[0, 3]].tolist() == [10, 12]
+    assert np.isnan(age.values[[1, 2]]).all()
+    assert [town.names[at] for at in town.values] == ["Rome", "Oslo", "", "Rome"]
+    assert found.labels.tolist() == [0, 1, -1, 1]
+    assert found.complaints == (
+        "clients.csv: 1 client is in several rows, the first of which counts: 'c0'",
+        "1 client is without a label not trained on: 'c2'",
+        "clients.csv: 1 client is with a label but without events: 'ghost'",
+    )
+    with pytest.raises(SubquadError, match=r"there is no file .*none.csv: check the path given by --client-table"):
+        load_histories(tmp_path, how=Reading(clients=tmp_path / "none.csv"))
+
+
+def test_rare_values_share_vectors(tmp_path: Path) -> None:
+    rows = [f"c{c},{t},{f'only{c}' if t == 0 else f'shop{c % 5}'},{c % 2}" for c in range(300) for t in range(2)]
+    (tmp_path / "t.csv").write_text("\n".join(["client,time,shop,label", *rows]) + "\n")
+    found = load_histories(tmp_path / "t.csv")
+    client = np.repeat(np.arange(300), 2)
+    features = learn_column(found.columns[0], client, found.times, rare=5, buckets=8)
+    assert isinstance(features, ColumnFeatures)
+    assert features.values == tuple(f"shop{at}" for at in range(5))
+    symbols = features.encode(found.columns[0], None)[:, 0]
+    assert symbols.max() < features.symbols == 14
+    assert (symbols[::2] > 5).all()
+    assert (symbols[1::2] <= 5).all()
+
+
+def test_columns_that_say_nothing_are_named(tmp_path: Path) -> None:
+    rows = [f"c{c},{t},same,,{c % 2}" for c in range(10) for t in range(2)]
+    (tmp_path / "t.csv").write_text("\n".join(["client,time,one,none,label", *rows]) + "\n")
+    features = learned(load_histories(tmp_path / "t.csv"))
+    assert dict(features.unused) == {"one": "the same value everywhere", "none": "no values"}
+
+
+def test_ambiguous_dates_are_said(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "client,time,label\n" + "".join(f"c{at},{at + 1}/{at + 2}/2024,{at % 2}\n" for at in range(9))
+    )
+    assert "are read with the day first" in load_histories(tmp_path / "t.csv").complaints[0]
+    american = load_histories(tmp_path / "t.csv", how=Reading(time_form="month-first"))
+    assert american.time_form == "month-first"
+    assert american.times[1] - american.times[0] == 32 * 86400.0
+
+
+def test_amounts_with_decimal_commas(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "client;time;amount;label\n" + "".join(f"c{at};{at};1.234,{at}5;{at % 2}\n" for at in range(5))
+    )
+    assert load_histories(tmp_path / "t.csv").amounts[:2].tolist() == [1234.05, 1234.15]
+
+
+def test_columns_twice_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("client,time,x,x,label\na,1,1,2,0\nb,1,1,2,1\n")
+    with pytest.raises(SubquadError, match="has 2 columns 'x': rename all but one"):
+        load_histories(tmp_path / "t.csv", Columns())
