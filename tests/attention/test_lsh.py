@@ -93,3 +93,18 @@ def test_redrawing_changes_the_hash() -> None:
 def test_an_odd_number_of_buckets_is_refused() -> None:
     with pytest.raises(SubquadError, match="buckets must be even, as they are directions and their opposites, but is 5"):
         Lsh(buckets=5)
+
+
+@pytest.mark.parametrize(("rounds", "chunk"), [(2, 32), (3, 5)])
+def test_later_positions_change_no_bit_of_earlier_results(rounds: int, chunk: int) -> None:
+    """They change how many pieces there are, and with it which numbers are left over from loops over several at once."""
+    attend = Lsh(rounds=rounds, buckets=8, chunk=chunk).build(
+        heads=3, head_dim=8, generator=torch.Generator().manual_seed(0)
+    )
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        q, k, v = torch.randn(3, 2, 3, 157, 8, generator=generator)
+        before = attend.causal(q, k, v)[0][:, :, :90]
+        for x in (q, k, v):
+            x[:, :, 90:] = torch.randn(2, 3, 67, 8, generator=generator)
+        assert torch.equal(attend.causal(q, k, v)[0][:, :, :90], before)
