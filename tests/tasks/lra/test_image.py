@@ -66,7 +66,7 @@ def archive(path: Path, **changed: np.ndarray) -> Path:
         "test_images": images[:6],
         "test_labels": np.arange(6) % 3,
     }
-    np.savez(path, **{**arrays, **changed})
+    np.savez(path, **{**arrays, **changed})  # type: ignore[arg-type]
     return path
 
 
@@ -76,7 +76,7 @@ def test_an_archive_is_read_and_split(tmp_path: Path) -> None:
     assert {split: source.count for split, source in loaded.splits.items()} == {"train": 27, "development": 3, "test": 6}
     assert (loaded.labels, loaded.longest) == (["0", "1", "2"], 16)
     everything = np.load(tmp_path / "a.npz")
-    held = {example.tokens.tobytes() for split in ("train", "development") for example in loaded.splits[split].first(99)}  # type: ignore[index]
+    held = {example.tokens.tobytes() for split in ("train", "development") for example in loaded.splits[split].first(99)}
     assert held == {image.tobytes() for image in everything["train_images"]}
     assert Image(data=str(tmp_path)).load().longest == 16  # the only archive of a folder
     coloured = archive(

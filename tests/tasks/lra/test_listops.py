@@ -2,6 +2,7 @@
 
 import re
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ def spelt(tokens: np.ndarray) -> str:
 
 def valued(text: str) -> int:
     """Rewrites the innermost list by its value until there is none."""
-    by_name = {
+    by_name: dict[str, Callable[[list[int]], int]] = {
         "MIN": min,
         "MAX": max,
         "MED": lambda values: int(statistics.median(values)),

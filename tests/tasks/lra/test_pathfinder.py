@@ -49,8 +49,8 @@ def test_the_distance_of_the_discs_tells_nothing() -> None:
         centres = np.argwhere(full)
         distances[joined].append(float(np.hypot(*(centres[0] - centres[-1]))))
         inks[joined].append(int((picture > 0).sum()))
-    for joined, apart in zip(distances[True], distances[False], strict=True):  # drawn from the same seed
-        assert abs(joined - apart) < 0.05 * 32 + 2  # a disc beside a dash may look like two
+    for together, apart in zip(distances[True], distances[False], strict=True):  # drawn from the same seed
+        assert abs(together - apart) < 0.05 * 32 + 2  # a disc beside a dash may look like two
     assert np.mean(inks[True]) == pytest.approx(np.mean(inks[False]), rel=0.05)
 
 

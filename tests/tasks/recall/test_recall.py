@@ -30,7 +30,8 @@ def drawn(task: Task, size: int = 64, seed: int = 0) -> AnswerBatch:
 
 def looked_up(task: Task, tokens: Sequence[int]) -> list[int]:
     """The answer at each position, by a dictionary of what followed each token: the last time, or in a pair."""
-    answers, followers = [], {}
+    answers: list[int] = []
+    followers: dict[int, int] = {}
     for at, token in enumerate(tokens):
         is_asked = (
             at >= 2 * task.pairs and token != 0
@@ -179,7 +180,7 @@ def test_a_users_sequence_is_read_and_spelt(task: Task, words: str) -> None:
 )
 def test_sizes_that_do_not_fit_are_refused(options: dict[str, int], said: str) -> None:
     with pytest.raises(SubquadError, match=said):
-        Recall(**options)  # type: ignore[arg-type]
+        Recall(**options)
 
 
 @pytest.mark.parametrize("task", TASKS_HERE, ids=lambda task: task.kind)

@@ -130,7 +130,13 @@ def step_timing(lengths: tuple[int, ...], *, memory_bytes: int, budget_seconds: 
 
 
 def small_plan(
-    task: ArenaOptions, *, batch: int, steps: int, rates: tuple[float, ...], seeds: tuple[int, ...] = (0, 1, 2)
+    task: ArenaOptions,
+    *,
+    batch: int,
+    steps: int,
+    rates: tuple[float, ...],
+    seeds: tuple[int, ...] = (0, 1, 2),
+    tested: int = 1000,
 ) -> TaskPlan:
     """A task of the quick scale: two layers of four heads of 16, and evaluations at a half and at the end."""
     training = TrainOptions(
@@ -144,7 +150,8 @@ def small_plan(
         checkpoint_every=steps,
     )
     model = ModelOptions(layers=2, heads=4, head_dim=16)
-    return TaskPlan(task=task, model=model, training=training, rates=rates, seeds=seeds)
+    brief = replace(task, held_out=400, tested=tested)
+    return TaskPlan(task=brief, model=model, training=training, rates=rates, seeds=seeds)
 
 
 def published_plan(
@@ -164,17 +171,14 @@ def published_plan(
     return TaskPlan(task=task, model=model, training=training, rates=rates, seeds=(0, 1, 2))
 
 
-QUICK_TEST = {"held_out": 400, "tested": 1000}
 SCALES: dict[str, Grid] = {
     "quick": Grid(
         plans=(
-            small_plan(ListOps(shortest=40, largest=100, **QUICK_TEST), batch=32, steps=240, rates=(1e-3, 4e-3)),
-            small_plan(Text(length=384, **QUICK_TEST), batch=16, steps=200, rates=(1e-3, 4e-3)),
-            small_plan(Image(**QUICK_TEST), batch=8, steps=120, rates=(1e-3, 4e-3)),
-            small_plan(Retrieval(length=256, **QUICK_TEST), batch=16, steps=100, rates=(2e-3,), seeds=(0, 1)),
-            small_plan(
-                Pathfinder(difficulty="easy", held_out=200, tested=400), batch=8, steps=50, rates=(2e-3,), seeds=(0, 1)
-            ),
+            small_plan(ListOps(shortest=40, largest=100), batch=32, steps=240, rates=(1e-3, 4e-3)),
+            small_plan(Text(length=384), batch=16, steps=200, rates=(1e-3, 4e-3)),
+            small_plan(Image(), batch=8, steps=120, rates=(1e-3, 4e-3)),
+            small_plan(Retrieval(length=256), batch=16, steps=100, rates=(2e-3,), seeds=(0, 1)),
+            small_plan(Pathfinder(difficulty="easy"), batch=8, steps=50, rates=(2e-3,), seeds=(0, 1)),
         ),
         timing=step_timing((1024, 2048, 4096), memory_bytes=4 * 2**30, budget_seconds=150),
         minutes="under 30 minutes on two cores, with further seeds at the best rates",
@@ -184,31 +188,46 @@ SCALES: dict[str, Grid] = {
             published_plan(
                 ListOps(shortest=500, largest=2000, pooling="first", held_out=2000),
                 ModelOptions(layers=6, heads=8, head_dim=64, dropout=0.1),
-                **{"batch": 32, "steps": 5000, "warm_up": 1000, "decay": 0.1},
+                batch=32,
+                steps=5000,
+                warm_up=1000,
+                decay=0.1,
                 rates=(3e-4, 1e-3, 3e-3),
             ),
             published_plan(
                 Text(length=4000, pooling="first", held_out=2500, tested=0),
                 ModelOptions(layers=4, heads=4, head_dim=64, dropout=0.1),
-                **{"batch": 32, "steps": 20_000, "warm_up": 8000, "decay": 0.1},
+                batch=32,
+                steps=20_000,
+                warm_up=8000,
+                decay=0.1,
                 rates=(1e-4, 3e-4, 1e-3),
             ),
             published_plan(
                 Retrieval(length=4000, pooling="first", held_out=2500, tested=0),
                 ModelOptions(layers=4, heads=4, head_dim=32, dropout=0.1),
-                **{"batch": 32, "steps": 5000, "warm_up": 1000, "decay": 0.1},
+                batch=32,
+                steps=5000,
+                warm_up=1000,
+                decay=0.1,
                 rates=(1e-4, 3e-4, 1e-3),
             ),
             published_plan(
                 Image(pooling="first", held_out=5000, tested=0),
                 ModelOptions(layers=1, heads=1, head_dim=32, feed_dim=64, positions="learned", dropout=0.3),
-                **{"batch": 256, "steps": 35_000, "warm_up": 175, "decay": 0.0},
+                batch=256,
+                steps=35_000,
+                warm_up=175,
+                decay=0.0,
                 rates=(2e-4, 5e-4, 2e-3),
             ),
             published_plan(
                 Pathfinder(held_out=20_000, tested=20_000),
                 ModelOptions(layers=1, heads=4, fewer_heads=2, head_dim=32, feed_dim=128, dropout=0.2),
-                **{"batch": 512, "steps": 62_500, "warm_up": 312, "decay": 0.0},
+                batch=512,
+                steps=62_500,
+                warm_up=312,
+                decay=0.0,
                 rates=(3e-4, 1e-3, 3e-3),
             ),
         ),

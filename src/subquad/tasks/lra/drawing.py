@@ -98,7 +98,7 @@ def draw_picture(style: Style, dashes: int, *, joined: bool, drawing: random.Ran
 def _equally_far(style: Style, paths: list[Path]) -> list[tuple[Ends, Ends]]:
     """Ends of two paths, and both ends of one, which are about as far from each other: all such choices."""
     ends = [(path[0][0], path[-1][-1]) for path in paths]
-    apart = list(product(*ends))
+    apart = [(first, second) for first in ends[0] for second in ends[1]]
     limit = style.size * EQUALLY_FAR
     return [(two, one) for two, one in product(apart, ends) if abs(math.dist(*two) - math.dist(*one)) <= limit]
 

@@ -134,7 +134,9 @@ def is_citation_data(path: Path) -> bool:
 
 def read_citations(path: Path, length: int) -> Source:
     """Reads a released file: label, names of two papers, and their texts, in each line, without quotation marks."""
-    labels, firsts, seconds = [], [], []
+    labels: list[int] = []
+    firsts: list[np.ndarray] = []
+    seconds: list[np.ndarray] = []
     try:
         with open_plain(path) as file:
             for number, line in enumerate(file, start=1):
