@@ -279,3 +279,29 @@ def test_lengths_at_which_an_attention_is_slower_are_said() -> None:
     table = speed_table(rows)
     assert [line[0].text for line in table.rows] == ["32", "512", "4096"]
     assert table.rows[2][2].text == "2,500, 2.50 (2.38 to 2.62) times"
+
+
+def test_speeds_that_were_not_measured_to_the_end_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("softmax", "favor"):
+        run(tmp_path, Setting("simulated"), name, 0, nll=1.0)
+    monkeypatch.setattr(event_costs, "LENGTHS", (32, 64))
+    calls: list[int] = []
+
+    def speeds(options: Any, length: int) -> list[Row]:
+        calls.append(length)
+        metrics = ("tokens_per_second", "times_as_fast")
+        return [{"metric": metric, "value": 1.0, "mechanism": m, "length": length} for m in options for metric in metrics]
+
+    monkeypatch.setattr(event_costs, "speeds", speeds)
+    event_costs.measure_speeds(tmp_path, "quick")
+    kept = Run.open(tmp_path / "speeds", "speeds")
+    rows = kept.rows()
+    for cut in range(len(rows)):  # killed after each row
+        kept.keep_first_rows(cut)
+        event_costs.measure_speeds(tmp_path, "quick")
+        assert kept.rows() == rows
+    assert calls == [32, 64] + [32, 64] * 4 + [64] * 4
+    event_costs.measure_speeds(tmp_path, "quick")
+    assert len(calls) == 14

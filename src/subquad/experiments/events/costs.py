@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,15 @@ def measure_speeds(folder: Path, scale: str) -> None:
     """Measures tokens a second of training at each of `LENGTHS` that was not measured before."""
     run = open_part(folder / "speeds", "speeds", f"subquad reproduce events --scale {scale}")
     options = {run.attention: run.run.about["options"] for run in trained(folder) if run.setting == Setting(SIMULATED)}
-    done = {(row["mechanism"], row["length"]) for row in run.rows()}
+    last = [(row["mechanism"], row["length"]) for row in run.rows() if row["metric"] == "times_as_fast"]
     for length in LENGTHS:
-        if BASELINE in options and not {(name, length) for name in options} <= done:
+        if BASELINE in options and not {(name, length) for name in options} <= set(last):
+            run.keep_rows(partial(_is_other, length))  # those of a measurement that did not come to its end
             run.append(list(speeds(options, length)))
+
+
+def _is_other(length: int, row: Row) -> bool:
+    return bool(row["length"] != length)
 
 
 def speeds(options: Mapping[str, Mapping[str, Any]], length: int) -> Iterator[Row]:
@@ -88,7 +94,7 @@ def costs(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     peaks: dict[str, list[float]] = {name: [] for name in options}
     for _ in range(PEAKS):
         for name, trained_options in options.items():
-            peaks[name].append(in_fresh_process(_peak, trained_options, LONG))
+            peaks[name].append(float(in_fresh_process(_peak, trained_options, LONG)))
     for name in options:
         intervals = {
             "seconds": median_interval(taken[name]),
