@@ -45,6 +45,8 @@ SMALL_TASKS: dict[str, Words] = {
     "lra-retrieval": {"length": ("8",), "held-out": ("2",), "tested": ("2",)},
     "lra-image": {"held-out": ("2",), "tested": ("2",)},
     "lra-pathfinder": {"difficulty": ("easy",), "held-out": ("2",), "tested": ("2",)},
+    "images": {"side": ("4",), "held-out": ("2",), "tested": ("2",)},
+    "speech": {"bands": ("8",), "examples": ("20",), "held-out": ("2",), "tested": ("2",)},
 }
 SMALL_ATTENTIONS: dict[str, Words] = {
     "softmax": {},

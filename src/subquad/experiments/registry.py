@@ -4,10 +4,12 @@ from subquad.experiments.base import Experiment
 from subquad.experiments.conversion.experiment import ConversionExperiment
 from subquad.experiments.copy.experiment import CopyExperiment
 from subquad.experiments.events.experiment import EventsExperiment
+from subquad.experiments.images.experiment import ImagesExperiment
 from subquad.experiments.infinity.experiment import InfinityExperiment
 from subquad.experiments.linformer.experiment import LinformerExperiment
 from subquad.experiments.lra.experiment import LraExperiment
 from subquad.experiments.recall.experiment import RecallExperiment
+from subquad.experiments.speech.experiment import SpeechExperiment
 from subquad.experiments.transactions.experiment import TransactionsExperiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -19,4 +21,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "conversion": ConversionExperiment(),
     "lra": LraExperiment(),
     "recall": RecallExperiment(),
+    "images": ImagesExperiment(),
+    "speech": SpeechExperiment(),
 }

@@ -200,9 +200,9 @@ def training_answer(trained: Sequence[Trained]) -> str:
         ]
         end = _spread(tested or watched)
         if end is not NOTHING:
-            sentences.append(
-                f"{label} ended with a {metric_words(metric, lower=True)} of {end.text}{' on the test' if tested else ''}"
-            )
+            name = metric_words(metric, lower=True)
+            article = "an" if name[0] in "aeiou" else "a"
+            sentences.append(f"{label} ended with {article} {name} of {end.text}{' on the test' if tested else ''}")
     parts = [*lost, *sentences, *filter(None, others)]
     return f"{capitalized('; '.join(parts))}." if parts else "Nothing was trained yet."
 

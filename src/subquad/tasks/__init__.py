@@ -4,11 +4,13 @@ from subquad.tasks.base import Task, TaskOptions
 from subquad.tasks.classify import Classify
 from subquad.tasks.copy import Copy
 from subquad.tasks.events import Events
+from subquad.tasks.images import Images
 from subquad.tasks.lm import Lm
 from subquad.tasks.lra import Image, ListOps, Pathfinder, Retrieval, Text
 from subquad.tasks.mlm import Mlm
 from subquad.tasks.recall import Induction, Recall
 from subquad.tasks.sorting import Sorting
+from subquad.tasks.speech import Speech
 from subquad.tasks.transactions import Transactions
 
 TASKS: dict[str, type[TaskOptions]] = {
@@ -26,6 +28,8 @@ TASKS: dict[str, type[TaskOptions]] = {
     "lra-retrieval": Retrieval,
     "lra-image": Image,
     "lra-pathfinder": Pathfinder,
+    "images": Images,
+    "speech": Speech,
 }
 
 __all__ = [
@@ -34,6 +38,7 @@ __all__ = [
     "Copy",
     "Events",
     "Image",
+    "Images",
     "Induction",
     "ListOps",
     "Lm",
@@ -42,6 +47,7 @@ __all__ = [
     "Recall",
     "Retrieval",
     "Sorting",
+    "Speech",
     "Task",
     "TaskOptions",
     "Text",
