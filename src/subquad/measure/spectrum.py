@@ -55,7 +55,7 @@ def index_for(length: int) -> int:
 
 
 def spectrum_rows(
-    layers: Sequence[Sequence[Float[Tensor, "h r"]]], about: Mapping[str, Any], bounds: Mapping[str, int]
+    layers: Sequence[Sequence[Float[Tensor, "h _"]]], about: Mapping[str, Any], bounds: Mapping[str, int]
 ) -> list[Row]:
     """Returns rows of each layer's and head's curve and figures: mean, minimum and maximum over sequences.
 
