@@ -4,9 +4,11 @@ from subquad.tasks.base import Task, TaskOptions
 from subquad.tasks.classify import Classify
 from subquad.tasks.copy import Copy
 from subquad.tasks.events import Events
+from subquad.tasks.images import Images
 from subquad.tasks.lm import Lm
 from subquad.tasks.mlm import Mlm
 from subquad.tasks.sorting import Sorting
+from subquad.tasks.speech import Speech
 from subquad.tasks.transactions import Transactions
 
 TASKS: dict[str, type[TaskOptions]] = {
@@ -17,6 +19,21 @@ TASKS: dict[str, type[TaskOptions]] = {
     "mlm": Mlm,
     "lm": Lm,
     "classify": Classify,
+    "images": Images,
+    "speech": Speech,
 }
 
-__all__ = ["TASKS", "Classify", "Copy", "Events", "Lm", "Mlm", "Sorting", "Task", "TaskOptions", "Transactions"]
+__all__ = [
+    "TASKS",
+    "Classify",
+    "Copy",
+    "Events",
+    "Images",
+    "Lm",
+    "Mlm",
+    "Sorting",
+    "Speech",
+    "Task",
+    "TaskOptions",
+    "Transactions",
+]
