@@ -5,6 +5,8 @@ WHEELS := .venv-wheels
 INSTALLED_WHEEL := .venv-installed-wheel
 PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
 RUN := $(VENV)/bin/python
+# One worker more than cores: some tests wait for processes that they have started.
+WORKERS := $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 
 .PHONY: compare test tests test-slow test-robustness test-kills test-families test-sanitized wheels test-wheels lint types \
 	bench bench-training bench-training-speed bench-decoding bench-kernels bench-targets bench-generation bench-peers clean
@@ -18,7 +20,7 @@ test: $(VENV)/kernels
 
 # Compiled modules are kept, for the processes that tests start.
 tests: $(VENV)/kernels
-	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n auto --dist worksteal \
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n $(WORKERS) --dist worksteal \
 		-m "not slow and not robustness and not kills and not sanitized and not wheels"
 
 test-slow: $(VENV)/kernels
