@@ -19,7 +19,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Run, holds_run, place_of
 from subquad.tasks import TASKS, Task, TaskOptions
-from subquad.tasks.base import Completion, Predictions, Stream
+from subquad.tasks.base import Completion, Drawing, Predictions, Stream
 from subquad.training import TrainOptions
 from subquad.training.loop import generator, load_model
 from subquad.types import AttentionOptions
@@ -78,6 +78,11 @@ class TrainedModel(nn.Module):
         """Returns the continuation of a text, for a model of the task lm."""
         self.task.require_completion()
         return self.task.complete(self.model, text, how or Completion())
+
+    def draw(self, how: Drawing | None = None, path: str | Path | None = None) -> bytes:
+        """Returns a PNG file with finished or new pictures, for a model of the task images."""
+        self.task.require_drawing()
+        return self.task.draw(self.model, how or Drawing(), None if path is None else Path(path))
 
     def predict(self, path: str | Path) -> Predictions:
         """Returns the answers for all sequences in a file or folder, as a table."""

@@ -38,6 +38,7 @@ SMALL_TASKS: dict[str, Words] = {
     "mlm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",), "tested": ("2",)},
     "lm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("8",), "tested": ("8",)},
     "classify": {"text": ("labelled.jsonl",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",)},
+    "images": {"side": ("4",), "held-out": ("2",), "tested": ("2",)},
 }
 SMALL_ATTENTIONS: dict[str, Words] = {
     "softmax": {},

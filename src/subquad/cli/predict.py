@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from subquad.checking import Checked, Count, FilePath, NonNegative, Seed, Whole, Words
+from subquad.checking import Checked, Count, FilePath, InnerShare, NonNegative, Seed, Whole, Words
 from subquad.cli.follow import follow
 from subquad.cli.foreign import options_of_train
 from subquad.cli.lines import BadLines, LeftOut, Line, csv_text, open_lines
@@ -16,7 +16,7 @@ from subquad.cli.streams import say
 from subquad.errors import SubquadError
 from subquad.files import kind_of, write_whole
 from subquad.runs import TrainedModel, load
-from subquad.tasks.base import Completion
+from subquad.tasks.base import Completion, Drawing
 
 COMPLETION = ("tokens", "temperature", "seed")
 """Options that say how a text is continued."""
@@ -27,7 +27,8 @@ class Predict(Checked):
     """Prints the answer of a trained model to a sequence: `subquad predict RUN 3 1 4 1 5`.
 
     A model of the task mlm fills in masked words: `subquad predict RUN "the cat [MASK] on the mat"`. A model of the task lm
-    continues a text: `subquad predict RUN --text "Once upon a time"`.
+    continues a text: `subquad predict RUN --text "Once upon a time"`. A model of the task images finishes pictures,
+    `subquad predict RUN --complete 0.5`, and draws new ones: `subquad predict RUN --samples 16`.
     """
 
     run: Annotated[FilePath, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -41,14 +42,22 @@ class Predict(Checked):
     tokens: Count | None = None
     """For models of lm: number of tokens to write; 200 if not set."""
     temperature: NonNegative | None = None
-    """For models of lm: 0 always takes the likeliest token, 1 draws as the model predicts; 0.8 if not set."""
+    """For models of lm and images: 0 always takes the likeliest token or value, 1 draws as the model predicts; if not set,
+    0.8 for texts and 1 for images."""
     seed: Seed | None = None
-    """For models of lm: seed of the draws; 0 if not set."""
+    """For models of lm and images: seed of the draws; 0 if not set."""
+    complete: InnerShare | None = None
+    """For models of images: finish pictures of which this share is given, from the top: those of the test split, or of
+    --data. The PNG file shows what was given, the finished picture and the original side by side."""
+    samples: Count | None = None
+    """For models of images: number of pictures to draw, or to finish with --complete; 8 if not set."""
     data: FilePath | None = None
-    """For models of transactions, events or classify: a file or folder in the format of the training data, labels or not."""
+    """A file or folder in the format of the training data, labels or not: for models of transactions, events, classify or
+    speech to answer, or of images to finish."""
     output: FilePath | None = None
-    """File for the answers to --data, a CSV line for each client, sequence or text; default: standard output. Names that
-    begin with = + - @ and are no numbers get an apostrophe in front, so that spreadsheets do not take them for formulas."""
+    """PNG file for pictures; default: in the folder of the run. Or file for the answers to --data, a CSV line for each
+    client, sequence, text or sound; default: standard output. Names that begin with = + - @ and are no numbers get an
+    apostrophe in front, so that spreadsheets do not take them for formulas."""
     follow: bool = False
     """For models of events: read events from standard input, one line `time type` or `sequence time type`, separated by
     spaces or commas, and print a forecast after each. A line with only the name of a sequence ends that sequence."""
@@ -68,8 +77,15 @@ def main(arguments: Sequence[str]) -> int:
         raise SubquadError("give a sequence or --file, not both")
     if options.data and (options.sequence or options.file):
         raise SubquadError("give --data, or a sequence or --file, not both")
-    if options.output and not options.data:
+    is_drawing = options.complete is not None or options.samples is not None
+    if options.output and not options.data and not is_drawing:
         raise SubquadError("--output is for the scores of --data: give both")
+    if is_drawing and (options.sequence or options.file or options.follow or options.text is not None):
+        raise SubquadError(
+            "--complete and --samples draw pictures: give them without a sequence, --file, --text or --follow"
+        )
+    if options.samples is not None and options.complete is None and options.data is not None:
+        raise SubquadError("--samples draws new pictures: leave out --data, or give --complete to finish pictures")
     if options.follow and (options.data or options.sequence or options.file):
         raise SubquadError("--follow reads standard input: give it without a sequence, --file or --data")
     if options.text is not None and (options.sequence or options.file or options.data or options.follow):
@@ -77,6 +93,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.data is not None and kind_of(options.data) == "nothing":
         raise SubquadError(f"there is no file or folder {options.data}: check the path given by --data")
     trained = load(options.run, say=say)
+    if is_drawing:
+        trained.task.require_drawing()
+        _draw(trained, options)
+        return 0
     completion = {name: value for name in COMPLETION if (value := getattr(options, name)) is not None}
     if completion or options.text is not None:
         trained.task.require_completion()
@@ -102,6 +122,19 @@ def _score(trained: TrainedModel, data: Path, output: Path | None) -> None:
         print(table, end="")
     else:
         write_whole(output, table)
+
+
+def _draw(trained: TrainedModel, options: Predict) -> None:
+    """Writes a PNG file with finished or new pictures, by default into the folder of the run, and prints its name."""
+    named: dict[str, Any] = {"number": options.samples, "known": options.complete or 0.0}
+    named |= {"temperature": options.temperature, "seed": options.seed}
+    how = Drawing(**{name: value for name, value in named.items() if value is not None})
+    name = "samples.png" if options.complete is None else f"completed-{options.complete:g}.png"
+    output = options.output or options.run / name
+    with options_of_train(Predict, "a run keeps those that it was trained with, so change the file, or train again"):
+        content = trained.draw(how, options.data)
+    write_whole(output, content)
+    print(output)
 
 
 def _complete(trained: TrainedModel, options: Predict, how: Completion) -> None:

@@ -48,7 +48,8 @@ class Reproduce(Checked):
     data: FilePath | None = None
     """Real data, for experiments that take them: transactions (Sberbank's or Berka's folder, or a table), events (a
     folder of EasyTPP's files or of times and types, or a folder of such folders), linformer (texts, with labels for its
-    classifiers if they have some), conversion (texts)."""
+    classifiers if they have some), conversion (texts), images and speech (what `subquad train`
+    takes for them)."""
     original: FilePath | None = None
     """For conversion: a run of `subquad train mlm`, or the folder of a Hugging Face masked language model, to be
     converted instead of a model that the experiment trains."""

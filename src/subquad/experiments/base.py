@@ -20,6 +20,7 @@ from subquad.machine import circumstances
 from subquad.measure.workers import Limits
 from subquad.models import ModelOptions
 from subquad.report.page import Page
+from subquad.report.training import Trained
 from subquad.results import Row, Run
 from subquad.statistics import Verdict
 from subquad.tasks.base import TaskOptions
@@ -163,6 +164,14 @@ def _has_last_control(run: Run) -> bool:
 def finished_rows(folder: Path, trials: Sequence[Trial]) -> dict[str, list[Row]]:
     """The rows of the finished trials, by name."""
     return {trial.name: Run.open(folder / trial.name).rows() for trial in trials if is_finished(folder / trial.name)}
+
+
+def labelled_runs(folder: Path, trials: Sequence[Trial]) -> list[Trained]:
+    """The finished trainings with their rows, labelled by what distinguishes them."""
+    rows = finished_rows(folder, trials)
+    return [
+        Trained(Run.open(folder / trial.name), rows[trial.name], trial.variant) for trial in trials if trial.name in rows
+    ]
 
 
 def last_value(rows: Sequence[Row], metric: str) -> float:

@@ -4,6 +4,7 @@ from subquad.experiments.base import Experiment
 from subquad.experiments.conversion.experiment import ConversionExperiment
 from subquad.experiments.copy.experiment import CopyExperiment
 from subquad.experiments.events.experiment import EventsExperiment
+from subquad.experiments.images.experiment import ImagesExperiment
 from subquad.experiments.infinity.experiment import InfinityExperiment
 from subquad.experiments.linformer.experiment import LinformerExperiment
 from subquad.experiments.transactions.experiment import TransactionsExperiment
@@ -15,4 +16,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "events": EventsExperiment(),
     "linformer": LinformerExperiment(),
     "conversion": ConversionExperiment(),
+    "images": ImagesExperiment(),
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -29,6 +30,8 @@ HEAD = """<!doctype html>
 """
 
 
+PNG = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
+"""A picture in the text of a cell, which the page shows."""
 LONG_TEXT = 20
 """Number of characters above which the text of a cell is wrapped."""
 
@@ -195,6 +198,8 @@ def table(content: Table) -> str:
 
 
 def _cell(cell: Cell, is_word: bool) -> str:
+    if PNG.fullmatch(cell.text):
+        return f'<td class="word"><img class="pixels" alt="" src="{cell.text}"></td>'
     if is_word:
         kind = "word text" if len(cell.text) > LONG_TEXT else "word"
         return f'<td class="{kind}">{escape(cell.text)}</td>'

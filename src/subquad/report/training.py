@@ -147,9 +147,9 @@ def training_answer(trained: Sequence[Trained]) -> str:
         others = [final_loss(training.rows) if metric == "loss" else last_value(training.rows, metric) for training in group]
         end = _spread(tested or others)
         if end is not NOTHING:
-            sentences.append(
-                f"{label} ended with a {metric_words(metric, lower=True)} of {end.text}{' on the test' if tested else ''}"
-            )
+            name = metric_words(metric, lower=True)
+            article = "an" if name[0] in "aeiou" else "a"
+            sentences.append(f"{label} ended with {article} {name} of {end.text}{' on the test' if tested else ''}")
     return f"{capitalized('; '.join(sentences))}." if sentences else "Nothing was trained yet."
 
 

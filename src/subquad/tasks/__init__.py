@@ -4,6 +4,7 @@ from subquad.tasks.base import Task, TaskOptions
 from subquad.tasks.classify import Classify
 from subquad.tasks.copy import Copy
 from subquad.tasks.events import Events
+from subquad.tasks.images import Images
 from subquad.tasks.lm import Lm
 from subquad.tasks.mlm import Mlm
 from subquad.tasks.sorting import Sorting
@@ -17,6 +18,19 @@ TASKS: dict[str, type[TaskOptions]] = {
     "mlm": Mlm,
     "lm": Lm,
     "classify": Classify,
+    "images": Images,
 }
 
-__all__ = ["TASKS", "Classify", "Copy", "Events", "Lm", "Mlm", "Sorting", "Task", "TaskOptions", "Transactions"]
+__all__ = [
+    "TASKS",
+    "Classify",
+    "Copy",
+    "Events",
+    "Images",
+    "Lm",
+    "Mlm",
+    "Sorting",
+    "Task",
+    "TaskOptions",
+    "Transactions",
+]

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVa
 import torch
 from torch import Tensor, nn
 
-from subquad.checking import Checked, Count, NonNegative, Seed
+from subquad.checking import BelowOne, Checked, Count, NonNegative, Seed
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size
 from subquad.results import Row
@@ -76,6 +76,16 @@ class Completion(Checked):
     seed: Seed = 0  # seed of the draws
 
 
+@dataclass(frozen=True)
+class Drawing(Checked):
+    """Which pictures a model draws, and how."""
+
+    number: Count = 8  # number of pictures
+    known: BelowOne = 0.5  # share of each picture that is given to the model, from the top; 0 draws new pictures
+    temperature: NonNegative = 1.0  # 0 always takes the likeliest value; 1 draws as the model predicts
+    seed: Seed = 0  # seed of the draws
+
+
 class Stream(Protocol):
     """Reads events of several sequences as they come, and forecasts the next event of each sequence."""
 
@@ -119,6 +129,8 @@ class Task(ABC, Generic[Batch]):
     """Says what `subquad predict` can give a model of this task instead, as the rest of "a model of KIND ..."."""
     completes: ClassVar[bool] = False
     """Whether `complete` continues texts."""
+    draws: ClassVar[bool] = False
+    """Whether `draw` finishes pictures and draws new ones."""
     reads_texts: ClassVar[bool] = False
     """Whether `examples` can be taken from arbitrary texts."""
 
@@ -202,6 +214,18 @@ class Task(ABC, Generic[Batch]):
 
     def complete(self, model: nn.Module, text: str, how: Completion) -> str:
         """The continuation of a text, without the text. A task that implements it also sets `completes`."""
+        raise NotImplementedError
+
+    def require_drawing(self) -> None:
+        """Raises `SubquadError` if the task draws no pictures, before any is read."""
+        if not self.draws:
+            raise SubquadError(f"a model of {self.kind} draws no pictures: leave out --complete and --samples")
+
+    def draw(self, model: nn.Module, how: Drawing, path: Path | None = None) -> bytes:
+        """A PNG file with pictures that the model finished or drew; those to finish are in `path`, or in the test split.
+
+        A task that implements it also sets `draws`.
+        """
         raise NotImplementedError
 
     def predict(self, model: nn.Module, path: Path) -> Predictions:
