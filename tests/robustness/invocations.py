@@ -39,6 +39,7 @@ SMALL_TASKS: dict[str, Words] = {
     "lm": {"text": ("texts",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("8",), "tested": ("8",)},
     "classify": {"text": ("labelled.jsonl",), "vocabulary": ("bytes",), "length": ("8",), "held-out": ("2",)},
     "images": {"side": ("4",), "held-out": ("2",), "tested": ("2",)},
+    "speech": {"bands": ("8",), "examples": ("20",), "held-out": ("2",), "tested": ("2",)},
 }
 SMALL_ATTENTIONS: dict[str, Words] = {
     "softmax": {},

@@ -7,6 +7,7 @@ from subquad.experiments.events.experiment import EventsExperiment
 from subquad.experiments.images.experiment import ImagesExperiment
 from subquad.experiments.infinity.experiment import InfinityExperiment
 from subquad.experiments.linformer.experiment import LinformerExperiment
+from subquad.experiments.speech.experiment import SpeechExperiment
 from subquad.experiments.transactions.experiment import TransactionsExperiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -17,4 +18,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "linformer": LinformerExperiment(),
     "conversion": ConversionExperiment(),
     "images": ImagesExperiment(),
+    "speech": SpeechExperiment(),
 }

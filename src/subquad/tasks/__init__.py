@@ -8,6 +8,7 @@ from subquad.tasks.images import Images
 from subquad.tasks.lm import Lm
 from subquad.tasks.mlm import Mlm
 from subquad.tasks.sorting import Sorting
+from subquad.tasks.speech import Speech
 from subquad.tasks.transactions import Transactions
 
 TASKS: dict[str, type[TaskOptions]] = {
@@ -19,6 +20,7 @@ TASKS: dict[str, type[TaskOptions]] = {
     "lm": Lm,
     "classify": Classify,
     "images": Images,
+    "speech": Speech,
 }
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Lm",
     "Mlm",
     "Sorting",
+    "Speech",
     "Task",
     "TaskOptions",
     "Transactions",

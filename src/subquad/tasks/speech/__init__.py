@@ -1,0 +1,5 @@
+"""Speech: what was said, by an encoder of sounds and connectionist temporal classification."""
+
+from subquad.tasks.speech.task import Speech, SpeechTask
+
+__all__ = ["Speech", "SpeechTask"]
