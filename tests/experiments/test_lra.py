@@ -19,6 +19,7 @@ from subquad.experiments.lra.verdicts import differs, is_faster, judge, learns, 
 from subquad.experiments.registry import EXPERIMENTS
 from subquad.report.page import Page
 from subquad.results import Row
+from subquad.statistics import Verdict
 from tests.compare.rows import SECONDS, rows
 from tests.experiments.runs import finished_training
 from tests.experiments.test_linformer import Done
@@ -103,12 +104,17 @@ class Later(Scale):
 def test_trainings_that_depend_on_others_come_after_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment, judged = PairExperiment(), []
+    judged: list[Path] = []
+
+    def judge_nothing(experiment: PairExperiment, folder: Path, scale: str) -> list[Verdict]:
+        judged.append(folder)
+        return []
+
     monkeypatch.setattr(PairExperiment, "scales", {"quick": Later(minutes="a second")})
-    monkeypatch.setattr(PairExperiment, "judge", lambda self, folder, scale: judged.append(folder) or [])
+    monkeypatch.setattr(PairExperiment, "judge", judge_nothing)
     page = Page("Two trainings", "One after the other.")
     monkeypatch.setattr(PairExperiment, "page", lambda self, folder, scale: page)
-    monkeypatch.setitem(EXPERIMENTS, "pair", experiment)
+    monkeypatch.setitem(EXPERIMENTS, "pair", PairExperiment())
     monkeypatch.setattr(trainings, "start_process", Done)
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "pair"]) == 0
