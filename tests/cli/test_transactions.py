@@ -102,7 +102,16 @@ def test_runs_of_earlier_versions_still_predict(tmp_path: Path, capsys: pytest.C
     about = json.loads((run / "run.json").read_text())
     for name in ("buckets", "time_form", "further", "static", "unused", "summary", "target", "wide"):
         del about["learned"][name]
-    known = ("data", "label", "client_column", "time_column", "code_column", "type_column", "amount_column", "amounts")
+    known: tuple[str, ...] = (
+        "data",
+        "label",
+        "client_column",
+        "time_column",
+        "code_column",
+        "type_column",
+        "amount_column",
+        "amounts",
+    )
     known += ("pooling", "latest", "folds", "fold", "split_seed", "clients", "shortest_history", "longest_history")
     known += ("codes", "drift", "data_seed", "evaluation_tokens", "kind")
     about["options"]["task"] = {name: about["options"]["task"][name] for name in known}
