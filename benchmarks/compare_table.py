@@ -43,7 +43,7 @@ def main(folders: Sequence[str]) -> None:
     print("| attention |", " | ".join(map(str, LENGTHS)), "| pays from |")
     print("|---" * (len(LENGTHS) + 2) + "|")
     first = comparisons[0]
-    order = {what: place for place, what in enumerate(WHATS)}
+    order: dict[str, int] = {what: place for place, what in enumerate(WHATS)}
     for mechanism in first.mechanisms:
         for view in sorted(first.views, key=lambda view: (view.form, order[view.what])):
             if mechanism not in (BASELINE, MATERIALISED) and mechanism in first.measured(view):

@@ -27,6 +27,8 @@ METRICS = {
     "conversion": ("perplexity", "perplexity_of_unigram"),
     "recall": ("accuracy", "state_bytes"),
     "lra": ("accuracy", "accuracy_of_most_frequent"),
+    "images": ("bits_per_dimension",),
+    "speech": ("error_rate", "beam_error_rate", "word_error_rate"),
 }
 """Metrics that the trainings of an experiment report beside the loss."""
 STAGES = ("original", "swapped", "distilled", "tuned")

@@ -60,6 +60,13 @@ def test_the_exponent_beyond_fixed_costs_is_found_again(exponent: float) -> None
     assert found.exponent.high - found.exponent.low < 0.5
 
 
+def test_draws_are_finite_where_the_scatter_is_hardly_known() -> None:
+    """With two noisy visits the deviation is an estimate of one degree of freedom, and draws once overflowed."""
+    costs = draw_costs({16: [1.0, 9.0], 32: [2.0, 3.0]}, Scatter(1.0, 1.0), np.random.default_rng(0), draws=100_000)
+    assert np.isfinite(costs.draws).all()
+    assert (costs.draws > 0).all()
+
+
 def test_there_is_no_exponent_where_fixed_costs_rule() -> None:
     assert scaling(costs(3000 + LENGTHS)) is None
     assert scaling(costs(np.ones(len(LENGTHS)))) is None

@@ -16,6 +16,7 @@ from subquad.statistics import ENDS, Interval, percentile_interval
 Array = NDArray[np.float64]
 
 DRAWS = 1000  # number of bootstrap draws
+FARTHEST = 100.0  # largest distance of a draw from the middle, as a logarithm, so that costs and their ratios are finite
 FEWEST_POINTS = 3  # smallest number of lengths for a fit
 RULING_SHARE = 0.5  # share of a cost above which fixed costs rule it
 EXPONENTS = np.arange(0.1, 3.0, 0.01)  # exponents among which `scaling` looks for the best
@@ -100,7 +101,8 @@ def draw_costs(
     logs = np.log([middle(visits[int(length)]) for length in lengths])
     spread = scatter.deviation * np.sqrt([2 / len(visits[int(length)]) for length in lengths])
     unsure = np.sqrt(scatter.freedom / rng.chisquare(scatter.freedom, (draws, 1)))  # the deviation is itself an estimate
-    return Costs(lengths, np.exp(logs), np.exp(logs + rng.standard_normal((draws, len(lengths))) * spread * unsure))
+    noise = rng.standard_normal((draws, len(lengths))) * spread * unsure
+    return Costs(lengths, np.exp(logs), np.exp(logs + np.clip(noise, -FARTHEST, FARTHEST)))
 
 
 def pays_from(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
