@@ -180,7 +180,7 @@ SCALES: dict[str, Grid] = {
             small_plan(Pathfinder(difficulty="easy"), batch=8, steps=30, rates=(4e-3,), seeds=(0,)),
         ),
         timing=step_timing((1024, 2048, 4096), memory_bytes=4 * 2**30, budget_seconds=100),
-        minutes="about 30 minutes on two cores, with further seeds at the best rates",
+        minutes="about 30 minutes on two cores, by extrapolation; further seeds follow at the best rates",
     ),
     "paper": Grid(
         plans=(

@@ -86,7 +86,7 @@ SCALES: dict[str, Grid] = {
             evaluate_every=100,
             checkpoint_every=400,
         ),
-        minutes="under 20 minutes on two cores",
+        minutes="about 20 minutes on two cores, by extrapolation",
     ),
     "paper": Grid(
         seeds=(0, 1, 2),
