@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from subquad import Favor, Linear, Linformer, Lsh, ModelOptions, Softmax, SubquadError
+from subquad.checking import read
 from subquad.tasks import TASKS, Speech
 from subquad.tasks.speech import SpeechTask
 from subquad.tasks.speech.augmenting import masked, stretched
@@ -93,7 +94,7 @@ def test_loss_is_ctcs_of_each_recording_by_itself(task: SpeechTask) -> None:
     ids=["softmax", "linear", "favor", "lstm"],
 )
 def test_padding_changes_nothing(attention: AttentionOptions, encoder: EncoderKind) -> None:
-    model = SpeechModel(6, 3, attention, SMALL, halvings=2, encoder=encoder, generator=seeded()).eval()
+    model = SpeechModel(6, 3, attention, SMALL, halvings=2, convolutions=1, encoder=encoder, generator=seeded()).eval()
     frames = torch.randn(1, 21, 6, generator=seeded())
     keep = torch.ones(1, 21, dtype=torch.bool)
     with torch.no_grad():
@@ -106,10 +107,10 @@ def test_padding_changes_nothing(attention: AttentionOptions, encoder: EncoderKi
 
 
 @pytest.mark.parametrize("encoder", ["attention", "lstm"])
-@pytest.mark.parametrize("halvings", [1, 2])
-def test_a_model_has_the_size_that_is_told(encoder: EncoderKind, halvings: int) -> None:
-    options = Speech(encoder=encoder, halvings=halvings)
-    model = SpeechModel(120, 5, Softmax(), SMALL, halvings=halvings, encoder=encoder)
+@pytest.mark.parametrize(("halvings", "convolutions"), [(1, 0), (2, 0), (2, 3)])
+def test_a_model_has_the_size_that_is_told(encoder: EncoderKind, halvings: int, convolutions: int) -> None:
+    options = Speech(encoder=encoder, halvings=halvings, convolutions=convolutions)
+    model = SpeechModel(120, 5, Softmax(), SMALL, halvings=halvings, convolutions=convolutions, encoder=encoder)
     size = options.size_for(120, 5, Softmax(), SMALL)
     assert sum(weights.numel() for weights in model.parameters()) == size.numbers == size.trained
 
@@ -117,9 +118,16 @@ def test_a_model_has_the_size_that_is_told(encoder: EncoderKind, halvings: int) 
 def test_initial_weights_follow_the_seed() -> None:
     for encoder in ("attention", "lstm"):
         built = [
-            SpeechModel(6, 3, Softmax(), SMALL, halvings=1, encoder=encoder, generator=seeded(5)).state_dict() for _ in "ab"
+            SpeechModel(
+                6, 3, Softmax(), SMALL, halvings=1, convolutions=1, encoder=encoder, generator=seeded(5)
+            ).state_dict()
+            for _ in "ab"
         ]
         assert all(torch.equal(built[0][name], built[1][name]) for name in built[0])
+
+
+def test_runs_of_earlier_versions_have_no_convolutions_over_neighbours() -> None:
+    assert read(Speech, {"halvings": 1}, "run.json") == Speech(halvings=1, convolutions=0)
 
 
 def test_it_can_be_learned_and_used(options: Speech, folder: Path, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def work_of(work: Training, seconds: int, what: str) -> Callable[[], object]:
         work.attention,
         replace(work.model, dropout=0.0),
         halvings=work.task.halvings,
+        convolutions=work.task.convolutions,
         encoder=work.task.encoder,
         generator=torch.Generator().manual_seed(0),
     )

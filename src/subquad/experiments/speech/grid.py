@@ -70,7 +70,7 @@ SCALES: dict[str, Grid] = {
     "paper": Grid(
         seeds=(0, 1, 2),
         attentions=ATTENTIONS,
-        task=Speech(units="phones"),
+        task=Speech(units="phones", convolutions=0),
         model=ModelOptions(layers=9, heads=6, head_dim=32, positions="sinusoidal", dropout=0.1),
         lstm=ModelOptions(layers=3, heads=10, head_dim=64, dropout=0.1),
         training=TrainOptions(batch=16, steps=100_000, learning_rate=1e-4, evaluate_every=1000, checkpoint_every=1000),

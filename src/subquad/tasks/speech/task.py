@@ -45,6 +45,7 @@ class Speech(TaskOptions):
     units: Units = "characters"  # what is recognised; phones need a dictionary in the data
     encoder: EncoderKind = "attention"  # attention, or PyTorch's bidirectional LSTM, for which --attention does nothing
     halvings: Count = 2  # number of convolutions before the encoder, each of which halves the number of positions
+    convolutions: Whole = 2  # number of convolutions over neighbouring positions before the encoder
     bands: Count = BANDS  # number of bands of the filterbank that sounds are turned into
     tempo: BelowOne = 0.12  # largest relative change of the tempo of training recordings
     hide: bool = True  # whether stretches of time and features of training recordings are hidden
@@ -59,6 +60,11 @@ class Speech(TaskOptions):
     default_notes: ClassVar[str] = (
         "The defaults are for the tones; more than 500 training recordings get 4 layers, dropout and 2000 steps."
     )
+
+    @classmethod
+    def updated(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the options of a file. Runs of earlier versions have no convolutions over neighbours."""
+        return {"convolutions": 0, **values}
 
     def check(self) -> None:
         if self.halvings > MOST_HALVINGS:
@@ -89,7 +95,9 @@ class Speech(TaskOptions):
 
     def size_for(self, features: int, units: int, attention: AttentionOptions, model: ModelOptions) -> Size:
         """The size of the model for so many features of a frame and so many units."""
-        return speech_size(features, units, attention, model, halvings=self.halvings, encoder=self.encoder)
+        return speech_size(
+            features, units, attention, model, halvings=self.halvings, convolutions=self.convolutions, encoder=self.encoder
+        )
 
     def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
         if self.encoder == "lstm" and model.model_dim % 2:
@@ -180,6 +188,7 @@ class SpeechTask(Task[SpeechBatch]):
             attention,
             model,
             halvings=options.halvings,
+            convolutions=options.convolutions,
             encoder=options.encoder,
             generator=generator,
         )
