@@ -266,6 +266,11 @@ class Writer(nn.Module):
         return logits
 
 
+def make_writer() -> Writer:
+    """Makes a model."""
+    return Writer()
+
+
 class Mean(nn.Module):
     """A classifier of token ids by the mean of all tokens, or of the real ones only unless it `counts` padding."""
 

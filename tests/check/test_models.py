@@ -78,6 +78,12 @@ def test_a_plain_model_that_leaks_is_found() -> None:
     assert "ask_model('tests.check.faults:Writer', 'future', causal=True, arguments={'leaks': True})" in leaking.reproducer
 
 
+def test_a_function_that_makes_a_model_is_called() -> None:
+    assert ask_model(f"{HERE}:make_writer", "batch").verdict == "holds"
+    with pytest.raises(SubquadError, match="is no PyTorch module and makes none, but a int"):
+        ask_model(f"{HERE}:number", "batch")
+
+
 def test_what_is_no_model_of_tokens_is_refused() -> None:
     with pytest.raises(SubquadError, match=r"has no nn\.Embedding, but models are asked on token ids"):
         ask_model(f"{HERE}:Cached", "batch")

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from subquad.check.building import Sizes, build, call_of, is_built_first, parameters_of, size_arguments
+from subquad.check.building import Sizes, build, call_of, parameters_of, size_arguments
 from subquad.check.findings import Finding, not_asked
 from subquad.check.guessing import Length
 from subquad.check.importing import import_named, is_import_name
@@ -53,13 +53,16 @@ def load_model(request: ModelRequest) -> nn.Module:
 
         return load(request.model)
     thing = import_named(request.model)
-    if not is_built_first(thing):
+    if isinstance(thing, nn.Module) or not callable(thing):
         model = thing
-    else:
+    else:  # a class, or a function that makes a model
         sizes = size_arguments(thing, request.arguments, layer=True)
         model = build(thing, request.arguments, sizes, Sizes(request.heads, request.head_dim, 512))
     if not isinstance(model, nn.Module):
-        raise SubquadError(f"{request.model} is no PyTorch module, but a {type(model).__name__}: name a class of modules")
+        raise SubquadError(
+            f"{request.model} is no PyTorch module and makes none, but a {type(model).__name__}: name a module, its "
+            "class, or a function that makes it"
+        )
     return model
 
 
@@ -134,6 +137,7 @@ class ModelSubject(Subject):
         return float((copy != x[0]).double().mean())
 
     def _call(self, x: Inputs, keep: Tensor | None, other: dict[str, Any]) -> Any:
+        self.prepare_call()
         arguments = dict(other)
         if keep is not None:
             arguments[self.mask_name] = self._mask(keep)
