@@ -101,6 +101,10 @@ def draws_anew(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k, v + 1e-12 * torch.randn_like(v))
 
 
+def draws_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return clean(q, k, v * torch.randn(v.shape[-1], dtype=v.dtype))
+
+
 class _Wrong(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
