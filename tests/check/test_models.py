@@ -52,8 +52,7 @@ def test_a_classifier_gives_one_result_for_a_sequence(family: str, tmp_path: Pat
 
 def test_a_classifier_that_counts_padding_is_found() -> None:
     assert ask_model(f"{HERE}:Mean", "padding", arguments={"counts": False}).verdict == "holds"
-    counting = ask_model(f"{HERE}:Mean", "padding")
-    assert (counting.verdict, counting.aspect) == ("fails", "other contents of padding, right")
+    assert ask_model(f"{HERE}:Mean", "padding").verdict == "fails"
 
 
 def test_answers_to_questions_are_numbers_of_each_token(tmp_path: Path) -> None:
