@@ -101,6 +101,10 @@ def draws_anew(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k, v + 1e-12 * torch.randn_like(v))
 
 
+def draws_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return clean(q, k, v * torch.randn(v.shape[-1], dtype=v.dtype))
+
+
 class _Wrong(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -264,3 +268,24 @@ class Writer(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         logits: Tensor = self.out(self.layer(self.embed(tokens), mask))
         return logits
+
+
+def make_writer() -> Writer:
+    """Makes a model."""
+    return Writer()
+
+
+class Mean(nn.Module):
+    """A classifier of token ids by the mean of all tokens, or of the real ones only unless it `counts` padding."""
+
+    def __init__(self, counts: bool = True, shape: list[int] | None = None) -> None:
+        super().__init__()
+        self.embed, self.out, self.counts, self.shape = nn.Embedding(50, 16), nn.Linear(16, 3), counts, shape
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        embedded = self.embed(tokens)
+        if self.shape is not None:
+            return {"logits": embedded[..., 0, None, None].expand(*tokens.shape, *self.shape)}
+        kept = torch.ones_like(tokens, dtype=torch.bool) if mask is None or self.counts else mask
+        mean = (embedded * kept[..., None]).sum(1) / kept.sum(1, keepdim=True)
+        return {"logits": self.out(mean)}

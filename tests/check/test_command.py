@@ -81,6 +81,21 @@ def test_mistakes_are_one_sentence_and_2(words: list[str], says: str, capsys: py
     assert printed.out == ""
 
 
+def test_what_holds_no_model_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    for name, says in (
+        ("model.pt", "name a PyTorch model by the code that builds it"),
+        (".", "name a PyTorch model by the code that builds it"),
+        ("run", "ask about its attention by name, as in subquad check linear"),
+    ):
+        assert main(["check", "--model", str(tmp_path / name)]) == 2
+        printed = capsys.readouterr().err
+        assert says in printed
+        assert printed.count("\n") == 1
+
+
 def test_a_module_that_exits_or_hangs_while_it_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,38 @@ def test_models_of_transformers_are_clean(family: str, kind: str, unasked: set[s
     assert [finding for finding in findings.values() if finding.verdict == "fails"] == []
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_a_classifier_gives_one_result_for_a_sequence(family: str, tmp_path: Path) -> None:
+    """GPT-2's looks for the last token that is not the padding token, whatever the mask says."""
+    torch.manual_seed(0)
+    hf.AutoModelForSequenceClassification.from_config(CONFIGS[family]()).save_pretrained(tmp_path)
+    findings = {check: ask_model(str(tmp_path), check) for check in ("padding", "batch", "determinism", "future", "steps")}
+    assert {check: finding.verdict for check, finding in findings.items()} == {
+        "padding": "holds",
+        "batch": "holds",
+        "determinism": "holds",
+        "future": "not asked",
+        "steps": "not asked",
+    }
+    assert findings["future"].sentence == "it gives one result for a whole sequence"
+
+
+def test_a_classifier_that_counts_padding_is_found() -> None:
+    assert ask_model(f"{HERE}:Mean", "padding", arguments={"counts": False}).verdict == "holds"
+    assert ask_model(f"{HERE}:Mean", "padding").verdict == "fails"
+
+
+def test_answers_to_questions_are_numbers_of_each_token(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    hf.AutoModelForQuestionAnswering.from_config(CONFIGS["bert"]()).save_pretrained(tmp_path)
+    assert [ask_model(str(tmp_path), check).verdict for check in ("padding", "batch")] == ["holds", "holds"]
+
+
+def test_results_of_another_kind_are_refused() -> None:
+    with pytest.raises(SubquadError, match=r"it returns \(2, 31, 3, 4\) for 31 token ids in each sequence, neither"):
+        ask_model(f"{HERE}:Mean", "batch", arguments={"shape": [3, 4]})
+
+
 def test_a_plain_model_that_leaks_is_found() -> None:
     clean, leaking = (
         ask_model(f"{HERE}:Writer", "future", causal=True, arguments={"leaks": leaks}) for leaks in (False, True)
@@ -45,6 +77,12 @@ def test_a_plain_model_that_leaks_is_found() -> None:
     assert "ask_model('tests.check.faults:Writer', 'future', causal=True, arguments={'leaks': True})" in leaking.reproducer
 
 
+def test_a_function_that_makes_a_model_is_called() -> None:
+    assert ask_model(f"{HERE}:make_writer", "batch").verdict == "holds"
+    with pytest.raises(SubquadError, match="is no PyTorch module and makes none, but a int"):
+        ask_model(f"{HERE}:number", "batch")
+
+
 def test_what_is_no_model_of_tokens_is_refused() -> None:
-    with pytest.raises(SubquadError, match=r"has no nn\.Embedding"):
+    with pytest.raises(SubquadError, match=r"has no nn\.Embedding, but models are asked on token ids"):
         ask_model(f"{HERE}:Cached", "batch")

@@ -47,6 +47,13 @@ def printed(lines: str) -> float:
     return float(output.getvalue().split()[-1])
 
 
+def test_random_numbers_of_a_call_fail_determinism_alone() -> None:
+    """As in reformer-pytorch, which draws its hash in every call."""
+    asked = ("determinism", "batch", "gradients", "threads")
+    verdicts = {check: ask(f"{HERE}:draws_weights", check, **SIZES).verdict for check in asked}
+    assert verdicts == {"determinism": "fails", "batch": "holds", "gradients": "holds", "threads": "not asked"}
+
+
 @pytest.mark.parametrize(("name", "check"), FAULTS.items())
 def test_a_planted_fault_fails_and_is_reproduced_by_two_lines(name: str, check: str) -> None:
     finding = ask(f"{HERE}:{name}", check, **SIZES)

@@ -130,6 +130,11 @@ def test_only_some_layers_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["predict", str(out / "model"), "the cat [MASK]at on"]) == 0
 
 
+def test_a_model_of_transformers_is_no_run(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(given / "bert"), "the cat"]) == 2
+    assert "is a model of transformers, not a run: use it in Python, with subquad.hub.load" in capsys.readouterr().err
+
+
 def test_mistakes(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = ["--text", str(given / "texts")]
     (tmp_path / "empty").mkdir()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from subquad.cli import main
+from subquad.experiments.base import is_finished
 from subquad.results import Run
 from tests.cli.resuming import check_it_goes_on
 
@@ -199,7 +200,7 @@ def test_every_target_from_the_command_to_predictions(
     assert len(lines) == 61
 
 
-def test_training_stops_early_and_stays_stopped(tmp_path: Path) -> None:
+def test_training_stops_early_and_stays_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The learning rate is so high that evaluations soon become worse."""
     rows = "".join(f"c{c},{t},x{(c * 7 + t) % 5},{c * 13 % 7 % 2}\n" for c in range(700) for t in range(3))
     (tmp_path / "t.csv").write_text("client,time,code,label\n" + rows)
@@ -223,9 +224,14 @@ def test_training_stops_early_and_stays_stopped(tmp_path: Path) -> None:
     last = max(row["step"] for row in whole)
     best = next(row["value"] for row in whole if row["metric"] == "best_step")
     assert last == best + 4 < 400
+    said = f"stopped at step {last} of 400: the last 2 evaluations were no better than that of step {best}"
+    assert said in capsys.readouterr().out
+    assert is_finished(run)
     assert any(row.get("split") == "test" for row in whole)
     assert main(["train", "--resume", str(run)]) == 0
     assert Run.open(run).rows() == whole
+    shutil.rmtree(run / "checkpoint" / f"step-{last:09d}")  # as if it was killed before its last checkpoint
+    assert not is_finished(run)
 
 
 def test_mistakes_in_predicting(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ import pytest
 from numpy import ndarray
 
 from subquad import SubquadError
-from subquad.data.images import grey, load_images, read_picture, resized
+from subquad.data.image_files import read_picture
+from subquad.data.images import grey, load_images, resized
 from subquad.data.png import SIGNATURE, decode_png, encode_png, png_address
 
 RNG = np.random.default_rng(0)

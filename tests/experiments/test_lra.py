@@ -122,7 +122,15 @@ def test_trainings_that_depend_on_others_come_after_them(
 
 
 def score(task: str, name: str, accuracies: tuple[float, ...], guessing: float = 0.1) -> Score:
-    return Score(task, name, 1e-3, dict(enumerate(accuracies)), guessing, 1.0, 3)
+    return Score(
+        task=task,
+        mechanism=name,
+        rate=1e-3,
+        accuracies=dict(enumerate(accuracies)),
+        guessing=guessing,
+        tokens_per_second=1.0,
+        planned=3,
+    )
 
 
 def all_scores(values: Mapping[str, tuple[float, ...]]) -> list[Score]:
@@ -149,7 +157,7 @@ def test_nobody_wins_or_somebody_may() -> None:
     (found,) = no_winner(all_scores({}), QUICK)
     assert found.held is None
     first = [
-        entry._replace(accuracies={0: 0.9, 1: 0.9, 2: 0.91}) if entry.mechanism == name else entry
+        replace(entry, accuracies={0: 0.9, 1: 0.9, 2: 0.91}) if entry.mechanism == name else entry
         for entry in all_scores({})
         for name in ["linear" if entry.task == "lra-text" else "softmax"]
     ]

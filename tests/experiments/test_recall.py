@@ -18,7 +18,14 @@ SMALLEST, LARGEST = QUICK.sizes[0].head_dim, QUICK.sizes[-1].head_dim
 
 
 def result(name: str, head_dim: int, accuracies: tuple[float, ...], task: str = "recall", planned: int = 3) -> Remembered:
-    return Remembered(task, name, head_dim, dict(enumerate(accuracies)), 4.0 * head_dim, planned)
+    return Remembered(
+        task=task,
+        mechanism=name,
+        head_dim=head_dim,
+        accuracies=dict(enumerate(accuracies)),
+        state_bytes=4.0 * head_dim,
+        planned=planned,
+    )
 
 
 def test_every_causal_mechanism_is_tried_with_states_that_grow() -> None:

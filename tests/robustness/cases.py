@@ -36,14 +36,14 @@ class Case(NamedTuple):
 
 
 def sample(cases: Iterable[Case], count: int) -> list[Case]:
-    """The same few cases every time, of each kind in proportion and at least two."""
+    """The same few cases every time, of each kind in proportion and at least one."""
     by_kind: dict[str, list[Case]] = {}
     for case in cases:
         by_kind.setdefault(case.kind, []).append(case)
     total = sum(map(len, by_kind.values()))
     chosen: list[Case] = []
     for of_kind in by_kind.values():
-        wanted = max(2, round(count * len(of_kind) / total))
+        wanted = max(1, round(count * len(of_kind) / total))
         chosen += sorted(of_kind, key=_lot)[:wanted]
     return chosen
 

@@ -57,6 +57,16 @@ READERS: dict[str, tuple[Reader, ...]] = {
         Reader(("predict", "clients", "--data", "clients.csv"), ("clients.csv",)),
         Reader(("embed", "clients", "--data", "clients.csv", "--output", "vectors.csv"), ("clients.csv",)),
     ),
+    "recalled": (Reader(("predict", "recalled", "k0", "v1")), Reader(("train", "--resume", "recalled"))),
+    "arena": (
+        Reader(("predict", "arena", "--data", "pictures"), ("pictures",)),
+        Reader(("train", "--resume", "arena"), ("pictures",)),
+    ),
+    "pictured": (
+        Reader(("predict", "pictured", "--samples", "1", "--output", "drawn.png")),
+        Reader(("train", "--resume", "pictured")),
+    ),
+    "heard": (Reader(("predict", "heard", "sound.wav"), ("sound.wav",)), Reader(("train", "--resume", "heard"))),
     "compared": (
         Reader(ADVICE),
         Reader(("compare", "--resume", "compared", "--budget", "0.000001")),

@@ -141,6 +141,11 @@ def _commands() -> Iterator[Base]:
         (embed.Embed,),
         ("clients", "clients.csv"),
     )
+    drawn: Words = {"samples": ("1",), "output": ("drawn.png",)}
+    yield Base("predict images", ("predict", "pictured"), drawn, (predict.Predict,), ("pictured",))
+    yield Base("predict pictures", ("predict", "arena"), {"data": ("pictures",)}, (predict.Predict,), ("arena", "pictures"))
+    yield Base("predict speech", ("predict", "heard"), {"data": ("sound.wav",)}, (predict.Predict,), ("heard", "sound.wav"))
+    yield Base("predict recall", ("predict", "recalled", "k0", "v1"), {}, (predict.Predict,), ("recalled",))
     yield Base("predict lm", ("predict", "continued"), {"text": ("the cat",)}, (predict.Predict,), ("continued",))
     few: Words = {"sequences": ("1",), "length": ("8",)}
     yield Base("spectrum", ("spectrum", "masked"), few, (spectrum.Spectrum,), ("masked", "texts"))
@@ -157,6 +162,7 @@ def _commands() -> Iterator[Base]:
     yield Base("error of a model", ("error", "bert"), examined | {"text": ("texts",)}, (), ("bert", "texts"))
     asked: Words = {"heads": ("1",), "head_dim": ("4",), "checks": ("batch",), "length": ("16",)}
     yield Base("check", ("check", "linear"), asked, (check.Check,))
+    yield Base("check a model", ("check", "--model", "bert"), {"checks": ("batch",)}, (check.Check,), ("bert",))
     yield Base("report", ("report", "copied"), {}, (report.Report,), ("copied",))
     yield Base("reproduce", ("reproduce", "nothing"), {}, (reproduce.Reproduce,))
     tiny: Words = {"steps": ("1",), "tune-steps": ("1",), "texts": ("2",), "batch-tokens": ("16",), "no-page": ()}

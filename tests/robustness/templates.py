@@ -3,9 +3,14 @@
 import json
 import os
 import traceback
+import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from subquad.data.png import encode_png
 
 SENTENCES = [f"the cat number {n} sat on the mat and saw {n * n % 17} mice run by" for n in range(60)]
 SMALL = ("--layers", "1", "--heads", "1", "--head-dim", "4", "--steps", "2", "--batch", "2", "--checkpoint-every", "1")
@@ -28,6 +33,26 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "clients": (
         *("train", "transactions", "--clients", "60", "--shortest-history", "2", "--longest-history", "4"),
         *("--no-page", *SMALL),
+    ),
+    "recalled": (
+        *("train", "recall", "--length", "8", "--pairs", "2", "--keys", "3", "--values", "2", "--held-out", "2"),
+        *("--tested", "2", "--no-page", *SMALL),
+    ),
+    "arena": ("train", "lra-image", "--data", "pictures", "--held-out", "2", "--tested", "2", "--no-page", *SMALL),
+    "pictured": ("train", "images", "--side", "4", "--held-out", "2", "--tested", "2", "--no-page", *SMALL),
+    "heard": (
+        "train",
+        "speech",
+        "--bands",
+        "8",
+        "--examples",
+        "20",
+        "--held-out",
+        "2",
+        "--tested",
+        "2",
+        "--no-page",
+        *SMALL,
     ),
     "compared": (
         *("compare", "--lengths", "16", "32", "--mechanisms", "linear", "--what", "forward", "--heads", "1"),
@@ -58,7 +83,20 @@ def make(folder: Path) -> None:
     (folder / "events.csv").write_text("sequence,time,type\n" + "".join(f"s{n % 3},{n},{n % 2}\n" for n in range(12)))
     rows = "".join(f"c{n % 3},{n},N{n % 3},card,{n}.5\n" for n in range(12))
     (folder / "clients.csv").write_text("client,time,code,type,amount\n" + rows)
+    _write_media(folder)
     _in_child(folder, _make_runs)
+
+
+def _write_media(folder: Path) -> None:
+    """Small pictures of two classes, and a short sound."""
+    for number in range(24):
+        path = folder / "pictures" / ("test" if number < 4 else "train") / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png(np.full((3, 3, 1), 10 * number, np.uint8)))
+    samples = (8000 * np.sin(np.arange(8000) / 9)).astype("<i2")
+    with wave.open(str(folder / "sound.wav"), "wb") as sound:
+        sound.setparams((1, 2, 16000, len(samples), "NONE", ""))
+        sound.writeframes(samples.tobytes())
 
 
 def _make_runs(folder: Path) -> None:

@@ -1,5 +1,6 @@
-"""Whole models that take token ids: of transformers, runs of `subquad train`, and any PyTorch module that is imported."""
+"""Whole models that take token ids: of transformers, and any PyTorch module that is imported."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from subquad.check.building import Sizes, build, call_of, is_built_first, parameters_of, size_arguments
+from subquad.check.building import Sizes, build, call_of, parameters_of, size_arguments
 from subquad.check.findings import Finding, not_asked
 from subquad.check.guessing import Length
 from subquad.check.importing import import_named, is_import_name
@@ -25,6 +26,10 @@ GRADIENT_STEPS, ALLOWED_GRADIENT = (1e-3, 1e-4), 2e-2
 NEW_TOKENS = 12
 """Number of tokens that are generated with and without a cache."""
 IDS = ("input_ids", "ids", "tokens", "x", "src", "input")
+RESULTS = ("logits", "last_hidden_state", "prediction_logits")
+"""Names of results with numbers for each token, or for each sequence."""
+SPANS = ("start_logits", "end_logits")
+"""Names of results with one number for each token."""
 MASKS = ("attention_mask", "keep", "mask", "key_padding_mask", "padding_mask")
 
 
@@ -48,18 +53,21 @@ def load_model(request: ModelRequest) -> nn.Module:
 
         return load(request.model)
     thing = import_named(request.model)
-    if not is_built_first(thing):
+    if isinstance(thing, nn.Module) or not callable(thing):
         model = thing
-    else:
+    else:  # a class, or a function that makes a model
         sizes = size_arguments(thing, request.arguments, layer=True)
         model = build(thing, request.arguments, sizes, Sizes(request.heads, request.head_dim, 512))
     if not isinstance(model, nn.Module):
-        raise SubquadError(f"{request.model} is no PyTorch module, but a {type(model).__name__}: name a class of modules")
+        raise SubquadError(
+            f"{request.model} is no PyTorch module and makes none, but a {type(model).__name__}: name a module, its "
+            "class, or a function that makes it"
+        )
     return model
 
 
 class ModelSubject(Subject):
-    """A model on token ids, in float32. Its results are logits or hidden states."""
+    """A model on token ids, in float32. Its results are logits or hidden states of each token, or of the sequence."""
 
     axis, form = 1, ""
     inputs = ("ids",)
@@ -71,8 +79,9 @@ class ModelSubject(Subject):
         self.module: Any = load_model(request).eval()
         self.to(torch.float32)
         self.request, self.takes = request, list(parameters_of(call_of(self.module)))
-        self.config = getattr(self.module, "config", None)
-        self.ids = _usable_ids(self.module, self.config)
+        config = getattr(self.module, "config", None)
+        self.config = config if hasattr(config, "to_dict") else None  # that of transformers
+        self.ids = usable_ids(self.module, self.config)
         longest = getattr(self.config, "max_position_embeddings", None)
         self.whole = min(request.length or WHOLE, longest if isinstance(longest, int) and longest > 0 else WHOLE)
         self.part = self.whole * PART // WHOLE
@@ -84,8 +93,15 @@ class ModelSubject(Subject):
         self._refuse()
 
     def _refuse(self) -> None:
+        """Says what cannot be asked. Raises `SubquadError` for a model whose results are of another kind."""
         if not self.mask_name:
             self.no_mask = f"its call has no argument for a padding mask ({', '.join(self.takes)})"
+        self.is_classifier = False
+        with torch.no_grad():
+            self.is_classifier = _numbers(self._call(self.draw(2, self.whole), None, {}), self.whole).ndim == 2
+        if self.is_classifier:
+            self.not_causal = self.no_state = "it gives one result for a whole sequence"
+            return
         if not self.is_causal:
             self.not_causal = "its class does not say that it is causal; --causal asks for that"
         if "past_key_values" not in self.takes or not self.generates:
@@ -112,7 +128,8 @@ class ModelSubject(Subject):
         return (x[0].index_copy(1, places, others[:, places]),)
 
     def mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
-        return self._result(self._call(x, keep, {"use_cache": False} if "use_cache" in self.takes else {}))
+        returned = self._call(x, keep, {"use_cache": False} if "use_cache" in self.takes else {})
+        return self._result(returned, x[0].shape[1])
 
     def written(self, x: Inputs) -> float:
         copy = x[0].clone()
@@ -120,9 +137,13 @@ class ModelSubject(Subject):
         return float((copy != x[0]).double().mean())
 
     def _call(self, x: Inputs, keep: Tensor | None, other: dict[str, Any]) -> Any:
+        self.prepare_call()
         arguments = dict(other)
         if keep is not None:
             arguments[self.mask_name] = self._mask(keep)
+            padding = getattr(self.config, "pad_token_id", None)
+            if self.is_classifier and isinstance(padding, int):  # some look for this id to find the last token
+                x = (x[0].masked_fill(~keep, padding),)
         if self.is_seq2seq:  # the encoder reads the same tokens in every call
             arguments["input_ids"] = self.draw(1, PART, seed=5)[0].expand(len(x[0]), -1)
         return self.module(**arguments, **{self.name: x[0]}) if self.name else self.module(x[0], **arguments)
@@ -132,32 +153,51 @@ class ModelSubject(Subject):
             return ~keep
         return keep.long() if self.config is not None else keep
 
-    def _result(self, returned: Any) -> Tensor:
-        if isinstance(returned, Tensor):
-            output: Any = returned
-        else:
-            found = (getattr(returned, name, None) for name in ("logits", "last_hidden_state"))
-            output = next((held for held in found if isinstance(held, Tensor)), None)
-            output = returned[0] if output is None and isinstance(returned, tuple | list) else output
-        if not isinstance(output, Tensor) or output.ndim != 3:
-            shape = tuple(output.shape) if isinstance(output, Tensor) else type(returned).__name__
-            raise SubquadError(f"it returns {shape} for token ids, not a vector for each token, (batch, tokens, numbers)")
-        return output[:, None]
+    def _result(self, returned: Any, length: int) -> Tensor:
+        """Results with the axes of an attention's; a classifier's are repeated for each token."""
+        numbers = _numbers(returned, length)
+        if self.is_classifier and numbers.ndim == 2:
+            return numbers[:, None, None].expand(-1, -1, length, -1)
+        return numbers[:, None]
 
     def go_on(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
         seen = 0 if state is None else int(state.get_seq_length())
         keep = torch.ones(len(x[0]), seen + x[0].shape[1], dtype=torch.bool) if self.mask_name else None
         returned = self._call(x, keep, {"past_key_values": state, "use_cache": True})
-        return self._result(returned), returned.past_key_values
+        return self._result(returned, x[0].shape[1]), returned.past_key_values
 
 
-def _usable_ids(model: nn.Module, config: Any) -> Tensor:
-    """Token ids that are not special to a model."""
+def _numbers(returned: Any, length: int) -> Tensor:
+    """The results of a model: numbers of each token, or of each sequence. Raises `SubquadError` if it returns others."""
+    fields = returned if isinstance(returned, Mapping) else {}
+    spans = [held for name in SPANS if isinstance(held := fields.get(name), Tensor)]
+    output = torch.stack(spans, dim=-1) if spans else returned
+    if not isinstance(output, Tensor):
+        output = next((held for name in RESULTS if isinstance(held := fields.get(name), Tensor)), None)
+    if output is None and isinstance(returned, tuple | list) and returned:
+        output = returned[0]
+    if isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] == length:
+        output = output[..., None]
+    if not isinstance(output, Tensor) or output.ndim not in (2, 3) or (output.ndim == 3 and output.shape[1] != length):
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(returned).__name__
+        raise SubquadError(
+            f"it returns {shape} for {length} token ids in each sequence, neither a vector for each token, (batch, tokens, "
+            "numbers), nor one for each sequence, (batch, numbers)"
+        )
+    return output
+
+
+def usable_ids(model: nn.Module, config: Any) -> Tensor:
+    """Token ids that are not special to a model. Raises `SubquadError` for a model that takes none."""
     sizes = [held.num_embeddings for held in model.modules() if isinstance(held, nn.Embedding)]
-    count = getattr(config, "vocab_size", None) or (sizes[0] if sizes else 0)
+    known = getattr(config, "vocab_size", None)
+    count = known if isinstance(known, int) and known > 0 else sizes[0] if sizes else 0
     if count < 2:
-        raise SubquadError(f"{type(model).__name__} has no nn.Embedding: only models that take token ids can be asked")
-    held = {} if config is None else config.to_dict()
+        raise SubquadError(
+            f"{type(model).__name__} has no nn.Embedding, but models are asked on token ids; one on vectors is asked as a "
+            "layer: subquad check MODULE:NAME --layer --heads H --head-dim D, where H * D is the length of a vector"
+        )
+    held = config.to_dict() if hasattr(config, "to_dict") else {}
     special = {value for name, value in held.items() if name.endswith("_token_id") and isinstance(value, int)}
     return torch.tensor(sorted(set(range(min(count, 1000))) - special) or [0])
 

@@ -15,6 +15,8 @@ from subquad.measure.workers import context, interrupts_wait, join_parent, silen
 
 PRELOAD = ("torch", "torch.fx.experimental.symbolic_shapes", "subquad.check.suite")
 """Modules that every process needs, imported once in the server that processes are forked from."""
+END_SECONDS = 3.0
+"""Time in which a process that waits for a question ends by itself before it is killed."""
 START_SECONDS = 180.0
 """Time in which a process must be ready: the first one imports PyTorch, which takes long on a busy machine."""
 
@@ -30,6 +32,7 @@ class Helper:
         self.memory_bytes = memory_bytes
         self.process: Any = None
         self.connection: Any = None
+        self.is_waiting = False
         context(preload)
 
     def __enter__(self) -> Self:
@@ -44,6 +47,7 @@ class Helper:
             with interrupts_wait():
                 self.process, self.connection = start_child(_serve, self.memory_bytes)
             self._receive(START_SECONDS)
+        self.is_waiting = False
         with suppress(BrokenPipeError):  # a missing answer is detected below
             self.connection.send((question, arguments))
         kind, answer = self._receive(seconds)
@@ -54,17 +58,22 @@ class Helper:
         return answer
 
     def close(self) -> None:
-        """Ends the process and those that it started, whatever they are doing."""
+        """Ends the process and those that it started, whatever they are doing.
+
+        A process that waits for a question ends by itself: were it killed, Python would warn of what it leaves behind.
+        """
         if self.process is None:
             return
+        self.connection.close()
+        if self.is_waiting:
+            self.process.join(END_SECONDS)
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
         self.process.kill()
         self.process.join()
-        self.connection.close()
-        self.process = None
+        self.process, self.is_waiting = None, False
 
     def _receive(self, seconds: float) -> tuple[str, Any]:
         try:
@@ -77,6 +86,7 @@ class Helper:
             code = self.process.exitcode or 0
             self.close()
             raise BrokenCallError(_ended(code)) from None
+        self.is_waiting = True
         return answer
 
 

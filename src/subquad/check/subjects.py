@@ -62,6 +62,9 @@ class Subject:
     """Why chunks and steps cannot be asked; empty if they can."""
     not_causal: str = ""
     """Why the future cannot be asked; empty if it can."""
+    seed: int | None = 0
+    """Seed of PyTorch's random numbers in every call, so that those that a call draws change no answer but that about
+    determinism; None to let them go on."""
     is_shiftable: bool = False
     """Whether results must not depend on where a sequence stands among padding."""
 
@@ -88,6 +91,11 @@ class Subject:
     def step(self, x: Inputs, state: Any) -> tuple[Tensor, Any]:
         """The result for one position after a state, and the new state."""
         return self.go_on(x, state)
+
+    def prepare_call(self) -> None:
+        """Seeds the random numbers that a call may draw."""
+        if self.seed is not None:
+            torch.manual_seed(self.seed)
 
     def to(self, dtype: torch.dtype) -> None:
         """Converts the module to a dtype."""
@@ -176,6 +184,7 @@ class AttentionSubject(Subject):
         return self._mix(tuple(part.clone() for part in x), keep)  # a callable may write into its inputs
 
     def _mix(self, x: Inputs, keep: Bool[Tensor, "b n"] | None = None) -> Tensor:
+        self.prepare_call()
         return self.module.causal(*x, keep=keep)[0] if self.form == "causal" else self.module(*x, keep=keep)
 
     def written(self, x: Inputs) -> float:

@@ -9,7 +9,7 @@ from subquad.check.findings import Finding, not_asked
 from subquad.check.growth import Make, judge_growth, measure_growth
 from subquad.check.guessing import CallError, Guessed, Request, guess
 from subquad.check.importing import import_named, sentence_of
-from subquad.check.models import ModelRequest, ModelSubject, generation, load_model
+from subquad.check.models import ModelRequest, ModelSubject, generation, load_model, usable_ids
 from subquad.check.precision import gradients, half_precision
 from subquad.check.processes import BrokenCallError, Helper
 from subquad.check.properties import Question, batch, chunks, determinism, future, padding, steps, thread_safety
@@ -171,8 +171,9 @@ def guess_or_sentence(request: Request) -> Guessed | str:
 
 
 def try_model(request: ModelRequest) -> None:
-    """Loads a model, in a helper's process."""
-    load_model(request)
+    """Loads a model and looks for its token ids, in a helper's process."""
+    model = load_model(request)
+    usable_ids(model, getattr(model, "config", None))
 
 
 def call_model(request: ModelRequest) -> str:
@@ -183,7 +184,7 @@ def call_model(request: ModelRequest) -> str:
     except SubquadError as error:
         return str(error)
     except Exception as error:  # a model may raise anything
-        return f"it cannot be called on token ids: it raises {sentence_of(error)}"
+        return f"it cannot be called on token ids alone: it raises {sentence_of(error)}"
     return ""
 
 

@@ -27,7 +27,7 @@ from subquad.cli.streams import say
 from subquad.cli.values import Flag, parse_bytes, parse_lengths
 from subquad.errors import SubquadError
 from subquad.report.check import check_answer, failures, findings_of, findings_table, unasked, write_check_page
-from subquad.results import Row, Run, describe_run, refuse_taken
+from subquad.results import Row, Run, describe_run, holds_run, refuse_taken
 
 Name = Literal[
     "padding",
@@ -147,10 +147,26 @@ def _request(options: Check) -> Request | ModelRequest:
     built = read_arguments("--arguments", options.arguments)
     if options.model:
         if not is_import_name(options.model):
-            check_pretrained(options.model)
+            _check_folder(options.model)
         return ModelRequest(options.model, options.causal, built, options.heads, options.head_dim, options.length)
     known = request_of(options.attention, options, heads=options.heads, head_dim=options.head_dim)
     return replace(known, layer=options.layer, causal=options.causal, length=options.length)
+
+
+def _check_folder(path: str) -> None:
+    """Raises `SubquadError` for a file or a folder that holds no transformers model, with what to do instead."""
+    folder = Path(path).expanduser()
+    if holds_run(folder):
+        raise SubquadError(
+            f"{path} is a run of this package, whose models are not asked whole: ask about its attention by name, as in "
+            "subquad check linear"
+        )
+    if folder.is_file() or (folder.is_dir() and not (folder / "config.json").exists()):
+        raise SubquadError(
+            f"{path} is no folder that save_pretrained wrote, with a config.json; name a PyTorch model by the code that "
+            "builds it, as in subquad check --model mypackage.models:Writer, as saved weights do not say how it computes"
+        )
+    check_pretrained(path)
 
 
 def _open(helper: Helper, request: Request | ModelRequest, seconds: float) -> Case | Finding:
@@ -162,7 +178,8 @@ def _open(helper: Helper, request: Request | ModelRequest, seconds: float) -> Ca
 def _call_rows(opened: Case | Finding, plan: Plan) -> list[Row]:
     """The rows about calling it at all: if that fails, nothing else can be asked."""
     if not isinstance(opened, Finding):
-        return [Finding("call", "holds", "it can be called, and its results have the shape of its inputs").row()]
+        results = "have the shape of its inputs" if isinstance(opened, AttentionCase) else "are those of tokens or sequences"
+        return [Finding("call", "holds", f"it can be called, and its results {results}").row()]
     others = [not_asked(check, "it cannot be called") for check in plan.checks if check not in MODELS]
     return [finding.row() for finding in (opened, *others)]
 

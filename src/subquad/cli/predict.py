@@ -110,7 +110,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(options: Predict) -> None:
-    """Raises `SubquadError` for options that do not fit each other."""
+    """Raises `SubquadError` for options that do not fit each other, and for a model that is no run."""
+    if kind_of(options.run / "config.json") == "file" and kind_of(options.run / "run.json") == "nothing":
+        raise SubquadError(f"{options.run} is a model of transformers, not a run: use it in Python, with subquad.hub.load")
     if options.sequence and options.file:
         raise SubquadError("give a sequence or --file, not both")
     if options.data and (options.sequence or options.file):

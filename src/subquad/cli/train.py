@@ -22,8 +22,8 @@ from subquad.cli.streams import say
 from subquad.cli.training_options import CommandLine
 from subquad.report.client_baselines import baseline_sentences
 from subquad.report.event_baselines import standing_sentence
-from subquad.results import FORMAT, Run, describe_run, folder_name, new_folder
-from subquad.runs import Built, RunOptions, build_model, check_options, load, rebuild
+from subquad.results import FORMAT, Row, Run, describe_run, folder_name, new_folder
+from subquad.runs import Built, RunOptions, build_model, check_options, load, read_options, rebuild
 from subquad.tasks import TASKS
 from subquad.training.loop import Progress, import_accelerate, parameters, train
 
@@ -180,9 +180,19 @@ def _show_results(run: Run, console: Console) -> None:
             where = "test " if row["split"] == "test" else ""
             spread = f" ({row['low']:.6g} to {row['high']:.6g})" if "low" in row else ""
             console.print(f"{where}{row['metric'].replace('_', ' ')}: {row['value']:.6g}{spread}")
-    for sentence in (standing_sentence(rows), *baseline_sentences(rows)):
+    for sentence in (_early_end(run, rows, last), standing_sentence(rows), *baseline_sentences(rows)):
         if sentence:
             console.print(sentence, soft_wrap=True)
+
+
+def _early_end(run: Run, rows: Sequence[Row], last: int) -> str:
+    """Says that training stopped before its last step, as evaluations no longer got better; empty if it did not."""
+    options = read_options(run.about["options"]).training
+    best = next((row["value"] for row in rows if row["metric"] == "best_step"), None)
+    if last >= options.steps or best is None:
+        return ""
+    evaluations = f"the last {options.patience} evaluations were" if options.patience > 1 else "the last evaluation was"
+    return f"stopped at step {last} of {options.steps}: {evaluations} no better than that of step {best}"
 
 
 def _write_page(run: Run, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Sets of images as they come: NumPy's npz, IDX (MNIST), CIFAR's binary files, and folders of pictures.
+"""Sets of images as they come: NumPy's npz, IDX (MNIST), CIFAR's binary and pickled files, and folders of pictures.
 
 All images of a set have the same size. Splits are told by the names of arrays, files or folders.
 """
@@ -6,7 +6,6 @@ All images of a set have the same size. Splits are told by the names of arrays, 
 import io
 import re
 import struct
-import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,51 +13,51 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from numpy import ndarray
 
+from subquad.capacity import require_memory
 from subquad.data.datasets import SPLIT_WORDS
-from subquad.data.png import SIGNATURE, Picture, decode_png
+from subquad.data.image_files import (
+    CIFAR_CLASSES,
+    CIFAR_PIXELS,
+    IDX_IMAGES,
+    IDX_LABELS,
+    PICTURES,
+    DamagedPictureError,
+    LabelledImages,
+    array_pixels,
+    labelled,
+    read_cifar,
+    read_idx,
+    read_pickled_cifar,
+    read_picture,
+)
+from subquad.data.png import SIGNATURE, Picture
 from subquad.data.splits import SplitName
 from subquad.data.texts import LeftOut
 from subquad.errors import SubquadError
-from subquad.files import kind_of, read_bytes
+from subquad.files import kind_of, open_plain, read_bytes, read_text
 
 IMAGE_SPLITS: Mapping[str, SplitName] = {**SPLIT_WORDS, "data": "train", "t": "test"}
 """Words in names that tell a split. CIFAR-10 calls its training files data_batch, MNIST its test files t10k."""
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
-"""Endings of the names of picture files."""
-CIFAR_PIXELS = 3 * 32 * 32
-CIFAR_LABELS = {CIFAR_PIXELS + 1: (10,), CIFAR_PIXELS + 2: (20, 100)}
-"""Numbers of classes of the labels before each image, by the bytes of an image with its labels: CIFAR-10, CIFAR-100."""
-IDX_IMAGES, IDX_LABELS = 0x803, 0x801
-"""First four bytes of IDX files of unsigned bytes, with three axes and with one."""
+CIFAR_NAMES = "batches.meta.txt"
+"""Name of the file with the names of CIFAR-10's classes, beside its binary files."""
+NPZ_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, KeyError, OSError, NotImplementedError)
+"""What reading a damaged npz file may raise."""
 AT_A_TIME = 256
-"""Number of images whose size is changed at a time."""
-FORMATS = "an npz file, IDX files (MNIST), CIFAR's binary files or a folder of pictures"
-
-
-class LabelledImages(NamedTuple):
-    """Images of one size, and the class of each; labels are -1 where they are not known."""
-
-    pixels: UInt8[ndarray, "images rows columns channels"]
-    labels: Int[ndarray, "images"]
-
-    @classmethod
-    def unlabelled(cls, pixels: UInt8[ndarray, "images rows columns channels"]) -> "LabelledImages":
-        """Images whose classes are not known."""
-        return cls(pixels, np.full(len(pixels), -1))
-
-    def take(self, chosen: Int[ndarray, "some"] | slice) -> "LabelledImages":
-        """Some of the images."""
-        return LabelledImages(self.pixels[chosen], self.labels[chosen])
+"""Number of images whose size or colours are changed at a time."""
+LUMA = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in grey."""
+FORMATS = "an npz file, IDX files (MNIST), CIFAR's binary or pickled files or a folder of pictures"
 
 
 class ImageSet(NamedTuple):
-    """Images by split, and sentences about files that were left out."""
+    """Images by split, sentences about files that were left out, and the names of classes where they are known."""
 
     splits: dict[SplitName, LabelledImages]
     complaints: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def load_images(path: Path) -> ImageSet:
@@ -70,12 +69,28 @@ def load_images(path: Path) -> ImageSet:
         return _checked(path, _file_splits(path))
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     if archives := [file for file in files if file.name.endswith(".npz")]:
+        if len(archives) > 1:
+            raise SubquadError(f"{path} has {len(archives)} npz files: give one, such as {archives[0]}")
         return _checked(path, _npz_splits(archives[0]))
     if idx := [file for file in files if re.search(r"idx\d-ubyte", file.name)]:
         return _checked(path, _idx_splits(idx))
-    if binaries := [file for file in files if file.name.endswith(".bin")]:
-        return _checked(path, _merged({file: _read_cifar(file) for file in binaries}))
+    if cifar := _cifar_files(files) or _cifar_files(sorted(path.glob("cifar-10-batches-*/*"))):
+        readers = {file: read_cifar if file.suffix else read_pickled_cifar for file in cifar}
+        splits = _merged({file: read(file) for file, read in readers.items()})
+        return _checked(path, splits, names=_cifar_names(cifar[0].with_name(CIFAR_NAMES)))
     return _picture_folder(path)
+
+
+def _cifar_files(files: Sequence[Path]) -> list[Path]:
+    """CIFAR's binary files among some, or else CIFAR-10's pickled ones, which have no ending."""
+    binary = [file for file in files if file.name.endswith(".bin")]
+    return binary or [file for file in files if re.fullmatch(r"data_batch_\d+|test_batch", file.name)]
+
+
+def _cifar_names(path: Path) -> tuple[str, ...]:
+    """The names of CIFAR-10's classes; none if the file is not there or has another number of names."""
+    names = read_text(path).split() if kind_of(path) == "file" else []
+    return tuple(names) if len(names) == CIFAR_CLASSES else ()
 
 
 def resized(pixels: UInt8[ndarray, "images rows columns channels"], size: int) -> UInt8[ndarray, "images n n channels"]:
@@ -96,7 +111,11 @@ def grey(pixels: UInt8[ndarray, "images rows columns channels"]) -> UInt8[ndarra
     """The luminance of each pixel (ITU-R BT.601)."""
     if pixels.shape[3] == 1:
         return pixels
-    return np.rint(pixels @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)[..., None]
+    changed = np.empty((*pixels.shape[:3], 1), np.uint8)
+    for first in range(0, len(pixels), AT_A_TIME):
+        part = slice(first, first + AT_A_TIME)
+        changed[part, ..., 0] = np.rint(pixels[part] @ np.array(LUMA))
+    return changed
 
 
 def _areas(side: int, size: int) -> Float[ndarray, "size side"]:
@@ -106,7 +125,9 @@ def _areas(side: int, size: int) -> Float[ndarray, "size side"]:
     return np.maximum(overlap, 0).astype(np.float32) * size / side
 
 
-def _checked(path: Path, splits: dict[SplitName, LabelledImages], complaints: Sequence[str] = ()) -> ImageSet:
+def _checked(
+    path: Path, splits: dict[SplitName, LabelledImages], complaints: Sequence[str] = (), names: Sequence[str] = ()
+) -> ImageSet:
     """Raises `SubquadError` for a set without training images, or with images of different sizes."""
     if not any(len(images.pixels) for images in splits.values()):
         raise SubquadError(f"{path} has no images in it: give {FORMATS}")
@@ -117,7 +138,7 @@ def _checked(path: Path, splits: dict[SplitName, LabelledImages], complaints: Se
     if "train" not in splits:
         joined = [splits[name] for name in sorted(splits)]
         splits = {"train": LabelledImages(*(np.concatenate(parts) for parts in zip(*joined, strict=True)))}
-    return ImageSet(splits, tuple(complaints))
+    return ImageSet(splits, tuple(complaints), tuple(names))
 
 
 def _size(shape: Sequence[int]) -> str:
@@ -137,20 +158,31 @@ def _file_splits(path: Path) -> dict[SplitName, LabelledImages]:
     if content.startswith(b"PK"):
         return _npz_splits(path)
     if content[:2] == b"\0\0":
-        return {"train": LabelledImages.unlabelled(_read_idx(path, content, IDX_IMAGES))}
+        return {"train": LabelledImages.unlabelled(read_idx(path, content, IDX_IMAGES))}
     if content.startswith(SIGNATURE) or path.suffix.lower() in PICTURES:
         return {"train": LabelledImages.unlabelled(read_picture(path)[None])}
     if path.name.endswith(".bin") or (content and len(content) % (CIFAR_PIXELS + 1) == 0):
-        return {"train": _read_cifar(path)}
+        return {"train": read_cifar(path)}
     raise SubquadError(f"{path} holds no images in a format that is read: give {FORMATS}")
 
 
 def _npz_splits(path: Path) -> dict[SplitName, LabelledImages]:
     """The arrays train_images, test_images and such of an npz file, with train_labels and so on if they are there."""
     try:
+        with open_plain(path) as opened, zipfile.ZipFile(opened) as parts:
+            require_memory(f"reading {path}", sum(part.file_size for part in parts.infolist()), "split it")
         with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OSError, struct.error) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,
+        EOFError,
+        KeyError,
+        OSError,
+        struct.error,
+        NotImplementedError,
+    ) as error:
         raise SubquadError(f"{path} is not a whole npz file of numbers ({str(error)[:80]}): get it again") from None
     named = {name: split for name in arrays if name.endswith("_images") and (split := _split_of(name)) is not None}
     if not named:
@@ -158,44 +190,9 @@ def _npz_splits(path: Path) -> dict[SplitName, LabelledImages]:
             f"{path} has the arrays {', '.join(sorted(arrays)[:6]) or 'none'}: there should be train_images and test_images"
         )
     return {
-        split: _labelled(path, _array_pixels(path, name, arrays[name]), arrays.get(name.replace("_images", "_labels")))
+        split: labelled(path, array_pixels(path, name, arrays[name]), arrays.get(name.replace("_images", "_labels")))
         for name, split in named.items()
     }
-
-
-def _array_pixels(path: Path, name: str, array: ndarray) -> UInt8[ndarray, "images rows columns channels"]:
-    """An array as images. Raises `SubquadError` for one that is none."""
-    pixels = array[..., None] if array.ndim == 3 else array
-    if pixels.ndim != 4 or pixels.shape[3] not in (1, 3) or not pixels.size:
-        raise SubquadError(
-            f"{path}: {name} has the shape {'x'.join(map(str, array.shape))}: images are n x rows x columns, or that x 3"
-        )
-    if pixels.dtype != np.uint8:
-        if pixels.dtype.kind not in "iu" or int(pixels.min()) < 0 or int(pixels.max()) > 255:
-            raise SubquadError(
-                f"{path}: {name} must hold whole numbers from 0 to 255, but has others, of type {array.dtype}"
-            )
-        pixels = pixels.astype(np.uint8)
-    return pixels
-
-
-def _labelled(
-    path: Path, pixels: UInt8[ndarray, "images rows columns channels"], labels: ndarray | None, classes: int | None = None
-) -> LabelledImages:
-    """Images with their labels, which must be as many, and whole numbers from 0, below `classes` if it is given."""
-    if labels is None:
-        return LabelledImages.unlabelled(pixels)
-    if labels.shape != pixels.shape[:1]:
-        raise SubquadError(
-            f"{path} has {len(pixels)} images and labels of shape {labels.shape}: there should be one for each"
-        )
-    if labels.dtype.kind not in "iu" or int(labels.min()) < 0 or (classes is not None and int(labels.max()) >= classes):
-        most = "" if classes is None else f" to {classes - 1}"
-        wrong = labels[(labels < 0) | (labels >= classes)][0] if classes is not None else labels.min()
-        raise SubquadError(
-            f"{path} has the label {wrong}: labels are whole numbers from 0{most}, so it is damaged or no such file"
-        )
-    return LabelledImages(pixels, labels.astype(np.int64))
 
 
 def _idx_splits(files: Sequence[Path]) -> dict[SplitName, LabelledImages]:
@@ -206,40 +203,9 @@ def _idx_splits(files: Sequence[Path]) -> dict[SplitName, LabelledImages]:
     splits: dict[Path, LabelledImages] = {}
     for file in images:
         beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
-        labels = _read_idx(beside, read_bytes(beside), IDX_LABELS) if beside in files else None
-        splits[file] = _labelled(file, _read_idx(file, read_bytes(file), IDX_IMAGES), labels)
+        labels = read_idx(beside, read_bytes(beside), IDX_LABELS) if beside in files else None
+        splits[file] = labelled(file, read_idx(file, read_bytes(file), IDX_IMAGES), labels)
     return _merged(splits)
-
-
-def _read_idx(path: Path, content: bytes, magic: int) -> UInt8[ndarray, "..."]:
-    """The array of an IDX file of unsigned bytes: its kind, the size of each axis, and the values."""
-    axes = magic & 0xFF
-    begin = 4 + 4 * axes
-    if len(content) < begin or struct.unpack(">I", content[:4])[0] != magic:
-        what = "images" if magic == IDX_IMAGES else "labels"
-        raise SubquadError(f"{path} is no IDX file of {what}: it should begin with the bytes {magic:08x}")
-    shape = struct.unpack(f">{axes}I", content[4:begin])
-    if len(content) - begin != np.prod(shape, dtype=object) or not len(content) - begin:
-        raise SubquadError(
-            f"{path} says that it has {'x'.join(map(str, shape))} bytes, but has {len(content) - begin}: get it again"
-        )
-    values = np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
-    return values[..., None] if magic == IDX_IMAGES else values
-
-
-def _read_cifar(path: Path) -> LabelledImages:
-    """The images of one of CIFAR's binary files: labels, then 1024 bytes each of red, green and blue."""
-    content = np.frombuffer(read_bytes(path), np.uint8)
-    for width, classes in CIFAR_LABELS.items():
-        if len(content) and len(content) % width == 0:
-            records = content.reshape(-1, width)
-            count = len(classes)
-            pixels = records[:, count:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-            return _labelled(path, np.ascontiguousarray(pixels), records[:, count - 1], classes[-1])
-    raise SubquadError(
-        f"{path} has {len(content)} bytes, which is no multiple of {' or '.join(map(str, CIFAR_LABELS))}: it is cut off, or "
-        "none of CIFAR's binary files"
-    )
 
 
 def _merged(by_file: Mapping[Path, LabelledImages]) -> dict[SplitName, LabelledImages]:
@@ -264,7 +230,7 @@ def _picture_folder(path: Path) -> ImageSet:
     for file in files:
         try:
             pictures[file] = read_picture(file)
-        except _DamagedError as error:
+        except DamagedPictureError as error:
             if len(files) == 1:
                 raise SubquadError(str(error)) from None
             left_out.add("picture", "as it is damaged", str(file.relative_to(path)))
@@ -289,31 +255,4 @@ def _picture_folder(path: Path) -> ImageSet:
         )
         for split, of_split in by_split.items()
     }
-    return _checked(path, splits, left_out.sentences(path))
-
-
-class _DamagedError(SubquadError):
-    """A picture that cannot be read, beside others that may."""
-
-
-def read_picture(path: Path) -> Picture:
-    """A grey or RGB picture from a file: PNG always, other formats if the package Pillow is installed."""
-    content = read_bytes(path)
-    try:
-        from PIL import Image
-    except ImportError:
-        if not content.startswith(SIGNATURE) and path.suffix.lower() != ".png":
-            raise SubquadError(
-                f"{path} is no PNG picture; others need Pillow: pip install 'subquad[images]', or save it as PNG"
-            ) from None
-        try:
-            return decode_png(content, path.name)
-        except SubquadError as error:
-            raise _DamagedError(str(error)) from None
-    try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as picture:
-            warnings.simplefilter("error")  # a huge picture is only warned about
-            values = np.asarray(picture.convert("L" if picture.mode in ("1", "L", "LA", "I;16") else "RGB"))
-    except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombWarning) as error:
-        raise _DamagedError(f"{path.name} is a damaged picture ({str(error)[:60]}): save it again") from None
-    return values[..., None] if values.ndim == 2 else values
+    return _checked(path, splits, left_out.sentences(path), sorted(classes))

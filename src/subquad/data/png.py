@@ -77,7 +77,9 @@ def _chunks(content: bytes, name: str) -> list[tuple[bytes, bytes]]:
             raise SubquadError(f"{name} is a damaged PNG file: save the picture again")
         chunks.append((kind, part))
         at += 12 + size
-    return chunks
+        if kind == b"IEND":
+            return chunks
+    raise SubquadError(f"{name} is a damaged PNG file, which ends early: save the picture again")
 
 
 def _unfiltered(lines: UInt8[ndarray, "rows width1"], back: int, name: str) -> UInt8[ndarray, "rows width"]:

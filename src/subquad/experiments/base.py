@@ -136,14 +136,23 @@ def part_rows(folder: Path, kind: str) -> list[Row] | None:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a training, or a conversion with its controls, has its last checkpoint."""
+    """Whether a training, or a conversion with its controls, has its last checkpoint, at its last step or stopped early."""
     if not (folder / "run.json").exists():
         return False
     run = Run.open(folder)
     if run.about.get("kind") == "convert":
         return _is_converted(run)
-    steps = Run.open(folder, "train").about["options"]["training"]["steps"]
-    return (folder / "checkpoint" / f"step-{steps:09d}").exists()
+    training = Run.open(folder, "train").about["options"]["training"]
+    if (folder / "checkpoint" / f"step-{training['steps']:09d}").exists():
+        return True
+    return bool(training.get("patience")) and _stopped_early(run)
+
+
+def _stopped_early(run: Run) -> bool:
+    """Whether a training ended before its last step, as evaluations no longer got better: then it has the final rows."""
+    newest = max(run.folder.glob("checkpoint/step-?????????"), default=None)
+    ends = {row["step"] for row in run.rows() if row["metric"] == "best_step"} if newest is not None else set()
+    return newest is not None and int(newest.name.removeprefix("step-")) in ends
 
 
 def _is_converted(run: Run) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from subquad import SubquadError
 from subquad.tasks import Image
-from subquad.tasks.lra.pictures import load_pictures
+from subquad.tasks.lra.image import load_labelled
 
 RNG = np.random.default_rng(0)
 
@@ -20,7 +20,7 @@ def planes(pictures: int) -> np.ndarray:
 def grey(colours: np.ndarray) -> np.ndarray:
     """Grey pictures, pixel by pixel."""
     red, green, blue = (colours[:, 1024 * at : 1024 * (at + 1)].astype(float) for at in range(3))
-    return (0.299 * red + 0.587 * green + 0.114 * blue).reshape(-1, 32, 32)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 def binary(folder: Path, first_label: int = 0) -> dict[str, np.ndarray]:
@@ -35,11 +35,17 @@ def binary(folder: Path, first_label: int = 0) -> dict[str, np.ndarray]:
 def test_binary_batches_are_read(tmp_path: Path) -> None:
     written = binary(tmp_path)
     (tmp_path / "batches.meta.txt").write_text("\n".join(["airplane", *"bcdefghij"]) + "\n\n")
-    train, test, names = load_pictures(tmp_path)
-    assert np.abs(train.images - grey(np.concatenate([written["data_batch_1"], written["data_batch_2"]]))).max() <= 0.51
-    assert np.abs(test.images - grey(written["test_batch"])).max() <= 0.51
-    assert test.labels.tolist() == [*range(10), 0, 1]
-    assert names == ["airplane", *"bcdefghij"]
+    loaded = Image(data=str(tmp_path)).load()
+    assert loaded.longest == 1024
+    assert loaded.labels == ["airplane", *"bcdefghij"]
+    test = loaded.splits["test"].first(12)
+    assert np.abs(np.stack([example.tokens for example in test]) - grey(written["test_batch"])).max() <= 0.51
+    assert [example.label for example in test] == [*range(10), 0, 1]
+    learned = [example for split in ("train", "development") for example in loaded.splits[split].first(24)]
+    expected = grey(np.concatenate([written["data_batch_1"], written["data_batch_2"]]))
+    gaps = [np.abs(expected - example.tokens).max(axis=1).min() for example in learned]
+    assert len(gaps) == 24
+    assert max(gaps) <= 0.51
 
 
 @pytest.mark.parametrize("as_bytes", [True, False])
@@ -53,9 +59,11 @@ def test_pickled_batches_are_read(as_bytes: bool, tmp_path: Path) -> None:
         content = {key.encode(): value for key, value in fields.items()} if as_bytes else fields
         (folder / name).write_bytes(pickle.dumps(content, protocol=2))
     (folder / "batches.meta").write_bytes(b"")
-    train, test, _ = load_pictures(tmp_path)
-    assert np.abs(train.images - grey(written["data_batch_1"])).max() <= 0.51
-    assert test.labels.tolist() == list(range(10))
+    loaded = load_labelled(tmp_path)
+    train = loaded.splits["train"].pixels.transpose(0, 3, 1, 2).reshape(10, -1)
+    assert np.array_equal(train, written["data_batch_1"])
+    assert loaded.splits["test"].labels.tolist() == list(range(10))
+    assert loaded.names == tuple("0123456789")
 
 
 def archive(path: Path, **changed: np.ndarray) -> Path:
@@ -89,20 +97,20 @@ def test_an_archive_is_read_and_split(tmp_path: Path) -> None:
     ("changed", "said"),
     [
         ({"test_labels": np.full(6, 3)}, "the test has the label 3, but those of training go from 0 to 2"),
-        ({"train_labels": np.arange(30) - 1}, "the label -1 is out of range"),
-        ({"train_labels": np.arange(29)}, "has 30 pictures but 29 labels"),
+        ({"train_labels": np.arange(30) - 1}, "has the label -1: labels are whole numbers from 0"),
+        ({"train_labels": np.arange(29)}, r"has 30 images and labels of shape \(29,\)"),
         ({"train_labels": np.arange(30) / 2}, "labels must be whole numbers, but are float64"),
-        ({"train_images": np.zeros((30, 4, 4))}, "pictures must be bytes with the axes"),
+        ({"train_images": np.zeros((30, 4, 4))}, "must hold whole numbers from 0 to 255"),
         (
             {"test_images": np.zeros((6, 5, 5), np.uint8)},
-            r"pictures have \(4, 4\) pixels in training but \(5, 5\) in the test",
+            "has images of 4 x 4 and of 5 x 5 pixels",
         ),
-        ({"train_images": np.zeros((0, 4, 4), np.uint8), "train_labels": np.arange(0)}, "pictures must be bytes"),
+        ({"train_images": np.zeros((0, 4, 4), np.uint8), "train_labels": np.arange(0)}, "has the shape 0x4x4"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(changed: dict[str, np.ndarray], said: str, tmp_path: Path) -> None:
     with pytest.raises(SubquadError, match=said):
-        load_pictures(archive(tmp_path / "a.npz", **changed))
+        load_labelled(archive(tmp_path / "a.npz", **changed))
 
 
 def test_damaged_files_get_one_sentence(tmp_path: Path) -> None:
@@ -112,14 +120,14 @@ def test_damaged_files_get_one_sentence(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     np.savez(tmp_path / "objects.npz", train_images=np.array([{}], object))
     for name, said in (
-        ("cut.npz", "is not a whole NumPy archive"),
-        ("text.npz", "is not a whole NumPy archive"),
-        ("other.npz", "has no array train_images"),
-        ("objects.npz", "has no array train_labels"),
+        ("cut.npz", "is not a whole npz file"),
+        ("text.npz", "holds no images in a format that is read"),
+        ("other.npz", "has the arrays x: there should be train_images"),
+        ("objects.npz", "is not a whole npz file of numbers"),
         ("none.npz", "there is no file or folder"),
     ):
         with pytest.raises(SubquadError, match=said):
-            load_pictures(tmp_path / name)
+            load_labelled(tmp_path / name)
     for name in ("c", "d", "e", "f"):
         (tmp_path / name).mkdir()
     binary(tmp_path / "c")
@@ -130,15 +138,18 @@ def test_damaged_files_get_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "f" / "data_batch_1").write_bytes(pickle.dumps({"data": [1, 2], "labels": [1]}))
     (tmp_path / "f" / "test_batch").write_bytes(pickle.dumps([1]))
     for name, said in (
-        ("c", "is not a whole batch of CIFAR-10"),
-        ("d", "the label 10 is out of range, labels go from 0 to 9"),
-        ("e", "lacks test_batch"),
+        ("c", "is no multiple of 3073 or 3074"),
+        ("d", "has the label 10: labels are whole numbers from 0 to 9"),
+        ("e", "has no test images"),
         ("f", "is no batch of CIFAR-10: it should hold data"),
     ):
         with pytest.raises(SubquadError, match=said):
-            load_pictures(tmp_path / name)
-    with pytest.raises(SubquadError, match="holds no pictures that are known"):
-        load_pictures(tmp_path)
+            load_labelled(tmp_path / name)
+    with pytest.raises(SubquadError, match=r"has 5 npz files: give one, such as .*a\.npz"):
+        load_labelled(tmp_path)
+    np.savez(tmp_path / "bare.npz", train_images=np.zeros((2, 4, 4), np.uint8), test_images=np.zeros((2, 4, 4), np.uint8))
+    with pytest.raises(SubquadError, match="has images without labels"):
+        load_labelled(tmp_path / "bare.npz")
 
 
 def test_pixels_are_read_from_words() -> None:

@@ -3,6 +3,7 @@
 import random
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ import pytest
 from subquad import SubquadError
 from subquad.tasks import Pathfinder
 from subquad.tasks.lra.drawing import DASHES, STYLES, draw_picture
-from subquad.tasks.lra.pictures import read_png
+from subquad.tasks.lra.image import read_grey
 from tests.tasks.lra.solver import are_joined
 
 SETTINGS: list[tuple[int, Literal["easy", "intermediate", "hard"], int]] = [
@@ -92,28 +93,22 @@ def test_png_files_are_read(kind: int, channels: int, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(picture, kind))
     weights = np.array([0.299, 0.587, 0.114])
     grey = picture[:, :, 0] if channels < 3 else np.round(picture[:, :, :3] @ weights)
-    assert np.abs(read_png(tmp_path / "a.png").astype(int) - grey).max() <= (channels >= 3)
+    assert np.abs(read_grey(tmp_path / "a.png").astype(int) - grey).max() <= (channels >= 3)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change",
     [
-        (lambda content: b"GIF89a" + content, "is no PNG file"),
-        (lambda content: content[:-20], "is not a whole PNG file"),
-        (lambda content: content[:60] + b"\0" + content[61:], "is not a whole PNG file"),
-        (lambda content: content[:8], "is not a whole PNG file"),
-        (lambda content: content.replace(png(np.zeros((4, 4)))[8:33], _sixteen_bits()), "is a PNG file of another kind"),
+        lambda content: b"GIF89a" + content,
+        lambda content: content[:60],
+        lambda content: content[:60] + b"\0" + content[61:],
+        lambda content: content[:8],
     ],
 )
-def test_damaged_png_files_get_one_sentence(change: object, said: str, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(change(png(np.zeros((4, 4), np.uint8))))  # type: ignore[operator]
-    with pytest.raises(SubquadError, match=said):
-        read_png(tmp_path / "a.png")
-
-
-def _sixteen_bits() -> bytes:
-    header = b"IHDR" + struct.pack(">IIBBBBB", 4, 4, 16, 0, 0, 0, 0)
-    return struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+def test_damaged_png_files_get_one_sentence(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(change(png(np.zeros((4, 4), np.uint8))))
+    with pytest.raises(SubquadError, match=r"is no PNG file|damaged"):
+        read_grey(tmp_path / "a.png")
 
 
 def release(folder: Path, pictures: int = 20, size: int = 32) -> Path:

@@ -1,40 +1,27 @@
 """Accuracies of finished trainings of the Long Range Arena, at the learning rate that was chosen for each mechanism."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from subquad.attention import MECHANISMS
+from subquad.experiments.accuracies import Accuracies
 from subquad.experiments.base import is_finished
 from subquad.experiments.lra.grid import Grid, TaskPlan
 from subquad.report.training import value_on_test
 from subquad.results import Run
-from subquad.statistics import Interval, mean_over_seeds
 
 
-class Score(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Score(Accuracies):
     """Test accuracy of a mechanism on a task, by seed, and what it is compared with."""
 
     task: str
     mechanism: str
     rate: float
-    accuracies: Mapping[int, float]
     guessing: float
     """Accuracy of always guessing the most frequent class."""
     tokens_per_second: float
     """Speed of training at the last evaluation, mean over seeds; trainings may have shared their core."""
-    planned: int
-    """Number of seeds that the scale has."""
-
-    @property
-    def accuracy(self) -> Interval:
-        """Mean over seeds with its interval."""
-        return mean_over_seeds(list(self.accuracies.values()))
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all seeds are finished."""
-        return len(self.accuracies) == self.planned
 
 
 def scores(folder: Path, grid: Grid) -> list[Score]:
@@ -59,7 +46,15 @@ def _score(folder: Path, grid: Grid, plan: TaskPlan, name: str) -> Score | None:
     if not accuracies:
         return None
     speed = sum(speeds) / len(speeds) if speeds else 0.0
-    return Score(plan.task.kind, name, rate, accuracies, guessing, speed, len(plan.seeds))
+    return Score(
+        task=plan.task.kind,
+        mechanism=name,
+        rate=rate,
+        accuracies=accuracies,
+        guessing=guessing,
+        tokens_per_second=speed,
+        planned=len(plan.seeds),
+    )
 
 
 def data_of(folder: Path, grid: Grid) -> dict[str, str]:

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 from numpy import ndarray
 
-from subquad.data.images import LabelledImages
+from subquad.data.image_files import LabelledImages
 from subquad.data.splits import SplitName
 
 SIDE = 16

@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import UInt8
+from numpy import ndarray
 
 from subquad.checking import Seed, excerpt
+from subquad.data.image_files import PICTURES, LabelledImages, read_picture
+from subquad.data.images import ImageSet, grey, load_images
 from subquad.data.splits import SplitName, shuffled
 from subquad.errors import SubquadError
 from subquad.tasks.lra.base import ArenaOptions, Unlabelled
-from subquad.tasks.lra.pictures import Pictures, PictureSplits, load_pictures, read_png
 from subquad.tasks.lra.sources import Example, Loaded, Source
 
 LEVELS = 256
@@ -37,19 +40,18 @@ class Image(ArenaOptions):
 
     def load(self) -> Loaded:
         """Reads the pictures, and takes a tenth of those for training for development."""
-        splits = load_pictures(Path(self.data)) if self.data else digits()
-        count = len(splits.train.labels)
+        images = load_labelled(Path(self.data)) if self.data else digits()
+        train, test = images.splits["train"], images.splits["test"]
+        count = len(train.labels)
         if count < LEAST:
             raise SubquadError(f"{self.data} has {count} training pictures, too few to be split: give at least {LEAST}")
         order = shuffled([f"{number:09d}" for number in range(count)], self.split_seed)
-        development, train = order[: count // 10], order[count // 10 :]
         sources: dict[SplitName, Source] = {
-            "train": picture_source(_at(splits.train, train)),
-            "development": picture_source(_at(splits.train, development)),
-            "test": picture_source(splits.test),
+            "train": image_source(train.take(order[count // 10 :])),
+            "development": image_source(train.take(order[: count // 10])),
+            "test": image_source(test),
         }
-        pixels = int(np.prod(splits.train.images.shape[1:]))
-        return Loaded(sources, splits.names, pixels)
+        return Loaded(sources, list(images.names), int(np.prod(train.pixels.shape[1:3])))
 
     def parse(self, words: Sequence[str], longest: int) -> Example:
         return Example(intensities(words, longest), 0)
@@ -61,10 +63,24 @@ class Image(ArenaOptions):
         return line.replace(",", " ").split()
 
     def read_unlabelled(self, path: Path, longest: int) -> Unlabelled:
-        return read_png_files(path, longest)
+        return read_picture_files(path, longest)
 
 
-def digits() -> PictureSplits:
+def load_labelled(path: Path) -> ImageSet:
+    """Reads the splits train and test of a set of images. Raises `SubquadError` for one without a test or without labels."""
+    images = load_images(path)
+    if "test" not in images.splits:
+        raise SubquadError(f"{path} has no test images: name their array, file or folder test")
+    train, test = (images.splits[split].labels for split in ("train", "test"))
+    if min(train.min(), test.min()) < 0:
+        raise SubquadError(f"{path} has images without labels: put the file or array of labels beside that of images")
+    classes = max(int(train.max()) + 1, len(images.names))
+    if (highest := int(test.max())) >= classes:
+        raise SubquadError(f"{path}: the test has the label {highest}, but those of training go from 0 to {classes - 1}")
+    return images._replace(names=images.names or tuple(map(str, range(classes))))
+
+
+def digits() -> ImageSet:
     """The digits of scikit-learn, 8 x 8 pixels each, of which the last fifth is the test."""
     try:
         from sklearn.datasets import load_digits
@@ -74,20 +90,24 @@ def digits() -> PictureSplits:
             "'subquad[data]'"
         ) from None
     bunch = load_digits()
-    images, labels = (bunch.images * 15.9375).round().astype(np.uint8), bunch.target.astype(np.int64)
-    first_test = 4 * len(labels) // 5
-    train, test = Pictures(images[:first_test], labels[:first_test]), Pictures(images[first_test:], labels[first_test:])
-    return PictureSplits(train, test, [str(digit) for digit in range(10)])
+    images = LabelledImages((bunch.images * 15.9375).round().astype(np.uint8)[..., None], bunch.target.astype(np.int64))
+    first_test = 4 * len(images.labels) // 5
+    splits: dict[SplitName, LabelledImages] = {
+        "train": images.take(slice(first_test)),
+        "test": images.take(slice(first_test, None)),
+    }
+    return ImageSet(splits, names=tuple(map(str, range(10))))
 
 
-def picture_source(pictures: Pictures) -> Source:
-    """The pixels of each picture, row by row."""
-    flat = pictures.images.reshape(len(pictures.images), -1)
-    return Source(len(flat), lambda place: Example(flat[place], int(pictures.labels[place])))
+def image_source(images: LabelledImages) -> Source:
+    """The intensities of each image, row by row."""
+    flat = grey(images.pixels).reshape(len(images.pixels), -1)
+    return Source(len(flat), lambda place: Example(flat[place], int(images.labels[place])))
 
 
-def _at(pictures: Pictures, places: np.ndarray) -> Pictures:
-    return Pictures(pictures.images[places], pictures.labels[places])
+def read_grey(path: Path) -> UInt8[ndarray, "rows columns"]:
+    """Reads a picture file in grey."""
+    return grey(read_picture(path)[None])[0, ..., 0]
 
 
 def intensities(words: Sequence[str], pixels: int) -> np.ndarray:
@@ -102,14 +122,14 @@ def intensities(words: Sequence[str], pixels: int) -> np.ndarray:
     return np.array([int(word) for word in words], np.int64)
 
 
-def read_png_files(path: Path, pixels: int) -> Unlabelled:
-    """Reads a PNG file, or all PNG files of a folder, each with as many pixels as the model reads."""
-    files = sorted(path.rglob("*.png")) if path.is_dir() else [path]
+def read_picture_files(path: Path, pixels: int) -> Unlabelled:
+    """Reads a picture file, or all of a folder, each with as many pixels as the model reads."""
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PICTURES) if path.is_dir() else [path]
     if not files:
         raise SubquadError(f"the folder {path} has no pictures in it: there should be PNG files")
     examples = []
     for file in files:
-        image = read_png(file)
+        image = read_grey(file)
         if image.size != pixels:
             raise SubquadError(f"{file} has {image.size} pixels, but the model reads {pixels}: scale it")
         examples.append(Example(image.reshape(-1), 0))

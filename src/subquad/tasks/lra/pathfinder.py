@@ -14,8 +14,7 @@ from subquad.errors import OptionError, SubquadError
 from subquad.files import kind_of, read_text
 from subquad.tasks.lra.base import ArenaOptions, Unlabelled
 from subquad.tasks.lra.drawing import DASHES, STYLES, draw_picture
-from subquad.tasks.lra.image import LEAST, LEVELS, intensities, read_png_files
-from subquad.tasks.lra.pictures import read_png
+from subquad.tasks.lra.image import LEAST, LEVELS, intensities, read_grey, read_picture_files
 from subquad.tasks.lra.sources import Example, Loaded, Source
 
 Difficulty = Literal["easy", "intermediate", "hard"]
@@ -80,7 +79,7 @@ class Pathfinder(ArenaOptions):
     def _read(self, folder: Path, entries: Sequence[tuple[str, int]]) -> Source:
         def make(number: int) -> Example:
             name, label = entries[number]
-            picture = read_png(folder / name)
+            picture = read_grey(folder / name)
             if picture.shape != (self.side, self.side):
                 rows, columns = picture.shape
                 raise SubquadError(f"{folder / name} has {rows} x {columns} pixels: --side must be {rows}, or give others")
@@ -100,7 +99,7 @@ class Pathfinder(ArenaOptions):
         return f"{self.side} x {self.side} pixels, {int(np.count_nonzero(example.tokens > LEVELS // 2))} of them bright"
 
     def read_unlabelled(self, path: Path, longest: int) -> Unlabelled:
-        return read_png_files(path, longest)
+        return read_picture_files(path, longest)
 
 
 def released_folder(path: Path, side: int, difficulty: Difficulty) -> Path:
