@@ -7,8 +7,6 @@ import io
 import re
 import struct
 import warnings
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from numpy import ndarray
 
+from subquad.data.arrays import read_archive
 from subquad.data.datasets import SPLIT_WORDS
 from subquad.data.png import SIGNATURE, Picture, decode_png
 from subquad.data.splits import SplitName
@@ -147,11 +146,7 @@ def _file_splits(path: Path) -> dict[SplitName, LabelledImages]:
 
 def _npz_splits(path: Path) -> dict[SplitName, LabelledImages]:
     """The arrays train_images, test_images and such of an npz file, with train_labels and so on if they are there."""
-    try:
-        with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OSError, struct.error) as error:
-        raise SubquadError(f"{path} is not a whole npz file of numbers ({str(error)[:80]}): get it again") from None
+    arrays = read_archive(path)
     named = {name: split for name in arrays if name.endswith("_images") and (split := _split_of(name)) is not None}
     if not named:
         raise SubquadError(

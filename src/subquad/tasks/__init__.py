@@ -11,6 +11,7 @@ from subquad.tasks.mlm import Mlm
 from subquad.tasks.recall import Induction, Recall
 from subquad.tasks.sorting import Sorting
 from subquad.tasks.speech import Speech
+from subquad.tasks.tokens import Tokens
 from subquad.tasks.transactions import Transactions
 
 TASKS: dict[str, type[TaskOptions]] = {
@@ -30,6 +31,7 @@ TASKS: dict[str, type[TaskOptions]] = {
     "lra-pathfinder": Pathfinder,
     "images": Images,
     "speech": Speech,
+    "tokens": Tokens,
 }
 
 __all__ = [
@@ -51,5 +53,6 @@ __all__ = [
     "Task",
     "TaskOptions",
     "Text",
+    "Tokens",
     "Transactions",
 ]
