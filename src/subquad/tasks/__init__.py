@@ -9,6 +9,7 @@ from subquad.tasks.lm import Lm
 from subquad.tasks.lra import Image, ListOps, Pathfinder, Retrieval, Text
 from subquad.tasks.mlm import Mlm
 from subquad.tasks.recall import Induction, Recall
+from subquad.tasks.series import Series
 from subquad.tasks.sorting import Sorting
 from subquad.tasks.speech import Speech
 from subquad.tasks.tokens import Tokens
@@ -32,6 +33,7 @@ TASKS: dict[str, type[TaskOptions]] = {
     "images": Images,
     "speech": Speech,
     "tokens": Tokens,
+    "series": Series,
 }
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "Pathfinder",
     "Recall",
     "Retrieval",
+    "Series",
     "Sorting",
     "Speech",
     "Task",

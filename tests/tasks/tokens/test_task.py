@@ -134,7 +134,7 @@ def test_a_long_sequence_is_cut_by_place(tmp_path: Path) -> None:
     path = tmp_path / "one.fa"
     path.write_text(">chr\n" + "ACGT" * 25 + "\n")
     task = following(path)
-    assert [len(task.source.splits[split].sequences[0]) for split in ("train", "development", "test")] == [80, 10, 10]  # type: ignore[index]
+    assert [len(task.source.splits[split].sequences[0]) for split in ("train", "development", "test")] == [80, 10, 10]
     path.write_text(">chr\nACGT\n")
     with pytest.raises(SubquadError, match="has 4 tokens, too few to be divided"):
         _ = following(path).source.splits
@@ -176,7 +176,7 @@ def test_labels_can_be_learned_and_told(tmp_path: Path) -> None:
     path = labelled(tmp_path / "a.csv")
     task = Tokens(data=str(path)).prepare()
     assert isinstance(task, LabelTokens)
-    assert [len(task.truth(split)) for split in ("train", "development", "test")] == [42, 6, 12]  # type: ignore[arg-type]
+    assert [len(task.truth(split)) for split in ("train", "development", "test")] == [42, 6, 12]
     model = learn(task, 40)
     rows = task.final(model)
     tested = {row["metric"]: row for row in rows if row.get("split") == "test"}
