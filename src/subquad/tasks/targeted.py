@@ -12,13 +12,14 @@ from torch import nn
 
 from subquad.data.splits import SplitName
 from subquad.results import Row
-from subquad.tasks.base import Batch, Best, Task
+from subquad.tasks.base import Batch, Best
+from subquad.tasks.sourced import SourcedTask
 from subquad.tasks.transactions.judging import compared_rows, curve_rows, trivial_rows
 from subquad.tasks.transactions.target import Target
 from subquad.tasks.transactions.targets import Classes
 
 
-class TargetedTask(Task[Batch]):
+class TargetedTask(SourcedTask[Batch]):
     """Metrics, final rows and samples of a task with a target; what a sequence is, a subclass says."""
 
     units: ClassVar[Mapping[str, str]] = {"log_loss": "nats"}

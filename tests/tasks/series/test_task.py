@@ -237,7 +237,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         Series(reach=4)
     with pytest.raises(SubquadError, match="has no labels: name their column by --label-column"):
         Series(data=str(path), goal="label").prepare()
-    with pytest.raises(SubquadError, match="has 4 series to learn from: give at least 10"):
+    with pytest.raises(SubquadError, match="has 4 sequences to learn from: give at least 10"):
         _ = Series(data=str(classes(tmp_path / "b.csv", 4))).prepare().data_size
     (tmp_path / "c.csv").write_text("time,v\n" + "".join(f"{at},3\n" for at in range(40)))
     with pytest.raises(SubquadError, match="there is nothing to learn"):

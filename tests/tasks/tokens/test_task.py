@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, clicks: Path) -> None:
         Tokens(length=4, context=4)
     with pytest.raises(SubquadError, match="has no labels: name their column by --label-column"):
         Tokens(data=str(clicks), goal="label").prepare()
-    with pytest.raises(SubquadError, match="has 4 labelled sequences: give at least 10"):
+    with pytest.raises(SubquadError, match="has 4 sequences to learn from: give at least 10"):
         _ = Tokens(data=str(labelled(tmp_path / "b.csv", 4))).prepare().data_size
     task = following(clicks)
     kept = {**task.learned, "tokens": 3}

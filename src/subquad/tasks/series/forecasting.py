@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 from subquad.data.splits import SplitName
 from subquad.models import ModelOptions
 from subquad.results import Row
-from subquad.tasks.base import Best, Counted, DataSize, Predictions, Task
+from subquad.tasks.base import Best, Counted, Predictions
 from subquad.tasks.mlm.limits import check_longest
 from subquad.tasks.series.baselines import Baselines
 from subquad.tasks.series.judging import CRPS, Judged, compared_rows, example_rows, judge, step_rows
@@ -23,8 +23,9 @@ from subquad.tasks.series.model import LEVELS, MIDDLE, Forecaster, pinball
 from subquad.tasks.series.scales import OUT_OF_SIGHT
 from subquad.tasks.series.sets import SeriesSet
 from subquad.tasks.series.simulator import best_crps
-from subquad.tasks.series.source import FEW, Source
+from subquad.tasks.series.source import Source
 from subquad.tasks.series.windows import ForecastBatch, Windows, cut_windows
+from subquad.tasks.sourced import FEW, SourcedTask
 from subquad.types import AttentionOptions
 
 MOST_FITTED = 4000
@@ -32,7 +33,7 @@ MOST_FITTED = 4000
 LOW, HIGH = LEVELS.index(0.1), LEVELS.index(0.9)
 
 
-class ForecastTask(Task[ForecastBatch]):
+class ForecastTask(SourcedTask[ForecastBatch]):
     """Batches, model, loss and metrics for forecasts."""
 
     kind = "series"
@@ -40,6 +41,7 @@ class ForecastTask(Task[ForecastBatch]):
     units: ClassVar[Mapping[str, str]] = {CRPS: "deviations", "mean_absolute_error": "deviations"}
     takes: ClassVar[str] = "forecasts series: give a file of them, or --data"
     reads_files: ClassVar[bool] = True
+    source: Source
 
     def __init__(self, source: Source) -> None:
         self.source, self.options = source, source.options
@@ -68,22 +70,6 @@ class ForecastTask(Task[ForecastBatch]):
         """Number of steps between two windows: the horizon, or fewer where a single series would have few windows."""
         steps = int(self.source.raw.lengths[self.source.places[split]].sum() * (0.1 if self.source.by_time else 1.0))
         return max(1, min(self.source.horizon, steps // 50))
-
-    @property
-    def learned(self) -> dict[str, Any]:
-        return self.source.learned
-
-    @property
-    def data_size(self) -> DataSize:
-        return self.source.data_size
-
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        return self.source.complaints
-
-    @property
-    def description(self) -> list[str]:
-        return self.source.description
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from subquad.data.ragged import keep_of, pad, slices
 from subquad.data.splits import SplitName
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
-from subquad.tasks.base import Counted, DataSize, Predictions
+from subquad.tasks.base import Counted, Predictions
 from subquad.tasks.mlm.limits import check_longest
 from subquad.tasks.series.model import SeriesClassifier
 from subquad.tasks.series.sets import SeriesSet
@@ -56,6 +56,7 @@ class LabelSeries(TargetedTask[SeriesBatch]):
     kind = "series"
     takes: ClassVar[str] = "labels series: give a file of them, or --data"
     reads_files: ClassVar[bool] = True
+    source: Source
 
     def __init__(self, source: Source) -> None:
         self.source, self.options = source, source.options
@@ -82,22 +83,6 @@ class LabelSeries(TargetedTask[SeriesBatch]):
         """Indices of the training series, grouped by length."""
         lengths = np.maximum(self.splits["train"].series.lengths, 1)
         return Buckets(np.arange(len(lengths)), lengths)
-
-    @property
-    def learned(self) -> dict[str, Any]:
-        return self.source.learned
-
-    @property
-    def data_size(self) -> DataSize:
-        return self.source.data_size
-
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        return self.source.complaints
-
-    @property
-    def description(self) -> list[str]:
-        return self.source.description
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None

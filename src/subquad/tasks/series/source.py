@@ -12,7 +12,7 @@ from numpy import ndarray
 from typing_extensions import TypedDict
 
 from subquad.checking import STRICT, Whole, read_as
-from subquad.data.splits import SplitName, divide
+from subquad.data.splits import SplitName
 from subquad.errors import SubquadError
 from subquad.results import place_of
 from subquad.tasks.base import DataSize
@@ -21,17 +21,22 @@ from subquad.tasks.series.options import SeriesOptions
 from subquad.tasks.series.scales import OUT_OF_SIGHT, Scales, learn_scales, reading_from
 from subquad.tasks.series.sets import Reading, SeriesSet
 from subquad.tasks.series.windows import Windows, find_windows, parts_of
-from subquad.tasks.transactions.histories import UNLABELLED
+from subquad.tasks.sourced import (
+    FEW,
+    SPLITS,
+    USES,
+    check_same,
+    divide_told,
+    goal_line,
+    label_groups,
+    resolve_goal,
+)
 from subquad.tasks.transactions.labels import Labelled, label_column
 from subquad.tasks.transactions.target import Target
 from subquad.tasks.transactions.targets import learn_target, target_from
 
-FEW = 10
-"""Fewer series than this are divided by time, to forecast; fewer labelled ones are refused."""
 HORIZON, CONTEXTS = 24, 4
 """Default number of steps to forecast, and of steps before them for each."""
-SPLITS: tuple[SplitName, ...] = ("train", "development", "test")
-USES = {"train": "to learn from", "development": "for development", "test": "for the test"}
 
 
 class LearnedFields(TypedDict):
@@ -64,11 +69,7 @@ class Source:
         raw = self.options.load()
         if self.kept is not None:
             had, has = (self.kept["series"], self.kept["steps"]), (len(raw.names), len(raw.times))
-            if had != has:
-                raise SubquadError(
-                    f"the series in {self.options.source} are not those that the run was made with: it had {had[0]:,} with "
-                    f"{had[1]:,} steps, they are {has[0]:,} with {has[1]:,}; start a new run"
-                )
+            check_same(self.options.source, ("series", "steps"), had, has)
         return raw
 
     @cached_property
@@ -76,14 +77,7 @@ class Source:
         """What is predicted."""
         if self.kept is not None:
             return self.kept["goal"]
-        if self.options.goal == "label" and self.raw.labels is None:
-            raise SubquadError(
-                f"{self.options.source} has no labels: name their column by --label-column or their table by --label-file, "
-                "or give --goal forecast"
-            )
-        if self.options.goal != "auto":
-            return self.options.goal
-        return "forecast" if self.raw.labels is None else "label"
+        return resolve_goal(self.options.goal, "forecast", self.options.source, has_labels=self.raw.labels is not None)
 
     @cached_property
     def by_time(self) -> bool:
@@ -98,26 +92,10 @@ class Source:
         raw = self.raw
         if self.by_time:
             return {split: list(range(len(raw.names))) for split in SPLITS}
-        told = dict(raw.told)
-        groups, usable = np.zeros(len(raw.names), np.int64), np.ones(len(raw.names), bool)
-        if self.goal == "label":
-            usable = self.labelled.numbers != UNLABELLED
-            groups = self.labelled.numbers if self.labelled.kind == "classes" else groups
-            told = {split: [at for at in members if usable[at]] for split, members in told.items()}
-        rest = np.array(told.get("train", np.flatnonzero(usable).tolist()), np.int64)
-        if len(rest) < FEW:
-            raise SubquadError(
-                f"{self.options.source} has {len(rest)} series to learn from: give at least {FEW}, or --split time"
-            )
-        parts = divide([raw.names[at] for at in rest], groups[rest], self.options.split_seed)
-        chosen = {split: rest[part].tolist() for split, part in zip(SPLITS, parts, strict=True)}
-        for split in ("development", "test"):
-            if told.get(split):  # what was taken out of the training series for this split goes back
-                chosen["train"] += chosen[split]
-                chosen[split] = told[split]
-        if any(not chosen[split] for split in SPLITS):
-            raise SubquadError(f"{self.options.source} has too few series of each class to be divided: give more")
-        return chosen
+        is_labelled, options = self.goal == "label", self.options
+        groups = label_groups(self.labelled) if is_labelled else np.zeros(len(raw.names), np.int64)
+        advice = "" if is_labelled else ", or --split time"
+        return divide_told(raw.names, groups, raw.told, seed=options.split_seed, source=options.source, advice=advice)
 
     @cached_property
     def labelled(self) -> Labelled:
@@ -222,7 +200,6 @@ class Source:
     @property
     def learned(self) -> dict[str, Any]:
         """The fields that a run stores."""
-        target = asdict(self.target) if self.goal == "label" else None
         is_forecast = self.goal == "forecast"
         return {
             "goal": self.goal,
@@ -272,5 +249,4 @@ class Source:
             season = f"a season of {scales.season} steps" if scales.season else "no season found"
             about = f"--horizon {self.horizon} --context {self.context}; {season}"
             return [*lines, f"  goal: the next {self.horizon} steps from {self.context} (--goal forecast {about})"]
-        classes = ", ".join(getattr(self.target, "names", ())[:8])
-        return [*lines, f"  goal: the label, {self.labelled.kind}{f' {classes}' if classes else ''} (--goal label)"]
+        return [*lines, goal_line(self.labelled, self.target)]

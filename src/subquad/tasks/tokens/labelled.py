@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from subquad.data.splits import SplitName
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
-from subquad.tasks.base import Counted, DataSize, LineForm, Predictions
+from subquad.tasks.base import Counted, LineForm, Predictions
 from subquad.tasks.classify.model import TextClassifier
 from subquad.tasks.lm.vocabulary import BEGIN
 from subquad.tasks.mlm.limits import check_longest
@@ -50,6 +50,7 @@ class LabelTokens(TargetedTask[LabelledBatch]):
     kind = "tokens"
     line_form: ClassVar[LineForm] = "text"
     reads_files: ClassVar[bool] = True
+    source: Source
 
     def __init__(self, source: Source) -> None:
         self.source, self.options = source, source.options
@@ -83,22 +84,6 @@ class LabelTokens(TargetedTask[LabelledBatch]):
         """Indices of the training sequences, grouped by length."""
         lengths = self.train.lengths
         return Buckets(np.arange(len(lengths)), lengths)
-
-    @property
-    def learned(self) -> dict[str, Any]:
-        return self.source.learned
-
-    @property
-    def data_size(self) -> DataSize:
-        return self.source.data_size
-
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        return self.source.complaints
-
-    @property
-    def description(self) -> list[str]:
-        return self.source.description
 
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,11 +16,12 @@ from subquad.data.ragged import pad
 from subquad.data.splits import SplitName
 from subquad.models import Decoder, ModelOptions
 from subquad.results import Row
-from subquad.tasks.base import Best, Completion, Counted, DataSize, LineForm, Predictions, Task
+from subquad.tasks.base import Best, Completion, Counted, LineForm, Predictions
 from subquad.tasks.lm.task import NextBatch
 from subquad.tasks.lm.vocabulary import BEGIN
 from subquad.tasks.lm.writing import write
 from subquad.tasks.mlm.finding import perplexity
+from subquad.tasks.sourced import SourcedTask
 from subquad.tasks.tokens.loading import load_symbols
 from subquad.tasks.tokens.reading import NATS, ORDERS, compared_rows, next_probabilities, ngram_nats, read_sequences
 from subquad.tasks.tokens.source import Encoded, Source
@@ -30,7 +31,7 @@ from subquad.types import AttentionOptions
 GIVEN, ANSWERED = 32, 16  # number of tokens of a sample that the model reads, and that it writes
 
 
-class NextTokens(Task[NextBatch]):
+class NextTokens(SourcedTask[NextBatch]):
     """Batches, model, loss and metrics for sequences whose next token is predicted."""
 
     kind = "tokens"
@@ -39,6 +40,7 @@ class NextTokens(Task[NextBatch]):
     line_form: ClassVar[LineForm] = "text"
     completes: ClassVar[bool] = True
     reads_files: ClassVar[bool] = True
+    source: Source
 
     def __init__(self, source: Source) -> None:
         self.source, self.options = source, source.options
@@ -52,22 +54,6 @@ class NextTokens(Task[NextBatch]):
     def _ends(self) -> Int[ndarray, "sequences"]:
         """Number of training tokens up to the end of each sequence."""
         return np.cumsum(self.train.lengths)
-
-    @property
-    def learned(self) -> dict[str, Any]:
-        return self.source.learned
-
-    @property
-    def data_size(self) -> DataSize:
-        return self.source.data_size
-
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        return self.source.complaints
-
-    @property
-    def description(self) -> list[str]:
-        return self.source.description
 
     def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> Decoder:
         self.options.check_causal(attention, model)

@@ -1,7 +1,6 @@
 """The sequences of a run by split, their vocabulary and labels, and what a run stores of them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -11,24 +10,30 @@ from numpy import ndarray
 from typing_extensions import TypedDict
 
 from subquad.checking import STRICT, Whole, read_as
-from subquad.data.splits import SplitName, divide, shuffled
+from subquad.data.splits import SplitName, shuffled
 from subquad.errors import SubquadError
 from subquad.results import place_of
 from subquad.tasks.base import DataSize
+from subquad.tasks.sourced import (
+    FEW,
+    SPLITS,
+    USES,
+    check_same,
+    divide_told,
+    goal_line,
+    label_groups,
+    resolve_goal,
+)
 from subquad.tasks.tokens.loading import SymbolSequences
 from subquad.tasks.tokens.options import TokenOptions
 from subquad.tasks.tokens.vocabulary import UNKNOWN, Vocabulary, learn_vocabulary
-from subquad.tasks.transactions.histories import UNLABELLED
 from subquad.tasks.transactions.labels import Labelled, label_column
 from subquad.tasks.transactions.target import Target
 from subquad.tasks.transactions.targets import learn_target, target_from
 
-FEW = 10
-"""Fewer sequences than this are each cut into training, development and test, in this order; labelled ones are refused."""
 TENTH = 10
 SHORTEST = 30
 """Smallest number of tokens of sequences that are cut into splits."""
-SPLITS: tuple[SplitName, ...] = ("train", "development", "test")
 
 
 class LearnedFields(TypedDict):
@@ -70,11 +75,7 @@ class Source:
         raw = self.options.load()
         if self.kept is not None:
             had, has = (self.kept["sequences"], self.kept["tokens"]), (len(raw.names), int(raw.lengths.sum()))
-            if had != has:
-                raise SubquadError(
-                    f"the sequences in {self.options.source} are not those that the run was made with: it had {had[0]:,} "
-                    f"with {had[1]:,} tokens, they are {has[0]:,} with {has[1]:,}; start a new run"
-                )
+            check_same(self.options.source, ("sequences", "tokens"), had, has)
         return raw
 
     @cached_property
@@ -82,13 +83,7 @@ class Source:
         """What is predicted."""
         if self.kept is not None:
             return self.kept["goal"]
-        if self.options.goal != "auto":
-            if self.options.goal == "label" and self.raw.labels is None:
-                raise SubquadError(
-                    f"{self.options.source} has no labels: name their column by --label-column, or give --goal next"
-                )
-            return self.options.goal
-        return "next" if self.raw.labels is None else "label"
+        return resolve_goal(self.options.goal, "next", self.options.source, has_labels=self.raw.labels is not None)
 
     @cached_property
     def labelled(self) -> Labelled:
@@ -98,7 +93,10 @@ class Source:
 
     @cached_property
     def splits(self) -> dict[SplitName, SymbolSequences]:
-        """The sequences of each split: as files tell, or drawn by their names and the seed."""
+        """The sequences of each split: as files tell, or drawn by their names and the seed.
+
+        Fewer than `FEW` sequences without labels are each cut into training, development and test, in this order.
+        """
         raw = self.raw
         if self.goal == "label":
             return {split: raw.take(places) for split, places in self.labelled_places.items()}
@@ -118,24 +116,9 @@ class Source:
     @cached_property
     def labelled_places(self) -> dict[SplitName, list[int]]:
         """Indices of the labelled sequences of each split."""
-        raw, numbers = self.raw, self.labelled.numbers
-        if self.labelled.kind != "classes":
-            numbers = np.where(numbers == UNLABELLED, UNLABELLED, 0)
-        known = np.flatnonzero(numbers != UNLABELLED)
-        if len(known) < FEW:
-            raise SubquadError(f"{self.options.source} has {len(known)} labelled sequences: give at least {FEW}")
-        told = {split: [at for at in places if numbers[at] != UNLABELLED] for split, places in raw.told.items()}
-        told = {split: places for split, places in told.items() if places}
-        rest = np.array(told.get("train", known.tolist()), np.int64)
-        places = divide([raw.names[at] for at in rest], numbers[rest], self.options.split_seed)
-        chosen = {split: rest[part].tolist() for split, part in zip(SPLITS, places, strict=True)}
-        for split in ("development", "test"):
-            if told.get(split):  # what was taken out of the training sequences for this split goes back
-                chosen["train"] += chosen[split]
-                chosen[split] = told[split]
-        if any(not chosen[split] for split in SPLITS):
-            raise SubquadError(f"{self.options.source} has too few sequences of each class to be divided: give more")
-        return {split: chosen[split] for split in SPLITS}
+        options, raw = self.options, self.raw
+        groups = label_groups(self.labelled)
+        return divide_told(raw.names, groups, raw.told, seed=options.split_seed, source=options.source)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -172,7 +155,6 @@ class Source:
     @property
     def learned(self) -> dict[str, Any]:
         """The fields that a run stores."""
-        target = asdict(self.target) if self.goal == "label" else None
         return {
             "goal": self.goal,
             "vocabulary": self.vocabulary.as_json(),
@@ -199,7 +181,7 @@ class Source:
         """Lines that say what the data hold and what was recognised."""
         raw, vocabulary = self.raw, self.vocabulary
         shortest, middle, longest = np.quantile(raw.lengths, (0.0, 0.5, 1.0))
-        counts = ", ".join(f"{len(self.splits[split].names):,} {name}" for split, name in _USES)
+        counts = ", ".join(f"{len(self.splits[split].names):,} {name}" for split, name in USES.items())
         unknown = np.mean(np.concatenate(vocabulary.encode(self.splits["test"])) == UNKNOWN)
         lines = [
             f"{len(raw.names):,} sequences of {shortest:,.0f} to {longest:,.0f} tokens, median {middle:,.0f}: {counts}",
@@ -209,15 +191,7 @@ class Source:
         ]
         if self.goal == "next":
             return [*lines, "  goal: the next token (--goal next)"]
-        classes = ", ".join(getattr(self.target, "names", ())[:8])
-        return [*lines, f"  goal: the label, {self.labelled.kind}{f' {classes}' if classes else ''} (--goal label)"]
-
-
-_USES: tuple[tuple[SplitName, str], ...] = (
-    ("train", "to learn from"),
-    ("development", "for development"),
-    ("test", "for the test"),
-)
+        return [*lines, goal_line(self.labelled, self.target)]
 
 
 def _cut(raw: SymbolSequences, source: str) -> dict[SplitName, SymbolSequences]:
