@@ -30,6 +30,7 @@ from subquad.tasks.sourced import (
     goal_line,
     label_groups,
     resolve_goal,
+    target_json,
 )
 from subquad.tasks.transactions.labels import Labelled, label_column
 from subquad.tasks.transactions.target import Target
@@ -205,8 +206,7 @@ class Source:
             "goal": self.goal,
             "scales": self.scales.as_json(),
             "reading": {**asdict(self.reading), "values": list(self.reading.values)},
-            "target": target
-            and {name: list(value) if isinstance(value, tuple) else value for name, value in target.items()},
+            "target": None if is_forecast else target_json(self.target),
             "horizon": self.horizon if is_forecast else 0,
             "context": self.context if is_forecast else 0,
             "channels": len(self.raw.channels),

@@ -23,6 +23,7 @@ from subquad.tasks.sourced import (
     goal_line,
     label_groups,
     resolve_goal,
+    target_json,
 )
 from subquad.tasks.tokens.loading import SymbolSequences
 from subquad.tasks.tokens.options import TokenOptions
@@ -158,8 +159,7 @@ class Source:
         return {
             "goal": self.goal,
             "vocabulary": self.vocabulary.as_json(),
-            "target": target
-            and {name: list(value) if isinstance(value, tuple) else value for name, value in target.items()},
+            "target": target_json(self.target) if self.goal == "label" else None,
             "sequences": len(self.raw.names),
             "tokens": int(self.raw.lengths.sum()),
         }
