@@ -53,13 +53,12 @@ def recognise_form(texts: Sequence[str]) -> Form:
     some = [text.strip() for text in islice(texts, SAMPLED) if text.strip()]
     if not some:
         return Form()
-    listed = sum(bool(re.fullmatch(r"\[.*,.*\]|\(.*,.*\)", text)) for text in some)
-    if listed > MOSTLY * len(some):  # how Python writes lists
-        return Form(separator=",")
+    for separator in SEPARATORS:
+        parts = [re.sub(rf"\s*{re.escape(separator)}\s*", "", text) for text in some]
+        is_in_most = sum(separator in text for text in some) >= MOSTLY * len(some)
+        if is_in_most and not any(re.search(r"\s", part) for part in parts):  # spaces beside separators only
+            return Form(separator=separator)
     if sum(bool(re.search(r"\s", text)) for text in some) >= MOSTLY * len(some):
         return Form()
-    for separator in SEPARATORS:
-        if sum(separator in text for text in some) >= MOSTLY * len(some):
-            return Form(separator=separator)
     is_separated = any(re.search(r"[\s,;|]", text) for text in some)
     return Form(characters=not is_separated and sum(map(len, some)) >= LONG * len(some))
