@@ -169,7 +169,7 @@ def _client_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
         suffix = f": {training.run.folder.name}" if len(trained) > 1 else ""
         if any(row.get("split") == "baseline" for row in training.rows):
             beside = client_baselines.baseline_table(training.rows, training.label)
-            yield Fold(f"Beside models without sequences{suffix}", [table(beside)], is_open=True)
+            yield Fold(f"Beside baselines{suffix}", [table(beside)], is_open=True)
         for title, content in (
             ("Which columns matter", importance_table(training.rows)),
             ("Confusion", confusion_table(training.rows)),
