@@ -1,8 +1,8 @@
 """Made-up series whose structure is known, and so is how well they can be forecast.
 
-To forecast: a wave of `PERIOD` steps with its own height and phase, plus noise in which each step remembers the one before
-it (an autoregression). To tell classes apart: saw teeth that rise slowly and fall at once, or the other way round, so that
-means and spreads tell nothing.
+To forecast: a wave whose number of steps, height and phase differ between series, plus noise in which each step remembers
+the one before it (an autoregression). No linear function of the last steps is right for all series. To tell classes apart:
+saw teeth that rise slowly and fall at once, or the other way round, so that means and spreads tell nothing.
 """
 
 import math
@@ -15,7 +15,8 @@ from numpy import ndarray
 from subquad.checking import AtLeastTwo, Checked, Count, Seed
 from subquad.tasks.series.sets import SeriesSet, from_arrays
 
-PERIOD = 24
+PERIODS = (12.0, 36.0)
+"""Shortest and longest wave, in steps."""
 MEMORY, NOISE = 0.8, 0.3
 """Share of the last step's noise that stays, and standard deviation of the new noise."""
 CLASSES = ("rising", "falling")
@@ -41,13 +42,13 @@ class Simulator(Checked):
         return from_arrays(arrays, ("value",), labels=[CLASSES[number] for number in numbers])
 
     def _waves(self, length: int, rng: np.random.Generator) -> Float[ndarray, "n 2"]:
-        steps = np.arange(length)[:, None]
+        steps = np.arange(length)[:, None] / rng.uniform(*PERIODS)
         heights, phases, levels = rng.uniform(0.5, 2.0, 2), rng.uniform(0, 2 * np.pi, 2), rng.normal(0, 2, 2)
         noise = np.zeros((length, 2))
         noise[0] = rng.normal(size=2) * NOISE / math.sqrt(1 - MEMORY**2)
         for at in range(1, length):
             noise[at] = MEMORY * noise[at - 1] + NOISE * rng.normal(size=2)
-        return levels + heights * np.sin(2 * np.pi * steps / PERIOD + phases) + noise
+        return levels + heights * np.sin(2 * np.pi * steps + phases) + noise
 
     def _teeth(self, length: int, number: int, rng: np.random.Generator) -> Float[ndarray, "n 1"]:
         teeth = (np.arange(length) / rng.uniform(10, 30) + rng.random()) % 1.0
