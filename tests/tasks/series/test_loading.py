@@ -110,6 +110,18 @@ def test_parquet_with_times_and_a_folder_that_tells_splits(tmp_path: Path) -> No
     assert series.times.tolist() == [0, 3600, 0, 3600]
 
 
+def test_lists_in_cells(tmp_path: Path) -> None:
+    table = pyarrow.table({"item_id": ["a", "b"], "target": [[1.0, 2.0, None], [4.0, 5.0, 6.0, 7.0]], "feat": ["x", "y"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    series = load_series(tmp_path / "a.parquet")
+    assert (series.names, series.channels, series.lengths.tolist()) == (["a", "b"], ("target",), [2, 4])
+    two = write(tmp_path / "b.csv", "x,y,label", '"[1, 2, 3]",4 5 6,p', '"7,8,9",1;2;nan,q')
+    assert load_series(two).of(0).tolist() == [[1, 4], [2, 5], [3, 6]]
+    assert load_series(two).labels == ["p", "q"]
+    with pytest.raises(SubquadError, match=r"line 2 has lists of 3 and of other numbers of steps"):
+        load_series(write(tmp_path / "c.csv", "x,y", "1 2 3,4 5 6 7"))
+
+
 def test_labels_in_a_table_of_their_own(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "id,time,v", "u,1,2", "u,2,3", "w,1,1")
     labels = write(tmp_path / "labels.csv", "id,group", "u,good", "x,bad")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 
 from subquad.errors import SubquadError
@@ -89,6 +90,20 @@ def test_names_of_files_tell_splits(tmp_path: Path) -> None:
     loaded = load_symbols(tmp_path)
     assert {split: len(places) for split, places in loaded.told.items()} == {"train": 2, "test": 2}
     assert loaded.complaints == (f"{tmp_path.name}: 1 file is left out, as its name tells no split: notes.txt",)
+
+
+def test_a_folder_that_hugging_face_saved(tmp_path: Path) -> None:
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "state.json").write_text("{}")
+        table = pyarrow.table({"input_ids": [[3, 1], [2]], "label": [0, 1]})
+        with pyarrow.ipc.new_stream(tmp_path / split / "data-00000-of-00001.arrow", table.schema) as writer:
+            writer.write_table(table)
+    loaded = load_symbols(tmp_path)
+    assert spelled(loaded) == ["3 1", "2"] * 2
+    assert loaded.told == {"test": [0, 1], "train": [2, 3]}
+    assert loaded.labels == ["0", "1"] * 2
 
 
 @pytest.mark.parametrize(

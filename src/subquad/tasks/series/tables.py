@@ -2,8 +2,10 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +27,8 @@ TIMES = ("time", "timestamp", "datetime", "date", "ds", "date_time", "step", "t"
 """Usual names of the column with the time."""
 LABELS = ("label", "labels", "class")
 """Usual names of the column with the label."""
+SAMPLED, LEAST_LISTED = 200, 3
+"""Number of cells by which a column of lists is recognised, and the smallest median length of its lists."""
 LEAST_NUMBERED = 4
 """Smallest number of columns such as v0, v1, v2, ... by which a table is taken for one with a series in each row."""
 
@@ -43,7 +47,8 @@ def table_names(path: Path) -> list[str]:
 
     def choose(all_names: list[str]) -> dict[str, str]:
         names.extend(all_names)
-        return {"any": next((name for name in all_names if all_names.count(name) == 1), all_names[0])}
+        counts = Counter(all_names)
+        return {"any": min(all_names, key=counts.__getitem__)}
 
     for _ in read_table(path, choose, Tally(path)):
         break
@@ -106,8 +111,12 @@ def read_series_table(path: Path, wanted: Reading, *, labels: bool = True) -> Se
     if not chunks or not sum(len(chunk.lines) for chunk in chunks):
         why = tally.sentences()
         raise SubquadError(f"{path} has no rows that can be used: {why[0] if why else 'there are none below the names'}")
-    read = _read_wide if reading.layout == "wide" else _read_long
-    series = read(path, chunks, reading, tally, names)
+    lists = [] if wanted.layout == "long" or reading.time else _list_columns(chunks[0], wanted.values or names)
+    if lists:
+        series = _read_lists(path, chunks, replace(reading, layout="wide", values=tuple(lists)))
+    else:
+        read = _read_wide if reading.layout == "wide" else _read_long
+        series = read(path, chunks, reading, tally, names)
     return series._replace(complaints=(*series.complaints, *tally.sentences()))
 
 
@@ -157,17 +166,55 @@ def _read_wide(path: Path, chunks: Sequence[Chunk], reading: Reading, tally: Tal
     groups = numbered_columns(used) or {"value": used}
     table = {name: values for name, values in columns.items() if values is not None}
     stacked = np.stack([np.stack([table[name] for name in group], axis=1) for group in groups.values()], axis=2)
-    lines = np.concatenate([chunk.lines for chunk in chunks])
-    row_names = [f"line {line}" for line in lines]
-    if reading.id:
-        row_names = [text.strip() or line for text, line in zip(_texts(chunks, reading.id), row_names, strict=True)]
     labels = _label_cells(chunks, reading.label)
     channels = [prefix or "value" for prefix in groups]
-    series = from_arrays(list(stacked), channels, row_names, labels)
+    series = from_arrays(list(stacked), channels, _row_names(chunks, reading), labels)
     steps = len(next(iter(groups.values())))
     shown = f"a series in each row, {steps} steps in the columns {excerpt(used[0])} to {excerpt(used[-1])}"
     others = [name for name in names if name not in (*reading.values, reading.id, reading.label)]
     return series._replace(reading=reading, said=(shown, *_named(reading), *_unused(said, others)))
+
+
+def _list_columns(chunk: Chunk, names: Sequence[str]) -> list[str]:
+    """Columns whose cells hold several numbers, as lists in Parquet and data sets of Hugging Face do."""
+
+    def is_list(name: str) -> bool:
+        cells = [text for text in islice(chunk.columns[name], SAMPLED) if not is_missing(text.strip())]
+        counts = [0 if (values := _list_of(text)) is None else len(values) for text in cells]
+        return bool(counts) and min(counts) > 0 and float(np.median(counts)) >= LEAST_LISTED
+
+    return [name for name in names if is_list(name)]
+
+
+def _list_of(text: str) -> list[float] | None:
+    """The numbers in a cell such as ``1 2 3`` or ``[1, 2, 3]``; None if there is something else in it."""
+    parts = re.split(r"[\s,;|]+", text.strip().strip("[]()").strip())
+    numbers_in_cell = [math.nan if is_missing(part) else attempt(plain_number, part) for part in parts]
+    is_number = [is_missing(part) or math.isfinite(number) for part, number in zip(parts, numbers_in_cell, strict=True)]
+    return numbers_in_cell if all(is_number) else None
+
+
+def _read_lists(path: Path, chunks: Sequence[Chunk], reading: Reading) -> SeriesSet:
+    """A series in each row, whose steps are in the cells of one column, or of several columns of the same lengths."""
+    columns = [[_list_of(text) or [] for text in _texts(chunks, name)] for name in reading.values]
+    arrays, row_names = [], _row_names(chunks, reading)
+    for row, cells in enumerate(zip(*columns, strict=True)):
+        if len({len(cell) for cell in cells}) > 1:
+            raise SubquadError(
+                f"{path}: {row_names[row]} has lists of {len(cells[0])} and of other numbers of steps: give lists of the "
+                "same length, or name fewer columns by --value-columns"
+            )
+        arrays.append(np.array(cells, np.float64).reshape(len(cells), -1).T)
+    series = from_arrays(arrays, reading.values, row_names, _label_cells(chunks, reading.label))
+    shown = f"a series in each row, its steps in the cells of {listed(reading.values)}"
+    return series._replace(reading=reading, said=(shown, *_named(reading)))
+
+
+def _row_names(chunks: Sequence[Chunk], reading: Reading) -> list[str]:
+    lines = [f"line {line}" for chunk in chunks for line in chunk.lines]
+    if not reading.id:
+        return lines
+    return [text.strip() or line for text, line in zip(_texts(chunks, reading.id), lines, strict=True)]
 
 
 def _label_cells(chunks: Sequence[Chunk], label: str) -> list[str | None] | None:
