@@ -55,6 +55,13 @@ def test_a_row_for_each_sequence_or_for_each_token(tmp_path: Path) -> None:
     long = load_symbols(write(tmp_path / "long.csv", rows))
     assert (long.names, spelled(long), long.labels) == (["u", "v"], ["a b", "c a"], ["x", "z"])
     assert long.said == ("columns: token 'item', id 'user', order 'time', label 'class'",)
+    path = write(tmp_path / "odd.csv", "clicks,bought\na b,x\n")
+    assert load_symbols(path, Columns(label="bought")).labels == ["x"]
+    assert load_symbols(path, Columns(label="bought"), labels=False).names == ["line 2"]
+    path = write(tmp_path / "new.csv", "clicks\na b\n")
+    assert spelled(load_symbols(path, Columns(label="bought"), labels=False)) == ["a b"]
+    with pytest.raises(SubquadError, match="by --label-column"):
+        load_symbols(path, Columns(label="bought"))
     named = load_symbols(tmp_path / "long.csv", Columns(sequence="item"))
     assert spelled(named) == ["b", "c", "a", "a"]
 

@@ -44,6 +44,12 @@ class Columns(NamedTuple):
     id: str = ""
     order: str = ""
     label: str = ""
+    needs_label: bool = True
+    """Whether a table without the column that `label` names is refused."""
+
+    def of_table(self, names: Sequence[str]) -> "Columns":
+        """The names without that of a column of labels that is not needed and not there."""
+        return self if self.needs_label or self.label in names else self._replace(label="")
 
 
 class Written(NamedTuple):
@@ -91,7 +97,7 @@ def load_symbols(
 
     Sequences without symbols are left out unless `keep_empty`. Without `labels`, a column of labels may be missing.
     """
-    columns = (columns or Columns()) if labels else (columns or Columns())._replace(label="")
+    columns = (columns or Columns())._replace(needs_label=labels)
     files, left_out, tallied = list(files_at(path, SUFFIXES)), LeftOut(), list[str]()
     told_of = told_splits([name for _, name in files])
     alphabet: dict[str, int] = {}
@@ -206,8 +212,9 @@ def choose_columns(path: Path, names: Sequence[str], columns: Columns) -> dict[s
         lowered = {name.lower(): name for name in reversed(names) if name not in taken}
         return next((lowered[name] for name in known if name in lowered), None)
 
-    for option, name in columns._asdict().items():
-        if name:
+    columns = columns.of_table(names)
+    for option in ("sequence", "token", "id", "order", "label"):
+        if name := getattr(columns, option):
             find_column(path, names, name, (), f"--{option}-column", option)
     label = columns.label or usual(LABELS)
     token = columns.token or usual(TOKENS, label)
