@@ -46,6 +46,8 @@ def test_a_file_or_a_sequence_is_answered(trained: Path, tmp_path: Path, capsys:
     assert capsys.readouterr().out == printed
     assert main(["predict", str(trained), "a", "p", "b"]) == 0
     assert capsys.readouterr().out.startswith("class ")
+    assert main(["predict", str(trained), "p" * 5000]) == 0  # too long for the name of a file
+    assert capsys.readouterr().out.startswith("class ")
     assert main(["predict", str(trained), "a", "--output", str(out)]) == 2
     assert "--output is for the scores of --data" in capsys.readouterr().err
     assert subquad.load(trained).predict(data).lines[0][0] == "line 2"

@@ -141,11 +141,19 @@ def _check(options: Predict) -> None:
 
 def _with_named_file(options: Predict, trained: TrainedModel) -> Predict:
     """The options with a file in place of a sequence, if the only word of it names one and the task reads files."""
-    if trained.task.reads_files and len(options.sequence) == 1 and kind_of(Path(options.sequence[0])) != "nothing":
+    if trained.task.reads_files and len(options.sequence) == 1 and _names_file(options.sequence[0]):
         return replace(options, sequence=(), data=Path(options.sequence[0]))
     if options.output and not options.data and not _is_drawing(options):
         raise SubquadError("--output is for the scores of --data: give both")
     return options
+
+
+def _names_file(word: str) -> bool:
+    """Whether a word names a file or folder. A word that no file can be named by, such as a long one, does not."""
+    try:
+        return kind_of(Path(word)) != "nothing"
+    except SubquadError:
+        return False
 
 
 def _is_drawing(options: Predict) -> bool:
