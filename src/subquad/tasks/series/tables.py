@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -31,14 +30,6 @@ SAMPLED, LEAST_LISTED = 200, 3
 """Number of cells by which a column of lists is recognised, and the smallest median length of its lists."""
 LEAST_NUMBERED = 4
 """Smallest number of columns such as v0, v1, v2, ... by which a table is taken for one with a series in each row."""
-
-
-class Table(NamedTuple):
-    """The names of the columns of a table by role, and whether a row is a step or a series."""
-
-    reading: Reading
-    unused: list[str]
-    """Columns that are not used, with the reason."""
 
 
 def table_names(path: Path) -> list[str]:
@@ -103,9 +94,9 @@ def read_series_table(path: Path, wanted: Reading, *, labels: bool = True) -> Se
     names = table_names(path)
     wanted = wanted if labels else _without(wanted, names)
     reading = plan_table(path, names, wanted)
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SubquadError(f"{path} has {names.count(twice)} columns {excerpt(twice)}: rename all but one")
+    twice, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise SubquadError(f"{path} has {count} columns {excerpt(twice)}: rename all but one")
     tally = Tally(path, "row" if path.suffix.lower() in STORED else "line")
     chunks = [*read_table(path, lambda all_names: {name: name for name in all_names}, tally)]
     if not chunks or not sum(len(chunk.lines) for chunk in chunks):
@@ -136,19 +127,21 @@ def _texts(chunks: Sequence[Chunk], name: str) -> list[str]:
     return [text for chunk in chunks for text in chunk.columns[name]]
 
 
-def _numbers(path: Path, chunks: Sequence[Chunk], name: str, said: list[str]) -> ndarray | None:
-    """The values of a column of numbers; None, with the reason in `said`, for a column of something else."""
+def _numbers(path: Path, chunks: Sequence[Chunk], name: str, said: list[str], *, is_named: bool = False) -> ndarray | None:
+    """The values of a column of numbers; None, with the reason in `said`, for a column of something else.
+
+    Whole numbers may be recognised as categories, dates or identifiers. They are values if the column `is_named` as such, and
+    categories are in any case.
+    """
     cells = chunks[0].columns[name]
     decided = recognise(name, cells)
     if decided.kind != "number":
-        as_number = overridden(decided, "number", cells)
-        texts = {text.strip() for text in cells}
-        readable = [text for text in texts if not is_missing(text)]
+        readable = [text for cell in set(cells) if not is_missing(text := cell.strip())]
         is_numeric = all(math.isfinite(attempt(plain_number, text)) for text in readable)
-        if decided.kind in ("time", "unused") or not is_numeric:
+        if not is_numeric or (decided.kind in ("time", "unused") and not is_named):
             said.append(f"{name}: {decided.kind}{f' ({decided.why})' if decided.why else ''}")
             return None
-        decided = as_number
+        decided = overridden(decided, "number", cells)
     reader = ColumnReader(Column(name, "number", decided.form or "point"))
     values = np.concatenate([reader.read(chunk.columns[name]) for chunk in chunks])
     said_cells = reader.sentences(path.name)
@@ -238,7 +231,9 @@ def _read_long(path: Path, chunks: Sequence[Chunk], reading: Reading, tally: Tal
     said: list[str] = []
     roles = (reading.id, reading.time, reading.label)
     candidates = reading.values or tuple(name for name in names if name not in roles)
-    values = {name: column for name in candidates if (column := _numbers(path, chunks, name, said)) is not None}
+    is_named = bool(reading.values)
+    columns = {name: _numbers(path, chunks, name, said, is_named=is_named) for name in candidates}
+    values = {name: column for name, column in columns.items() if column is not None}
     if reading.values and len(values) < len(reading.values):
         raise SubquadError(f"{path} has no numbers in a column that should hold some: {said[0]}")
     if not values:
