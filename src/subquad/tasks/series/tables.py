@@ -130,8 +130,8 @@ def _texts(chunks: Sequence[Chunk], name: str) -> list[str]:
 def _numbers(path: Path, chunks: Sequence[Chunk], name: str, said: list[str], *, is_named: bool = False) -> ndarray | None:
     """The values of a column of numbers; None, with the reason in `said`, for a column of something else.
 
-    Whole numbers may be recognised as categories, dates or identifiers. They are values if the column `is_named` as such, and
-    categories are in any case.
+    Whole numbers may be recognised as categories, dates or identifiers. Categories are values in any case, the others if the
+    column `is_named` as one of values.
     """
     cells = chunks[0].columns[name]
     decided = recognise(name, cells)
@@ -152,7 +152,7 @@ def _numbers(path: Path, chunks: Sequence[Chunk], name: str, said: list[str], *,
 def _read_wide(path: Path, chunks: Sequence[Chunk], reading: Reading, tally: Tally, names: Sequence[str]) -> SeriesSet:
     """A series in each row; groups of columns with other names before the numbers are channels."""
     said: list[str] = []
-    columns = {name: _numbers(path, chunks, name, said) for name in reading.values}
+    columns = {name: _numbers(path, chunks, name, said, is_named=True) for name in reading.values}
     used = [name for name in reading.values if columns[name] is not None]
     if not used:
         raise SubquadError(f"{path} has no columns of numbers but {listed(names)}: name them by --value-columns")
