@@ -26,6 +26,8 @@ from subquad.data.texts import has_labels, load_texts
 from subquad.errors import SubquadError
 from subquad.tasks.events import load_sequences, load_splits
 from subquad.tasks.events.scales import learn as learn_scales
+from subquad.tasks.series.loading import load_series
+from subquad.tasks.tokens.loading import load_symbols
 from subquad.tasks.transactions import load_histories
 from subquad.tasks.transactions.features import learn as learn_features
 from tests.test_files import another_user
@@ -76,12 +78,22 @@ def lines(path: Path) -> object:
         return list(LeftOut("skip").usable(found))
 
 
+def symbols(path: Path) -> object:
+    return load_symbols(path)
+
+
+def series(path: Path) -> object:
+    return load_series(path)
+
+
 LOADERS: dict[str, tuple[Load, ...]] = {
     ".json": (events, sequences),
     ".jsonl": (events, texts, dataset, labelled_texts),
-    ".csv": (events, sequences, histories, new_histories, dataset, labelled_texts),
-    ".txt": (histories, texts, read_pairs, lines),
-    ".parquet": (events, histories, dataset, labelled_texts),
+    ".csv": (events, sequences, histories, new_histories, dataset, labelled_texts, symbols, series),
+    ".txt": (histories, texts, read_pairs, lines, symbols),
+    ".npy": (symbols, series),
+    ".ts": (series,),
+    ".parquet": (events, histories, dataset, labelled_texts, symbols),
     ".jsonl.gz": (texts, labelled_texts),
 }
 

@@ -46,6 +46,8 @@ SMALL_TASKS: dict[str, Words] = {
     "lra-image": {"held-out": ("2",), "tested": ("2",)},
     "lra-pathfinder": {"difficulty": ("easy",), "held-out": ("2",), "tested": ("2",)},
     "images": {"side": ("4",), "held-out": ("2",), "tested": ("2",)},
+    "series": {"series": ("20",), "mean-length": ("12",), "horizon": ("2",), "held-out": ("2",), "tested": ("2",)},
+    "tokens": {"sequences": ("20",), "mean-length": ("8",), "length": ("4",), "held-out": ("8",), "tested": ("8",)},
     "speech": {"bands": ("8",), "examples": ("20",), "held-out": ("2",), "tested": ("2",)},
 }
 SMALL_ATTENTIONS: dict[str, Words] = {

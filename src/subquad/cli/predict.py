@@ -1,7 +1,7 @@
 """The command `subquad predict`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +28,8 @@ class Predict(Checked):
 
     A model of the task mlm fills in masked words: `subquad predict RUN "the cat [MASK] on the mat"`. A model of the task lm
     continues a text: `subquad predict RUN --text "Once upon a time"`. A model of the task images finishes pictures,
-    `subquad predict RUN --complete 0.5`, and draws new ones: `subquad predict RUN --samples 16`.
+    `subquad predict RUN --complete 0.5`, and draws new ones: `subquad predict RUN --samples 16`. A model of the tasks tokens
+    and series answers a file: `subquad predict RUN new.csv`.
     """
 
     run: Annotated[FilePath, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -38,17 +39,17 @@ class Predict(Checked):
     file: FilePath | None = None
     """File with one sequence per line; for models of lm the text to continue."""
     text: Words | None = None
-    """For models of lm: the text to continue, instead of a sequence, --file or standard input; may be empty."""
+    """For models of lm and tokens: the text to continue, instead of a sequence, --file or standard input; may be empty."""
     tokens: Count | None = None
-    """For models of lm: number of tokens to write; 200 if not set."""
+    """For models of lm and tokens: number of tokens to write; 200 if not set."""
     temperature: NonNegative | None = None
-    """For models of lm and images: 0 always takes the likeliest token or value, 1 draws as the model predicts; if not set,
-    0.8 for texts and 1 for images."""
+    """For models of lm, tokens and images: 0 always takes the likeliest token or value, 1 draws as the model predicts; if
+    not set, 0.8 for texts and 1 for images."""
     seed: Seed | None = None
-    """For models of lm and images, and for --horizon and --window: seed of the draws; 0 if not set."""
+    """For models of lm, tokens and images, and for --horizon and --window: seed of the draws; 0 if not set."""
     data: FilePath | None = None
     """A file or folder in the format of the training data, labels or not: for models of transactions, events, classify,
-    speech or lra-... to answer (PNG files for pictures), or of images to finish."""
+    speech, tokens, series or lra-... to answer (PNG files for pictures), or of images to finish."""
     output: FilePath | None = None
     """PNG file for pictures; default: in the folder of the run. Or file for the answers to --data, a CSV line for each
     client, sequence, text or sound; default: standard output. Names that begin with = + - @ and are no numbers get an
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     _check(options)
     outlook = _outlook(options)
     trained = load(options.run, say=say)
+    options = _with_named_file(options, trained)
     if _is_drawing(options):
         trained.task.require_drawing()
         _draw(trained, options)
@@ -124,7 +126,7 @@ def _check(options: Predict) -> None:
     if options.text is not None and (options.sequence or options.file or options.data or options.follow):
         raise SubquadError("--text is the text to continue: give it without a sequence, --file, --data or --follow")
     is_drawing = _is_drawing(options)
-    if options.output and not options.data and not is_drawing:
+    if options.output and not options.data and not is_drawing and len(options.sequence) != 1:
         raise SubquadError("--output is for the scores of --data: give both")
     if is_drawing and (options.sequence or options.file or options.follow or options.text is not None):
         raise SubquadError(
@@ -137,6 +139,23 @@ def _check(options: Predict) -> None:
         )
     if options.data is not None and kind_of(options.data) == "nothing":
         raise SubquadError(f"there is no file or folder {options.data}: check the path given by --data")
+
+
+def _with_named_file(options: Predict, trained: TrainedModel) -> Predict:
+    """The options with a file in place of a sequence, if the only word of it names one and the task reads files."""
+    if trained.task.reads_files and len(options.sequence) == 1 and _names_file(options.sequence[0]):
+        return replace(options, sequence=(), data=Path(options.sequence[0]))
+    if options.output and not options.data and not _is_drawing(options):
+        raise SubquadError("--output is for the scores of --data: give both")
+    return options
+
+
+def _names_file(word: str) -> bool:
+    """Whether a word names a file or folder. A word that no file can be named by, such as a long one, does not."""
+    try:
+        return kind_of(Path(word)) != "nothing"
+    except SubquadError:
+        return False
 
 
 def _is_drawing(options: Predict) -> bool:

@@ -20,7 +20,7 @@ from subquad.cli.parsing import parse
 from subquad.cli.show import CountColumn, Output, PlainColumn
 from subquad.cli.streams import say
 from subquad.cli.training_options import CommandLine
-from subquad.report.client_baselines import baseline_sentences
+from subquad.report.client_baselines import baseline_sentences, trivial_sentence
 from subquad.report.event_baselines import standing_sentence
 from subquad.results import FORMAT, Row, Run, describe_run, folder_name, new_folder
 from subquad.runs import Built, RunOptions, build_model, check_options, load, read_options, rebuild
@@ -180,7 +180,8 @@ def _show_results(run: Run, console: Console) -> None:
             where = "test " if row["split"] == "test" else ""
             spread = f" ({row['low']:.6g} to {row['high']:.6g})" if "low" in row else ""
             console.print(f"{where}{row['metric'].replace('_', ' ')}: {row['value']:.6g}{spread}")
-    for sentence in (_early_end(run, rows, last), standing_sentence(rows), *baseline_sentences(rows)):
+    sentences = (_early_end(run, rows, last), standing_sentence(rows), *baseline_sentences(rows), trivial_sentence(rows))
+    for sentence in sentences:
         if sentence:
             console.print(sentence, soft_wrap=True)
 

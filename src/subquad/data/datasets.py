@@ -6,13 +6,13 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from subquad.data.splits import SplitName
-from subquad.data.tables import PARQUET, Tally, find_column, read_table
+from subquad.data.tables import STORED, Tally, find_column, read_table
 from subquad.data.texts import Collected, Documents, LeftOut, files_at, json_object, text_of, whole_characters
 from subquad.errors import SubquadError
 
 PLAIN = (".txt", ".md", ".tokens", ".raw")
 LINES = (".jsonl", ".jsonl.gz")
-TABLES = (".csv", ".tsv", *PARQUET)
+TABLES = (".csv", ".tsv", *STORED)
 SUFFIXES = (*PLAIN, *LINES, *TABLES)
 
 SPLIT_WORDS: Mapping[str, SplitName] = {
@@ -203,7 +203,7 @@ class _Reader:
                     find_column(file, names, wanted, TEXTS, option, "text")
             return roles
 
-        tally = Tally(file, "row" if name.endswith(PARQUET) else "line")
+        tally = Tally(file, "row" if name.endswith(STORED) else "line")
         for chunk in read_table(file, choose, tally, quoted=not name.endswith(".tsv")):
             texts = chunk.columns["text"]
             seconds, labels = (chunk.columns.get(role, [""] * len(texts)) for role in ("second", "label"))

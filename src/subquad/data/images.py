@@ -3,11 +3,8 @@
 All images of a set have the same size. Splits are told by the names of arrays, files or folders.
 """
 
-import io
 import re
 import struct
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy import ndarray
 
-from subquad.capacity import require_memory
+from subquad.data.arrays import read_archive
 from subquad.data.datasets import SPLIT_WORDS
 from subquad.data.image_files import (
     CIFAR_CLASSES,
@@ -37,7 +34,7 @@ from subquad.data.png import SIGNATURE, Picture
 from subquad.data.splits import SplitName
 from subquad.data.texts import LeftOut
 from subquad.errors import SubquadError
-from subquad.files import kind_of, open_plain, read_bytes, read_text
+from subquad.files import kind_of, read_bytes, read_text
 
 IMAGE_SPLITS: Mapping[str, SplitName] = {**SPLIT_WORDS, "data": "train", "t": "test"}
 """Words in names that tell a split. CIFAR-10 calls its training files data_batch, MNIST its test files t10k."""
@@ -168,22 +165,7 @@ def _file_splits(path: Path) -> dict[SplitName, LabelledImages]:
 
 def _npz_splits(path: Path) -> dict[SplitName, LabelledImages]:
     """The arrays train_images, test_images and such of an npz file, with train_labels and so on if they are there."""
-    try:
-        with open_plain(path) as opened, zipfile.ZipFile(opened) as parts:
-            require_memory(f"reading {path}", sum(part.file_size for part in parts.infolist()), "split it")
-        with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        EOFError,
-        KeyError,
-        OSError,
-        struct.error,
-        NotImplementedError,
-    ) as error:
-        raise SubquadError(f"{path} is not a whole npz file of numbers ({str(error)[:80]}): get it again") from None
+    arrays = read_archive(path)
     named = {name: split for name in arrays if name.endswith("_images") and (split := _split_of(name)) is not None}
     if not named:
         raise SubquadError(

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import psutil
@@ -34,6 +34,9 @@ ENDS_IN_QUOTES = "unexpected end of data"
 """Message of the module csv for a file that ends inside a quoted text."""
 
 PARQUET = (".parquet", ".pq")
+ARROW = (".arrow",)
+STORED = (*PARQUET, *ARROW)
+"""Suffixes of tables that are not text. Arrow's are the files of a data set that Hugging Face's datasets saved."""
 
 Choose = Callable[[list[str]], Mapping[str, str]]
 """Returns the wanted columns by role, given the names of all columns of a file."""
@@ -148,7 +151,7 @@ def find_column(path: Path, names: Sequence[str], chosen: str, known: Sequence[s
 def read_table(
     path: Path, choose: Choose, tally: Tally, *, encoding: str = "utf-8-sig", quoted: bool = True
 ) -> Iterator[Chunk]:
-    """Yields the chosen columns of a CSV file, or by its suffix of a Parquet file, in chunks.
+    """Yields the chosen columns of a CSV file, or by its suffix of a Parquet or Arrow file, in chunks.
 
     With `quoted` false, quotation marks are part of the cells, and no cell holds a line break.
     """
@@ -160,8 +163,8 @@ def read_table(
                 raise SubquadError(f"{path} has {names.count(name)} columns {excerpt(name)}: rename all but one")
         return chosen
 
-    if path.suffix.lower() in PARQUET:
-        return _read_parquet(path, choose_once)
+    if path.suffix.lower() in STORED:
+        return _read_stored(path, choose_once)
     return _read_text(path, choose_once, tally, encoding, csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
 
 
@@ -256,32 +259,66 @@ def _ends_with_newline(path: Path) -> bool:
         return file.read(1) in b"\r\n"
 
 
-def _read_parquet(path: Path, choose: Choose) -> Iterator[Chunk]:
+def _read_stored(path: Path, choose: Choose) -> Iterator[Chunk]:
+    kind = "Arrow" if path.suffix.lower() in ARROW else "Parquet"
     try:
         import pyarrow
-        from pyarrow import parquet
     except ImportError:
-        raise SubquadError(f"{path} is a Parquet file: to read it, pip install 'subquad[data]'") from None
+        raise SubquadError(f"{path} is {_an(kind)} file: to read it, pip install 'subquad[data]'") from None
     try:
         with open_plain(path) as opened:
-            file = parquet.ParquetFile(opened)
-            if file.metadata.num_rows * ROW_BYTES > psutil.virtual_memory().available:
-                raise SubquadError(f"{path} has {file.metadata.num_rows:,} rows, too many for the memory: split it")
-            chosen = choose(list(file.schema_arrow.names))
-            first = 1
-            for batch in file.iter_batches(CHUNK, columns=list(dict.fromkeys(chosen.values()))):
-                columns: dict[str, Sequence[str]] = {role: _stored(batch.column(name)) for role, name in chosen.items()}
-                yield Chunk(columns, np.arange(first, first + batch.num_rows))
-                first += batch.num_rows
+            yield from _stored_chunks(_arrow_batches(opened, choose) if kind == "Arrow" else _parquet(path, opened, choose))
     except (pyarrow.ArrowException, KeyError) as error:
         message = str(error).partition("\n")[0][:150]
-        raise SubquadError(f"{path} cannot be read as Parquet: {message}") from None
+        raise SubquadError(f"{path} cannot be read as {kind}: {message}") from None
     except OSError as error:
         raise cannot_read(path, error) from None
 
 
+def _an(kind: str) -> str:
+    return f"{'an' if kind.startswith('A') else 'a'} {kind}"
+
+
+def _parquet(path: Path, opened: BinaryIO, choose: Choose) -> Iterator[tuple[Mapping[str, str], Any]]:
+    """Yields the chosen columns and batches of rows of a Parquet file."""
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(opened)
+    if file.metadata.num_rows * ROW_BYTES > psutil.virtual_memory().available:
+        raise SubquadError(f"{path} has {file.metadata.num_rows:,} rows, too many for the memory: split it")
+    chosen = choose(list(file.schema_arrow.names))
+    for batch in file.iter_batches(CHUNK, columns=list(dict.fromkeys(chosen.values()))):
+        yield chosen, batch
+
+
+def _arrow_batches(opened: BinaryIO, choose: Choose) -> Iterator[tuple[Mapping[str, str], Any]]:
+    """Yields the chosen columns and batches of rows of an Arrow file, in its form for streams or for files."""
+    from pyarrow import ipc
+
+    is_file = opened.read(6) == b"ARROW1"
+    opened.seek(0)
+    if is_file:
+        file = ipc.open_file(opened)
+        chosen = choose(list(file.schema.names))
+        for at in range(file.num_record_batches):
+            yield chosen, file.get_batch(at)
+        return
+    with ipc.open_stream(opened) as stream:
+        chosen = choose(list(stream.schema.names))
+        for batch in stream:
+            yield chosen, batch
+
+
+def _stored_chunks(batches: Iterable[tuple[Mapping[str, str], Any]]) -> Iterator[Chunk]:
+    first = 1
+    for chosen, batch in batches:
+        columns: dict[str, Sequence[str]] = {role: _stored(batch.column(name)) for role, name in chosen.items()}
+        yield Chunk(columns, np.arange(first, first + batch.num_rows))
+        first += batch.num_rows
+
+
 def _stored(column: Any) -> StoredColumn:
-    """A column of Parquet, with times in seconds, and with values of other types than numbers and truths as texts."""
+    """A column of Parquet or Arrow: times in seconds, lists as texts with spaces, and other values as texts."""
     import pyarrow
 
     kind = column.type
@@ -291,5 +328,8 @@ def _stored(column: Any) -> StoredColumn:
         micro = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())
         seconds = micro.to_numpy(zero_copy_only=False) / 1e6
         return StoredColumn(pyarrow.array(seconds, pyarrow.float64(), from_pandas=True), is_time=True)
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        cells = (None if cell is None else " ".join(map(str, cell)) for cell in column.to_pylist())
+        return StoredColumn(pyarrow.array(cells, pyarrow.string()))
     is_plain = pyarrow.types.is_boolean(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
     return StoredColumn(column if is_plain else column.cast(pyarrow.string()))

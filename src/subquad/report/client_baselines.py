@@ -9,7 +9,13 @@ from subquad.words import between, compact
 
 GAINED = "_gained"
 """End of the name of a metric that tells by how much a model is better than a baseline."""
-NAMES = {"auroc": "AUROC", "macro_auroc": "macro AUROC", "r2": "R\N{SUPERSCRIPT TWO}", "log_loss": "log-loss"}
+NAMES = {
+    "auroc": "AUROC",
+    "crps": "CRPS",
+    "macro_auroc": "macro AUROC",
+    "r2": "R\N{SUPERSCRIPT TWO}",
+    "log_loss": "log-loss",
+}
 
 
 def metric_name(metric: str) -> str:
@@ -20,6 +26,13 @@ def metric_name(metric: str) -> str:
 def baseline_sentences(rows: Sequence[Row]) -> list[str]:
     """A sentence for each baseline: whether the model is behind it or ahead, by how much, and if that may be chance."""
     return [sentence for _, sentence in _compared(rows)]
+
+
+def trivial_sentence(rows: Sequence[Row]) -> str:
+    """The metrics of the answer that is the same for all, as a sentence; empty if they were not measured."""
+    measured = [row for row in rows if row.get("split") == "trivial" and row["value"] is not None]
+    figures = ", ".join(f"{metric_name(row['metric'])} {compact(row['value'])}" for row in measured)
+    return f"The same answer for all has {figures}." if figures else ""
 
 
 def lost_to(rows: Sequence[Row]) -> list[str]:
@@ -56,12 +69,12 @@ def baseline_table(rows: Sequence[Row], name: str) -> Table:
     metrics = list(dict.fromkeys(row["metric"] for row in rows if row.get("split") == "trivial" or _is_test(row)))
     baselines = list(dict.fromkeys(row["baseline"] for row in rows if row.get("split") == "baseline"))
     lines = [(name, "test", None), *((baseline, "baseline", baseline) for baseline in baselines)]
-    lines.append(("the same for all clients", "trivial", None))
+    lines.append(("the same for all", "trivial", None))
     body = []
     for label, split, baseline in lines:
         own = {row["metric"]: row for row in rows if row.get("split") == split and row.get("baseline") == baseline}
         body.append([Cell(label), *(_cell(own.get(metric)) for metric in metrics)])
-    return Table("On the test clients, with 95% intervals", ["model", *map(metric_name, metrics)], body)
+    return Table("On the test split, with 95% intervals", ["model", *map(metric_name, metrics)], body)
 
 
 def _is_test(row: Row) -> bool:

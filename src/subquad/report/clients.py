@@ -58,9 +58,7 @@ def confusion_table(rows: Sequence[Row]) -> Table | None:
         return None
     names = list(dict.fromkeys(right for right, _ in cells))
     body = [[Cell(right), *(Cell(f"{cells[right, answer]:,}", cells[right, answer]) for answer in names)] for right in names]
-    return Table(
-        "Test clients by real class (rows) and predicted class", ["", *(f"predicted {name}" for name in names)], body
-    )
+    return Table("Test split by real class (rows) and predicted class", ["", *(f"predicted {name}" for name in names)], body)
 
 
 def client_charts(

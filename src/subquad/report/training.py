@@ -16,6 +16,7 @@ from subquad.report.events import caption_of, data_sentence, event_charts, event
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.runs import command_of, machine_of
+from subquad.report.series import series_captions, series_charts
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run
 from subquad.words import capitalized, digits, run_lengths
@@ -112,6 +113,7 @@ def training_charts(trained: Sequence[Trained], *, interactive: bool = True) -> 
         drawn["residuals"] = residual_chart(residual, interactive=interactive)
     if trained:
         drawn |= event_charts(trained[0].rows, interactive=interactive)
+        drawn |= series_charts(trained[0].rows, interactive=interactive)
     return drawn
 
 
@@ -126,6 +128,7 @@ def training_page(trained: Sequence[Trained]) -> Page:
     names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
     captions = {name: CAPTIONS.get(name, f"{metric_words(name)} by step") for name in names}
     captions |= {name: caption_of(name, trained[0].rows) for name in event_charts(trained[0].rows)}
+    captions |= {name: caption for name, caption in series_captions(trained[0].rows).items() if name in captions}
     pictures = [Picture(name, captions[name], drawn[name]) for name in names]
     folds = [*_data_folds(trained), *event_folds(trained[0].rows), *_event_baseline_folds(trained)]
     folds.append(Fold("At the end of training", [table(final_table(trained))]))
@@ -166,7 +169,7 @@ def _client_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
         suffix = f": {training.run.folder.name}" if len(trained) > 1 else ""
         if any(row.get("split") == "baseline" for row in training.rows):
             beside = client_baselines.baseline_table(training.rows, training.label)
-            yield Fold(f"Beside models without sequences{suffix}", [table(beside)], is_open=True)
+            yield Fold(f"Beside baselines{suffix}", [table(beside)], is_open=True)
         for title, content in (
             ("Which columns matter", importance_table(training.rows)),
             ("Confusion", confusion_table(training.rows)),

@@ -9,8 +9,10 @@ from subquad.tasks.lm import Lm
 from subquad.tasks.lra import Image, ListOps, Pathfinder, Retrieval, Text
 from subquad.tasks.mlm import Mlm
 from subquad.tasks.recall import Induction, Recall
+from subquad.tasks.series import Series
 from subquad.tasks.sorting import Sorting
 from subquad.tasks.speech import Speech
+from subquad.tasks.tokens import Tokens
 from subquad.tasks.transactions import Transactions
 
 TASKS: dict[str, type[TaskOptions]] = {
@@ -30,6 +32,8 @@ TASKS: dict[str, type[TaskOptions]] = {
     "lra-pathfinder": Pathfinder,
     "images": Images,
     "speech": Speech,
+    "tokens": Tokens,
+    "series": Series,
 }
 
 __all__ = [
@@ -46,10 +50,12 @@ __all__ = [
     "Pathfinder",
     "Recall",
     "Retrieval",
+    "Series",
     "Sorting",
     "Speech",
     "Task",
     "TaskOptions",
     "Text",
+    "Tokens",
     "Transactions",
 ]

@@ -160,6 +160,8 @@ class Task(ABC, Generic[Batch]):
     """Whether `complete` continues texts."""
     draws: ClassVar[bool] = False
     """Whether `draw` finishes pictures and draws new ones."""
+    reads_files: ClassVar[bool] = False
+    """Whether a single word that names a file or folder stands for its sequences, so that `predict` answers it."""
     reads_texts: ClassVar[bool] = False
     """Whether `examples` can be taken from arbitrary texts."""
 

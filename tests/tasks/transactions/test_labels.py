@@ -46,7 +46,7 @@ def test_several_labels_from_columns_or_from_one_cell(tmp_path: Path) -> None:
     cells = load(tmp_path, ["a,1,x|y", "b,1,y", "c,1,x"])
     assert (cells.target_kind, cells.label_names) == ("labels", ("x", "y"))
     assert cells.targets.tolist() == [[1, 1], [0, 1], [1, 0]]
-    with pytest.raises(SubquadError, match=r"the label 'old' of .* must have two values, but has '1', '2', '3'"):
+    with pytest.raises(SubquadError, match=r"the label 'old' in .* must have two values, but has '1', '2', '3'"):
         load(tmp_path, ["a,1,1,0", "b,1,2,1", "c,1,3,0"], "client,time,old,rich", Reading(labels=("old", "rich")))
     with pytest.raises(SubquadError, match="has no column 'poor'"):
         load(tmp_path, rows, "client,time,old,rich", Reading(labels=("old", "poor")))

@@ -19,3 +19,21 @@ def check_length(length: int, attention: AttentionOptions, model: ModelOptions) 
         require_length(attention, length)
     except SubquadError as error:
         raise SubquadError(f"--length is {length}, which {attention.kind} does not take: {error}") from None
+
+
+def check_longest(longest: int, unit: str, attention: AttentionOptions, model: ModelOptions, options: str) -> None:
+    """Raises `SubquadError` if the longest sequence of the data is longer than the attention or learned positions allow.
+
+    `unit` says what a position is, and `options` which options make sequences shorter.
+    """
+    if model.positions == "learned" and model.longest < longest:
+        raise SubquadError(
+            f"the model reads up to {longest} {unit}, but learns {model.longest} positions: give a larger --longest, or a "
+            f"smaller {options}"
+        )
+    try:
+        require_length(attention, longest)
+    except SubquadError as error:
+        raise SubquadError(
+            f"the model reads up to {longest} {unit}, too many for {attention.name}: {error}; or give a smaller {options}"
+        ) from None

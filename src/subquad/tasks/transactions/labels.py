@@ -16,6 +16,7 @@ from subquad.errors import SubquadError
 from subquad.tasks.transactions.histories import UNLABELLED
 
 TargetChoice = Literal["auto", "classes", "labels", "number", "event"]
+ColumnTarget = Literal["auto", "classes", "labels", "number"]
 LABEL, OBSERVED = "label", "observed"
 MOST_CLASSES = 200
 """Largest number of classes or labels."""
@@ -70,6 +71,22 @@ class Labelled(NamedTuple):
     """The target where it is no class."""
     complaints: list[str]
 
+    @property
+    def targets(self) -> Float[ndarray, "clients k"]:
+        """The targets as numbers: the number of the class where there are classes."""
+        return self.numbers[:, None].astype(np.float64) if self.truth is None else self.truth
+
+
+def label_column(source: str, texts: Sequence[str | None], target: ColumnTarget = "auto") -> Labelled:
+    """Reads the labels in one column, None where one is missing, as the kind of target that they are, or that is named."""
+    labels = LabelTexts(Path(source))
+    written = [None if text is None else (text,) for text in texts]
+    kind = target if target != "auto" else _recognise(written, labels)
+    labelled = _read_kind(kind, labels.path, written, labels, None)
+    missing = int((labelled.numbers == UNLABELLED).sum())
+    said = [f"{missing:,} sequences without a label are not used"] if missing else []
+    return labelled._replace(complaints=[*labelled.complaints, *said])
+
 
 def read_labels(
     path: Path, clients: list[str], labels: LabelTexts, target: TargetChoice, order: tuple[str, str] | None = None
@@ -77,15 +94,22 @@ def read_labels(
     """Reads the labels of the clients as the kind of target that they are, or that is named."""
     written = labels.texts(clients)
     kind = target if target != "auto" else _recognise(written, labels)
-    if kind == "event":
-        labelled = _event(path, written)
-    elif kind == "number":
-        labelled = _number(path, written)
-    elif kind == "labels":
-        labelled = _labels(path, written, labels)
-    else:
-        labelled = _classes(path, written, order)
+    labelled = _read_kind(kind, path, written, labels, order)
     return labelled._replace(complaints=[*labelled.complaints, *labels.sentences(), *_unmatched(clients, labelled, labels)])
+
+
+def _read_kind(
+    kind: str,
+    path: Path,
+    written: Sequence[tuple[str, ...] | None],
+    labels: LabelTexts,
+    order: tuple[str, str] | None,
+) -> Labelled:
+    if kind == "event":
+        return _event(path, written)
+    if kind == "number":
+        return _number(path, written)
+    return _labels(path, written, labels) if kind == "labels" else _classes(path, written, order)
 
 
 def _recognise(written: Sequence[tuple[str, ...] | None], labels: LabelTexts) -> str:
@@ -114,7 +138,7 @@ def _classes(path: Path, written: Sequence[tuple[str, ...] | None], order: tuple
     if not 2 <= len(values) <= MOST_CLASSES:
         what = f"{len(values):,} values ({listed(values)})" if values else "no value at all"
         advice = "; for a number, give --target number" if len(values) > MOST_CLASSES else ""
-        raise SubquadError(f"the label of {path}'s clients must have two to {MOST_CLASSES} values, but has {what}{advice}")
+        raise SubquadError(f"the label in {path} must have two to {MOST_CLASSES} values, but has {what}{advice}")
     names = order if order and set(values) <= set(order) else tuple(values)
     numbered = {name: at for at, name in enumerate(names)}
     numbers = np.array([UNLABELLED if text is None else numbered[text] for text in texts])
@@ -136,7 +160,7 @@ def _labels(path: Path, written: Sequence[tuple[str, ...] | None], labels: Label
         names = tuple(sorted({part for parts in cells if parts is not None for part in parts}, key=_by_number))
         truth = np.array([[np.nan if parts is None else float(name in parts) for name in names] for parts in cells])
     if not 2 <= len(names) <= MOST_CLASSES:
-        raise SubquadError(f"{path}'s clients must have two to {MOST_CLASSES} different labels, but have {len(names):,}")
+        raise SubquadError(f"{path} must have two to {MOST_CLASSES} different labels, but has {len(names):,}")
     known = ~np.isnan(truth).all(1)
     return Labelled("labels", names, np.where(known, 0, UNLABELLED), truth, [])
 
@@ -148,7 +172,7 @@ def _truths(path: Path, name: str, written: Sequence[tuple[str, ...] | None], at
     if pair is None and len(values) == 2:
         pair = (values[0], values[1])
     if pair is None or not values:
-        raise SubquadError(f"the label {name!r:.60} of {path}'s clients must have two values, but has {listed(values)}")
+        raise SubquadError(f"the label {name!r:.60} in {path} must have two values, but has {listed(values)}")
     return np.array([{pair[0]: 0.0, pair[1]: 1.0}.get(text, np.nan) for text in texts])
 
 
@@ -158,9 +182,7 @@ def _number(path: Path, written: Sequence[tuple[str, ...] | None]) -> Labelled:
     known = ~np.isnan(truth[:, 0])
     unreadable = [label[0] for label, is_known in zip(written, known, strict=True) if label is not None and not is_known]
     if len(np.unique(truth[known])) < 2:
-        raise SubquadError(
-            f"the label of {path}'s clients must have two numbers or more, but has {len(np.unique(truth[known]))}"
-        )
+        raise SubquadError(f"the label in {path} must have two numbers or more, but has {len(np.unique(truth[known]))}")
     said = [f"{count(unreadable, 'label')} no number and left out: {first(unreadable)}"] if unreadable else []
     return Labelled("number", (), np.where(known, 0, UNLABELLED), truth, said)
 
