@@ -13,7 +13,13 @@ ORDER = 5
 
 
 def ngram_bits(train: bytes, held_out: bytes, order: int = ORDER) -> float:
-    """Mean number of bits per byte of held-out text under n-grams of up to `order` bytes; order 1 counts single bytes.
+    """Mean number of bits per byte of held-out text under n-grams of up to `order` bytes; order 1 counts single bytes."""
+    bits = byte_bits(train, held_out, order)
+    return float(bits.mean()) if len(bits) else math.nan
+
+
+def byte_bits(train: bytes, held_out: bytes, order: int = ORDER) -> Float[ndarray, "bytes"]:
+    """Bits of each byte of held-out text under n-grams of up to `order` bytes.
 
     The probability of byte c after h is (N(hc) + T(h) p(c)) / (N(h) + T(h)), where N counts occurrences, T(h) is the number
     of different bytes after h, and p is the probability after h without its first byte (Witten and Bell 1991).
@@ -22,7 +28,7 @@ def ngram_bits(train: bytes, held_out: bytes, order: int = ORDER) -> float:
     probability = np.full(len(new), 1 / 256)
     for size in range(1, min(order, len(known)) + 1):
         probability[size - 1 :] = _smoothed(_codes(known, size), _codes(new, size), probability[size - 1 :])
-    return float(-np.log2(probability).mean()) if len(new) else math.nan
+    return -np.log2(probability)
 
 
 def _codes(text: Int[ndarray, "bytes"], size: int) -> Int[ndarray, "grams"]:
