@@ -278,7 +278,7 @@ def _serve(parent: int, connection: Connection, candidate: Candidate, limits: Li
         except EOFError:
             raise
         except Exception as error:
-            connection.send((_kind_of(error), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+            connection.send((kind_of(error), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
 
 
 def _leave_server() -> None:
@@ -332,7 +332,8 @@ def _run_for(work: Work, device: str, seconds: float, count: int = 1) -> float:
     return (time.perf_counter() - start) / runs
 
 
-def _kind_of(error: Exception) -> str:
+def kind_of(error: Exception) -> str:
+    """Whether an error is for lack of memory or another one."""
     words = str(error).lower()
     short = isinstance(error, MemoryError) or "out of memory" in words or "allocate memory" in words or "bad_alloc" in words
     return OUT_OF_MEMORY if short or "not enough memory" in words else ERROR

@@ -97,7 +97,7 @@ class Comparable:
         """Number of positions of the sequences of each split; by default those of a few training batches, with padding."""
         drawing, task = torch.Generator().manual_seed(0), self._as_task()
         batches = [task.batch(DRAWN_SEQUENCES, drawing)[0] for _ in range(DRAWN_BATCHES)]
-        return {"train": np.concatenate([np.full(len(first), first.shape[1]) for first in batches])}
+        return {"drawn": np.concatenate([np.full(len(first), first.shape[1]) for first in batches])}
 
     def data_rows(self) -> list[Row]:
         """Rows about the data with the metric "data", such as shares of classes: fields part, what, value and unit."""

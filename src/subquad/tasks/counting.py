@@ -9,7 +9,7 @@ from numpy import ndarray
 
 from subquad.tasks.comparing import Rival, judged_means
 
-MOST_COUNTED = 20_000
+MOST_COUNTED = 4000
 """Largest number of training sequences that a linear model of counts is fitted to, from the beginning."""
 ROUNDS = 200
 """Largest number of iterations of the fit."""

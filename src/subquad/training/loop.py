@@ -55,6 +55,7 @@ def train(
     begin: Callable[[], None] = lambda: None,
     restart: bool = False,
     judged: bool = True,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> nn.Module:
     """Continues training from the run's newest checkpoint, writes rows and checkpoints, and returns the trained model.
 
@@ -69,6 +70,7 @@ def train(
         begin: called to put other initial weights into the model, if the run starts at its first step.
         restart: deletes the rows and checkpoints of the run and starts at the first step.
         judged: writes samples and final metrics of the trained model, such as those on the test split.
+        is_over: asked after every step whether this was the last one, for a training that is limited by time.
     """
     accelerator = _make_accelerator(options)
     optimizer = options.build_optimizer(model.parameters())
@@ -87,7 +89,7 @@ def train(
         begin()
     else:
         trained.restore(start.checkpoint)
-    _Loop(task, trained, options, run, seed, accelerator, watch, judged=judged).run_from(start.step)
+    _Loop(task, trained, options, run, seed, accelerator, watch, judged=judged, is_over=is_over).run_from(start.step)
     return model
 
 
@@ -124,8 +126,10 @@ class _Loop:
         watch: Callable[[Progress], None],
         *,
         judged: bool = True,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.task, self.options, self.run, self.seed, self.judged = task, options, run, seed, judged
+        self.task, self.options, self.run, self.seed = task, options, run, seed
+        self.judged, self.is_over = judged, is_over
         self.accelerator, self.watch = accelerator, watch
         self.plain, self.plain_optimizer, self.scaling = trained
         self.model, self.optimizer = accelerator.prepare(self.plain, self.plain_optimizer)
@@ -154,7 +158,7 @@ class _Loop:
                 speed_now = tokens / (time.perf_counter() - before)
                 speed = 0.9 * speed + 0.1 * speed_now if speed else speed_now
                 self._keep({"metric": "loss", "value": loss, "unit": "nats", "step": step + 1, "split": "train"})
-                done, end = step + 1, step + 1 == self.options.steps
+                done, end = step + 1, step + 1 == self.options.steps or self.is_over()
                 if done % self.options.evaluate_every == 0 or end:
                     end = self._evaluate(done, speed) or end
                 if done % self.options.checkpoint_every == 0 or end:
