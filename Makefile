@@ -107,7 +107,7 @@ $(VENV)/kernels: $(VENV)/installed $(wildcard src/subquad/native/*.[ch]) src/sub
 $(VENV)/installed: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,data,images,speech,dev]'
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,data,images,speech,choose,dev]'
 	touch $@
 
 $(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers-requirements.txt

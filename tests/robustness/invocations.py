@@ -234,6 +234,7 @@ def _misused() -> Iterator[Case]:
     for command in (
         "compare",
         "advise",
+        "choose",
         "train",
         "convert",
         "predict",

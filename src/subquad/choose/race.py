@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import psutil
+
 from subquad.choose import costs
 from subquad.choose.scoring import Entrant, score_rows
 from subquad.choose.seeing import seen_rows, seen_sentences
@@ -28,9 +30,9 @@ from subquad.choose.stages import (
     run_seconds,
     stop_time,
 )
-from subquad.choose.standings import DERIVED, LONGEST
+from subquad.choose.standings import DERIVED, LONGEST, read_standings
 from subquad.choose.trials import EVALUATION_SHARE, EVALUATIONS, JUDGED, Spell, Trial, judge_rivals, read_judged, run_trial
-from subquad.choose.workers import Ended, Job, Pool, Source
+from subquad.choose.workers import Ended, Job, Workers
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row, Run, folder_name
@@ -41,10 +43,14 @@ from subquad.training import TrainOptions
 from subquad.types import AttentionOptions
 from subquad.words import compact
 
-TRIALS, RIVALS, COST = "trials", "rivals.jsonl", "cost"
-"""Names in the folder of a race: its runs, the scores of rivals, and the measurements of costs."""
+TRIALS, RIVALS, COST, BEST = "trials", "rivals.jsonl", "cost", "best"
+"""Names in the folder of a race: its runs, the scores of rivals, the measurements of costs, and the model that is kept."""
+LEAST_MEMORY = 2**28
+"""Smallest number of bytes that a run may allocate."""
 RIVALS_SECONDS = 600.0
 """Longest time in which rivals are fitted, or the budget if that is longer."""
+MEMORY_SHARE = 0.8
+"""Part of the available memory that all runs together may allocate."""
 TIMES, GRACE_SECONDS = 4.0, 60.0
 """A run is ended after so many times its seconds, and so many more."""
 
@@ -89,19 +95,19 @@ class Race:
         field: Field,
         terms: Terms,
         task: Task[Any],
-        source: Source,
+        workers: Workers,
         spell: Spell,
         watch: Watch,
         *,
         started: float | None = None,
     ) -> None:
-        """`source` returns the task in another process; `started` is the time from which on the budget counts."""
+        """`started` is the time from which on the budget counts, by the monotonic clock; now if it is not given."""
         self.run, self.field, self.terms, self.task, self.spell, self.watch = run, field, terms, task, spell, watch
         self.rows = run.rows()
         spent = max((row["elapsed"] for row in self.rows if "elapsed" in row), default=0.0)
         self.start = (time.monotonic() if started is None else started) - spent
         self.stop = stop_time(self.start, terms.budget)
-        self.pool = Pool(source, terms.jobs, terms.memory_bytes)
+        self.workers = workers
         self.numbers = plan_numbers(terms.budget, terms.jobs, len(field.attentions))
         self.ranked: Best = require_rank(task)
 
@@ -114,7 +120,7 @@ class Race:
             self._measure()
             self._final()
         finally:
-            self.pool.close()
+            self.workers.close()
             self.conclude()
 
     def conclude(self) -> None:
@@ -244,7 +250,7 @@ class Race:
         by_name = {trial.name: trial for trial in trials if trial.name not in done}
         jobs = [*first, *map(self._job, by_name.values())]
         left = len(by_name)
-        for ended in self.pool.run(jobs, may_start=lambda job: self._may_start(by_name.get(job.name))):
+        for ended in self.workers.run(jobs, lambda job: self._may_start(by_name.get(job.name))):
             trial = by_name.get(ended.job.name)
             self._keep([row | {"elapsed": self._elapsed()} for row in self._rows(ended, trial)])
             left -= trial is not None
@@ -313,23 +319,34 @@ class Race:
         for name, rival in read_judged(self.run.folder / RIVALS).items():
             yield Entrant(name, "trivial" if rival.is_trivial else "rival", {self.terms.seed: rival.judged})
 
-    def keep_best(self, chosen: str, folder: Path) -> Path | None:
-        """Copies the best final run of an attention, by its score in development, to a folder; None if there is none."""
+    def chosen(self, recommended: str) -> str:
+        """The attention whose model is kept: the recommended one, or the best on the test; empty if none was scored."""
+        if recommended in self.field.attentions:
+            return recommended
+        attentions = read_standings(self.rows).of("attention")
+        return attentions[0].name if attentions else ""
+
+    def best_trial(self, name: str) -> str | None:
+        """Name of the final run of an attention that is best in development; None if there is none."""
         sign = -1.0 if self.ranked.good == "high" else 1.0
         finals = [
             row
             for row in self.rows
-            if row["metric"] == "score"
-            and row["stage"] == "final"
-            and row["mechanism"] == chosen
-            and row["value"] is not None
+            if row["metric"] == "score" and row["stage"] == "final" and row["mechanism"] == name and row["value"] is not None
         ]
         if not finals:
             return None
-        best = min(finals, key=lambda row: sign * row["value"])
+        best: str = min(finals, key=lambda row: sign * row["value"])["trial"]
+        return best
+
+    def keep_best(self, name: str) -> Path | None:
+        """Copies the best final run of an attention to the folder `BEST` of the race; None if there is none."""
+        if (trial := self.best_trial(name)) is None:
+            return None
+        folder = self.run.folder / BEST
         aside = folder.with_name(f".{folder.name}.new")
         shutil.rmtree(aside, ignore_errors=True)
-        shutil.copytree(self.run.folder / TRIALS / best["trial"], aside, ignore=shutil.ignore_patterns(".lock", JUDGED))
+        shutil.copytree(self.run.folder / TRIALS / trial, aside, ignore=shutil.ignore_patterns(".lock", JUDGED))
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
         return folder
@@ -344,6 +361,11 @@ class Race:
     def _time_left(self) -> str:
         seconds = max(0, round(self.start + self.terms.budget - time.monotonic()))
         return f"{seconds // 60}:{seconds % 60:02d} left"
+
+
+def memory_share(jobs: int) -> int:
+    """Bytes that each of so many runs may allocate: its part of most of the memory that is available."""
+    return max(LEAST_MEMORY, int(MEMORY_SHARE * psutil.virtual_memory().available / jobs))
 
 
 def interleaved(groups: Sequence[Sequence[Trial]]) -> list[Trial]:

@@ -34,8 +34,6 @@ EVALUATIONS: dict[StageName, int] = {"search": 3, "semifinal": 4, "final": 8}
 """Largest number of evaluations on the development sequences in a run."""
 EVALUATION_SHARE = 0.15
 """Part of a run's seconds that its evaluations may take in addition, if there is more than one."""
-SAY_SECONDS = 1.0
-"""Smallest time between two messages about a run."""
 
 Spell = Callable[[RunOptions, int], list[str]]
 """The words after `subquad` that train with some options and a seed. It must be picklable."""
@@ -62,12 +60,12 @@ class Trial:
 
 
 class _Clock:
-    """Training time of a run, without evaluations, and messages about its progress."""
+    """Training time of a run, without evaluations."""
 
-    def __init__(self, trial: Trial, steps: int, say: Callable[[Row], None]) -> None:
-        self.trial, self.say, self.step_seconds = trial, say, trial.seconds / steps
+    def __init__(self, trial: Trial, steps: int) -> None:
+        self.trial, self.step_seconds = trial, trial.seconds / steps
         self.trained, self.steps, self.evaluating, self.evaluations = 0.0, 0, 0.0, 0
-        self.last = self.said = time.perf_counter()
+        self.last = time.perf_counter()
         self.metrics: Mapping[str, float] = {}
 
     def watch(self, done: Progress) -> None:
@@ -78,22 +76,19 @@ class _Clock:
         self.evaluating += took - training
         self.evaluations += is_evaluated
         self.steps, self.metrics, self.last = self.steps + 1, done.metrics, now
-        if now - self.said > SAY_SECONDS:
-            self.said = now
-            self.say({"trial": self.trial.name, "step": done.step, "loss": done.loss})
 
     def is_over(self) -> bool:
         return self.trained > OVERTIME * self.trial.seconds
 
 
-def run_trial(task: Task[Any], say: Callable[[Row], None], *, trial: Trial, folder: Path, spell: Spell) -> list[Row]:
+def run_trial(task: Task[Any], *, trial: Trial, folder: Path, spell: Spell) -> list[Row]:
     """Trains a run, scores it on the development sequences, and a final one on the test sequences; returns rows."""
     ranked = task.ranked_by
     assert ranked is not None
     before = time.perf_counter()
     run, options = _open(task, trial, folder, spell)
     model = build_model(options, task, seed=trial.seed).model
-    clock = _Clock(trial, options.training.steps, say)
+    clock = _Clock(trial, options.training.steps)
     with run.writing():
         train(
             task,
@@ -191,7 +186,7 @@ def _test_row(task: Task[Any], model: nn.Module, trial: Trial, run: Run) -> Row:
     return {**score, **{name: trial.labels[name] for name in ("trial", "mechanism", "seed")}}
 
 
-def judge_rivals(task: Task[Any], say: Callable[[Row], None], *, path: Path) -> list[Row]:
+def judge_rivals(task: Task[Any], *, path: Path) -> list[Row]:
     """Fits and judges the models without attention, keeps their scores in a file, and returns a row for each."""
     rivals = {name: rival for name, rival in task.rivals().items() if np.isfinite(rival.judged.parts).all()}
     path.unlink(missing_ok=True)

@@ -10,15 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from subquad.errors import DivergedError, SubquadError
 from subquad.measure.memory import limit_memory
 from subquad.measure.workers import (
     ERROR,
-    OUT_OF_MEMORY,
     TIMEOUT,
     context,
+    fork_child,
     interrupts_wait,
     join_parent,
     kind_of,
@@ -35,8 +35,6 @@ POLL_SECONDS = 0.2
 PRELOAD = ("torch", "accelerate", "subquad.runs", "subquad.compare.cells", "subquad.choose.workers")
 """Modules that are imported once for all processes."""
 
-Say = Callable[[Row], None]
-"""Called by a job with a row that says how far it is."""
 Source = Callable[[], Task[Any]]
 """Returns the task with its data, in a process of its own. It must be picklable."""
 
@@ -45,8 +43,12 @@ class Job(NamedTuple):
     """Work on a task that gives rows. `work` must be picklable."""
 
     name: str
-    work: Callable[[Task[Any], Say], list[Row]]
+    work: Callable[[Task[Any]], list[Row]]
     limit_seconds: float
+
+
+MayStart = Callable[[Job], bool]
+"""Asked before each job whether there is still time for it."""
 
 
 class Ended(NamedTuple):
@@ -58,23 +60,57 @@ class Ended(NamedTuple):
     message: str = ""
 
 
+class Workers(Protocol):
+    """Something that does jobs in some order, such as processes of this machine."""
+
+    def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
+        """Does jobs and yields each as it ends. A job that may not start any more is left out."""
+        ...
+
+    def close(self) -> None:
+        """Ends all work, whatever is being done."""
+        ...
+
+
+class Inline:
+    """Does jobs in this process, one after the other."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        self.task = task
+
+    def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
+        """Does jobs in their order; see `Workers`."""
+        for job in jobs:
+            if not may_start(job):
+                continue
+            try:
+                yield Ended(job, job.work(self.task))
+            except Exception as error:
+                yield Ended(job, [], *explained(error))
+
+    def close(self) -> None:
+        """Does nothing: no process was started."""
+
+
 class Pool:
     """Processes that do jobs. Each is started when it is first needed."""
 
-    def __init__(self, source: Source, jobs: int, memory_bytes: int) -> None:
-        """`memory_bytes` is what one process may allocate."""
-        self.source, self.jobs, self.memory_bytes = source, jobs, memory_bytes
-        self.workers: list[_Worker] = []
-        context(PRELOAD)
+    def __init__(self, source: Source, jobs: int, memory_bytes: int, *, is_forked: bool = False) -> None:
+        """Starts no process yet.
 
-    def run(
-        self,
-        jobs: Sequence[Job],
-        *,
-        may_start: Callable[[Job], bool] = lambda job: True,
-        watch: Callable[[Job, Row], None] = lambda job, row: None,
-    ) -> Iterator[Ended]:
-        """Does jobs in their order and yields each as it ends. A job that may not start any more is left out."""
+        Args:
+            source: returns the task in each process.
+            jobs: number of processes.
+            memory_bytes: what one process may allocate.
+            is_forked: whether processes are forks of this one, so that `source` need not be picklable.
+        """
+        self.source, self.jobs, self.memory_bytes, self.is_forked = source, jobs, memory_bytes, is_forked
+        self.workers: list[_Worker] = []
+        if not is_forked:
+            context(PRELOAD)
+
+    def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
+        """Does jobs in their order, side by side; see `Workers`."""
         waiting = deque(jobs)
         while True:
             while waiting and (worker := self._idle()) is not None:
@@ -87,8 +123,7 @@ class Pool:
                     continue
                 return
             for connection in wait(list(busy), POLL_SECONDS):
-                if (ended := busy[connection].receive(watch)) is not None:  # type: ignore[index]
-                    yield ended
+                yield busy[connection].receive()  # type: ignore[index]
             for worker in list(self.workers):
                 if (late := worker.check_time()) is not None:
                     yield late
@@ -104,7 +139,7 @@ class Pool:
         idle = next((worker for worker in self.workers if worker.job is None), None)
         if idle is None and len(self.workers) < self.jobs:
             with interrupts_wait():
-                idle = _Worker(self.source, self.memory_bytes)
+                idle = _Worker(self.source, self.memory_bytes, is_forked=self.is_forked)
             self.workers.append(idle)
         return idle
 
@@ -112,8 +147,9 @@ class Pool:
 class _Worker:
     """A process and the job that it does."""
 
-    def __init__(self, source: Source, memory_bytes: int) -> None:
-        self.process, self.connection = start_child(serve, source, memory_bytes)
+    def __init__(self, source: Source, memory_bytes: int, *, is_forked: bool) -> None:
+        start = fork_child if is_forked else start_child
+        self.process, self.connection = start(serve, source, memory_bytes)
         self.job: Job | None = None
         self.started = 0.0
         self.is_alive = True
@@ -123,19 +159,16 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a missing answer is detected later
             self.connection.send(job.work)
 
-    def receive(self, watch: Callable[[Job, Row], None]) -> Ended | None:
-        """Takes a message from the process, and returns the job if it ended."""
+    def receive(self) -> Ended:
+        """Takes the message of the process that its job ended."""
         job = self.job
         assert job is not None
         try:
-            kind, content = self.connection.recv()
+            rows, problem = self.connection.recv()
         except (EOFError, ConnectionResetError):
             return self._died(job)
-        if kind == "say":
-            watch(job, content)
-            return None
         self.job = None
-        return Ended(job, content) if kind == "done" else Ended(job, [], *content)
+        return Ended(job, rows, *problem)
 
     def check_time(self) -> Ended | None:
         """Ends a job that takes too long, together with its process."""
@@ -173,17 +206,16 @@ def serve(parent: int, connection: Connection, source: Source, memory_bytes: int
             work = connection.recv()
             try:
                 task = source() if task is None else task
-                connection.send(("done", work(task, lambda row: connection.send(("say", row)))))
+                connection.send((work(task), ()))
             except (EOFError, BrokenPipeError):
                 raise
             except Exception as error:
-                connection.send(("failed", (failure_of(error), f"{type(error).__name__}: {str(error)[:500]}")))
+                connection.send(([], explained(error)))
 
 
-def failure_of(error: Exception) -> str:
-    """The reason of a failure in a word or two."""
-    if isinstance(error, DivergedError):
-        return NOT_FINITE
+def explained(error: Exception) -> tuple[str, str]:
+    """The reason of a failure in a word or two, and what the error says."""
+    said = str(error)[:500]
     if isinstance(error, SubquadError):
-        return ERROR
-    return OUT_OF_MEMORY if kind_of(error) == OUT_OF_MEMORY else ERROR
+        return NOT_FINITE if isinstance(error, DivergedError) else ERROR, said
+    return kind_of(error), f"{type(error).__name__}: {said}"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import psutil
 import tyro
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn
@@ -18,10 +17,11 @@ from subquad.attention import MECHANISMS
 from subquad.checking import Checked, Count, FilePath, NonNegative, Positive, Seed, Words
 from subquad.choose.decision import Decision, Wishes, decide
 from subquad.choose.entries import USUAL, enter
-from subquad.choose.race import Field, Race, Terms, Watch
+from subquad.choose.race import Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.space import import_optuna
 from subquad.choose.standings import read_standings
+from subquad.choose.workers import Pool
 from subquad.cli import INTERRUPTED
 from subquad.cli.options import clashing, is_resumed, registry
 from subquad.cli.options import joined as joined_parts
@@ -30,6 +30,8 @@ from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.spelling import training_words
 from subquad.cli.streams import say
 from subquad.cli.values import choose, parse_attention, parse_bytes, parse_seconds
+from subquad.errors import SubquadError
+from subquad.machine import cores
 from subquad.models import ModelOptions
 from subquad.report.choose import brief_table, write_choice_page
 from subquad.results import Run, describe_run, new_folder
@@ -39,8 +41,8 @@ from subquad.training import TrainOptions
 from subquad.training.loop import import_accelerate
 
 PROG = "subquad choose"
-BEST = "best"
-"""Name of the folder in a race that holds the model of the recommended attention."""
+MOST_JOBS = 1024
+"""Largest number of runs side by side."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,11 @@ def _groups(task: TaskOptions, size: DataSize | None) -> dict[str, Any]:
 
 
 def _terms(options: Choose) -> Terms:
-    jobs = options.jobs or len(psutil.Process().cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else [0])
+    jobs = options.jobs or cores()
+    if jobs > MOST_JOBS:
+        raise SubquadError(f"--jobs must be at most {MOST_JOBS}, but is {jobs}")
     budget = parse_seconds("--budget", options.budget)
-    return Terms(budget, jobs, options.seed, int(0.8 * psutil.virtual_memory().available / jobs))
+    return Terms(budget, jobs, options.seed, memory_share(jobs))
 
 
 def _wishes(options: Choose) -> Wishes:
@@ -193,6 +197,7 @@ def _race(run: Run, kept: Kept, task: Task[Any], started: float) -> int:
     console = Output()
     console.print(f"{', '.join(kept.field.attentions)}; the race: {run.folder}", soft_wrap=True)
     source = partial(prepare_again, kept.field.task, task.learned)
+    workers = Pool(source, kept.terms.jobs, kept.terms.memory_bytes)
     interrupt = False
     with (
         run.writing(),
@@ -210,7 +215,7 @@ def _race(run: Run, kept: Kept, task: Task[Any], started: float) -> int:
                 tell(state)
 
         watch = Watch(tell, show_state)
-        race = Race(run, kept.field, kept.terms, task, source, training_words, watch, started=started)
+        race = Race(run, kept.field, kept.terms, task, workers, training_words, watch, started=started)
         try:
             race.go()
         except KeyboardInterrupt:
@@ -233,10 +238,9 @@ def conclude(race: Race, wishes: Wishes, console: Output) -> Decision:
         show(brief_table(standings, decision), console)
     for sentence in decision.sentences:
         console.print(sentence, soft_wrap=True)
-    attentions = standings.of("attention")
-    chosen = decision.chosen if decision.chosen in race.field.attentions else attentions[0].name if attentions else ""
-    if chosen and race.keep_best(chosen, run.folder / BEST) is not None:
-        best = Run.open(run.folder / BEST, "train")
+    chosen = race.chosen(decision.chosen)
+    if chosen and (folder := race.keep_best(chosen)) is not None:
+        best = Run.open(folder, "train")
         console.print(f"The model of {chosen}: {best.folder}; trained alone by:\n{best.about['command']}", soft_wrap=True)
     page = run.folder / "report.html"
     write_choice_page([run], page)
