@@ -95,6 +95,10 @@ bench-decoding: $(VENV)/kernels
 bench-generation: $(VENV)/kernels
 	$(RUN) benchmarks/generation.py
 
+# Races whose answer is planted, ten seeds each: about four hours.
+bench-choose: $(VENV)/kernels
+	$(RUN) benchmarks/choose_planted.py
+
 # The neighbours, in an environment of their own.
 bench-peers: $(PEERS)/installed
 	$(PEERS)/bin/python benchmarks/peers.py
