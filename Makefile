@@ -9,7 +9,8 @@ RUN := $(VENV)/bin/python
 WORKERS := $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 
 .PHONY: compare test tests test-slow test-robustness test-kills test-families test-sanitized wheels test-wheels lint types \
-	bench bench-training bench-training-speed bench-decoding bench-kernels bench-targets bench-generation bench-peers clean
+	bench bench-training bench-training-speed bench-decoding bench-kernels bench-targets bench-generation \
+	bench-choose bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/kernels

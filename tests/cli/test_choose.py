@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,18 +22,18 @@ def _quickly(patch: pytest.MonkeyPatch) -> None:
     """Runs take three steps in this process, and costs are made up."""
     patch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
     patch.setattr("subquad.cli.choose.Pool", lambda source, jobs, memory_bytes: Inline(source()))
-    made = made_costs({"softmax": 1.0, "linear*1,softmax": 0.2}, {"softmax": 5.0}, length=12)
+    made = made_costs({"softmax": 1.0, "linear,softmax": 0.2}, {"softmax": 5.0}, length=12)
     patch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
 
 
 @pytest.fixture(scope="module")
-def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("choose") / "race"
     with pytest.MonkeyPatch.context() as patch:
         _quickly(patch)
         words = ["choose", "recall", *SMALL, *MODEL, "--mechanisms", "softmax", "linear,softmax", "linformer"]
         assert main([*words, "--out", str(folder)]) == 0
-    yield folder
+    return folder
 
 
 def test_a_race_leaves_rows_a_page_and_a_model(raced: Path, capsys: pytest.CaptureFixture[str]) -> None:

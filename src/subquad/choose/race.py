@@ -11,7 +11,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -53,6 +53,15 @@ MEMORY_SHARE = 0.8
 """Part of the available memory that all runs together may allocate."""
 TIMES, GRACE_SECONDS = 4.0, 60.0
 """A run is ended after so many times its seconds, and so many more."""
+
+
+class Allotment(NamedTuple):
+    """What each run of a stage gets."""
+
+    seconds: float
+    """Seconds of training."""
+    evaluations: int
+    """Number of evaluations on the development sequences."""
 
 
 @dataclass(frozen=True)
@@ -143,14 +152,14 @@ class Race:
     def _search(self) -> None:
         """Tries settings of each attention in two generations; the second one knows the scores of the first."""
         count = self.numbers.settings
-        seconds = self._allot("search", SEARCH_SHARE, count * len(self.field.attentions) + 1)
+        allotted = self._allot("search", SEARCH_SHARE, count * len(self.field.attentions) + 1)
         jobs = [] if any(row["metric"] == "rival" for row in self.rows) else [self._rivals_job()]
         for generation, wanted in enumerate((-(-count // 2), count // 2)):
-            trials = [self._generation(name, generation, wanted, seconds) for name in self.field.attentions]
+            trials = [self._generation(name, generation, wanted, allotted) for name in self.field.attentions]
             self._run("search", interleaved(trials), jobs)
             jobs = []
 
-    def _generation(self, name: str, generation: int, wanted: int, seconds: float) -> list[Trial]:
+    def _generation(self, name: str, generation: int, wanted: int, allotted: Allotment) -> list[Trial]:
         first = -(-self.numbers.settings // 2) if generation else 0
         before = [self._tried(name, "search", number) for number in range(first)]
         tried = [each for each in before if each is not None]
@@ -160,16 +169,16 @@ class Race:
         if generation and not tried:
             return []
         settings = suggest(start, length, wanted, tried, good=self.ranked.good, seed=numbers)
-        return [self._trial(name, "search", first + at, each, seconds) for at, each in enumerate(settings)]
+        return [self._trial(name, "search", first + at, each, allotted) for at, each in enumerate(settings)]
 
     def _semifinal(self) -> None:
         """Tries the best settings of the search for longer, if there are several to choose from."""
         if self.numbers.semifinalists < 2:
             return
         best = {name: self._ranking(name, "search")[: self.numbers.semifinalists] for name in self.field.attentions}
-        seconds = self._allot("semifinal", SEMIFINAL_SHARE, sum(map(len, best.values())))
+        allotted = self._allot("semifinal", SEMIFINAL_SHARE, sum(map(len, best.values())))
         trials = [
-            [self._trial(name, "semifinal", at, each.setting, seconds) for at, each in enumerate(settings)]
+            [self._trial(name, "semifinal", at, each.setting, allotted) for at, each in enumerate(settings)]
             for name, settings in best.items()
         ]
         self._run("semifinal", interleaved(trials))
@@ -201,24 +210,26 @@ class Race:
     def _final(self) -> None:
         """Trains the finalists with several seeds, seed by seed, and scores each run on the test."""
         finalists, seeds = self.finalists(), self.numbers.seeds
-        seconds = self._allot("final", 1.0, len(finalists) * seeds)
+        allotted = self._allot("final", 1.0, len(finalists) * seeds)
         trials = [
-            self._trial(name, "final", at, setting, seconds, seed=self.terms.seed + at)
+            self._trial(name, "final", at, setting, allotted, seed=self.terms.seed + at)
             for at in range(seeds)
             for name, setting in finalists.items()
         ]
         self._run("final", trials)
 
-    def _allot(self, stage: StageName, share: float, runs: int) -> float:
-        """Training seconds of each run of a stage, decided once and kept as a row."""
+    def _allot(self, stage: StageName, share: float, runs: int) -> Allotment:
+        """What each run of a stage gets, decided once and kept as a row."""
         for row in self.rows:
             if row["metric"] == "allotment" and row["stage"] == stage:
-                return float(row["value"])
+                return Allotment(float(row["value"]), row["evaluations"])
         left = self.stop - time.monotonic()
         seconds = run_seconds(left, share, runs, self.terms.jobs, self._efficiency())
-        self._keep([{"metric": "allotment", "value": seconds, "unit": "s", "stage": stage, "runs": runs}])
+        evaluations = self._evaluations(stage, seconds)
+        about = {"unit": "s", "stage": stage, "runs": runs, "evaluations": evaluations}
+        self._keep([{"metric": "allotment", "value": seconds, **about}])
         self.watch.tell(f"{stage}: {runs} runs of {seconds:.3g} s of training each, {self.terms.jobs} side by side")
-        return seconds
+        return Allotment(seconds, evaluations)
 
     def _efficiency(self) -> float:
         """Share of the workers' time in the latest stage that was training."""
@@ -229,13 +240,13 @@ class Race:
         return min(0.95, max(0.2, sum(row["seconds"] for row in latest) / sum(row["wall_seconds"] for row in latest)))
 
     def _trial(
-        self, name: str, stage: StageName, number: int, setting: Setting, seconds: float, seed: int | None = None
+        self, name: str, stage: StageName, number: int, setting: Setting, allotted: Allotment, seed: int | None = None
     ) -> Trial:
         training = replace(self.field.training, learning_rate=setting.learning_rate)
         options = RunOptions(self.field.task, setting.attention, self.field.model, training)
         called = f"{folder_name(name)}-{stage}-{number}"
         seed = self.terms.seed if seed is None else seed
-        return Trial(called, name, stage, setting, options, seed, seconds, self._evaluations(stage, seconds))
+        return Trial(called, name, stage, setting, options, seed, *allotted)
 
     def _evaluations(self, stage: StageName, seconds: float) -> int:
         """Number of evaluations of a run, so that they take a small part of its time."""

@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Gt, Le
 
 from subquad.attention import options_from
 from subquad.checking import Checked, Count, NonNegative, Positive, Seed, read, read_as, read_kind
 from subquad.choose.decision import Wishes
 from subquad.choose.race import Field, Terms
+from subquad.choose.stages import MOST_SECONDS
 from subquad.models import ModelOptions
 from subquad.results import place_of
 from subquad.tasks import TASKS
@@ -26,7 +29,7 @@ class Kept(NamedTuple):
 class TermFields(Checked):
     """The fields of a run.json about time, workers and limits."""
 
-    budget: Positive
+    budget: Annotated[float, Gt(0), Le(MOST_SECONDS)]
     jobs: Count
     seed: Seed
     memory_bytes: Count

@@ -55,11 +55,9 @@ def score_rows(entrants: Sequence[Entrant]) -> list[Row]:
     }
     typical = _typical_variance(list(pairs.values()))
     for (ours_name, theirs_name), by_seed in pairs.items():
-        found = _interval(by_seed, typical)
-        rows.append(
-            {"metric": "advantage", "mechanism": ours_name, "against": theirs_name, "unit": judged.unit, **_ends(found)}
-        )
-    return rows
+        about_pair: Row = {"metric": "advantage", "mechanism": ours_name, "against": theirs_name, "unit": judged.unit}
+        rows.append({**about_pair, **_ends(_interval(by_seed, typical))})
+    return [row for row in rows if all(math.isfinite(row[end]) for end in Interval._fields)]  # one class has no AUROC
 
 
 def score_draws(judged: Judged, resamples: int = RESAMPLES) -> Draws:

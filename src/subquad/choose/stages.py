@@ -7,13 +7,15 @@ later stage starts anew, with its own schedule: a schedule that is cut short say
 import math
 from typing import Literal, NamedTuple
 
+MOST_SECONDS = 1e8
+"""Longest budget of a race."""
 StageName = Literal["search", "semifinal", "final"]
 
 SEARCH_SHARE, SEMIFINAL_SHARE = 0.3, 0.3
 """Shares of the time left that the search takes, and after it the semifinal."""
-RESERVED_SHARE, RESERVED_SECONDS = 0.04, 4.0
+RESERVED_SHARE, RESERVED_SECONDS = 0.02, 4.0
 """Part of the budget that is kept for the decision, the page and what takes longer than planned."""
-COST_SHARE, MOST_COST_SECONDS = 0.06, 60.0
+COST_SHARE, MOST_COST_SECONDS = 0.05, 60.0
 """Part of the budget in which costs are measured, and its largest number of seconds."""
 LEAST_SECONDS = 0.2
 """Smallest number of training seconds of a run."""

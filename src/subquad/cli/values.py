@@ -15,7 +15,7 @@ UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-MOST_SECONDS = 10**8
+MOST_SECONDS = 1e8
 """Longest duration that is accepted, in seconds."""
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
