@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
+from subquad.capacity import require_memory
 from subquad.data.tables import listed
 from subquad.errors import SubquadError
-from subquad.files import read_bytes
+from subquad.files import open_plain, read_bytes
 
 ARRAYS = (".npy", ".npz")
 INPUTS = ("X", "x", "data", "values", "tokens", "inputs", "sequences")
@@ -38,6 +39,8 @@ class LabelledArray(NamedTuple):
 def read_archive(path: Path) -> dict[str, ndarray]:
     """The arrays of an ``.npz`` file by name."""
     try:
+        with open_plain(path) as opened, zipfile.ZipFile(opened) as parts:
+            require_memory(f"reading {path}", sum(part.file_size for part in parts.infolist()), "split it")
         with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except UNREADABLE as error:
