@@ -10,7 +10,7 @@ from tests.native.recording import Call, recorded
 
 KERNELS = {
     *("causal", "causal_back_to_queries", "causal_back_to_keys", "sum_keys", "mix_queries"),
-    *("back_to_queries", "back_to_keys", "step", "dense"),
+    *("back_to_queries", "back_to_keys", "causal_back", "attend", "back", "step", "dense"),
 }
 """Kernels that the collection reaches."""
 

@@ -21,6 +21,7 @@ typedef struct {
     const REAL *sums, *norms, *peak; /* state before; NULL for an empty one */
     REAL *sums_after, *norms_after, *peak_after;
     REAL *peaks; /* for gradients: the peak before each chunk of each head, and after the last */
+    const REAL *d_sums, *d_norms; /* for gradients: those of the state after; NULL for zeros */
     /* set below */
     int64_t segments;
     REAL *starts; /* states before the segments of each head */

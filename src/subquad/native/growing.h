@@ -71,10 +71,17 @@ static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turn
     settle(sums);
 }
 
+/* Makes the sums of all chunks available, of sums that were not kept up to date after every chunk. Nothing is added later. */
+static void conclude(growing *sums) {
+    if (sums->live) return;
+    if (sums->waiting) settle(sums);
+    sums->all = sums->old, sums->norms = sums->old_norms, sums->live = 1;
+}
+
 /* Writes a state of m rows for the caller. */
 static void finish(growing *sums, REAL *matrix_to, REAL *norms_to, REAL *peak_to) {
-    if (!sums->live && sums->waiting) settle(sums);
-    const REAL *matrix_from = sums->live ? sums->all : sums->old, *norms_from = sums->live ? sums->norms : sums->old_norms;
+    conclude(sums);
+    const REAL *matrix_from = sums->all, *norms_from = sums->norms;
     if (matrix_to)
         for (int64_t i = 0; i < sums->rows; i++)
             memcpy(matrix_to + i * sums->columns, matrix_from + i * sums->row, (size_t)sums->columns * sizeof(REAL));

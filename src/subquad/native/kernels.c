@@ -27,6 +27,7 @@
 #define WORTH_A_THREAD 2000000 /* products below which a thread costs more than it saves */
 
 #include "linear_entries.h"
+#include "bidirectional_entries.h"
 #include "hybrid_entries.h"
 
 /* ---- a step ----------------------------------------------------------------------------------------------------------------- */

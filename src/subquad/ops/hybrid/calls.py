@@ -13,8 +13,8 @@ from torch import Tensor
 
 from subquad import native
 from subquad.ops.autocast import precise
-from subquad.ops.linear.calls import GIVEN, KINDS, NO_STATE, NO_VIEW, NUMBERS, TYPES
-from subquad.ops.linear.layout import Parts, contiguous, dense
+from subquad.ops.linear.calls import GIVEN
+from subquad.ops.linear.layout import KINDS, NO_STATE, NO_VIEW, NUMBERS, TYPES, Parts, contiguous, dense
 from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
 from subquad.ops.scratch import Scratch
 from subquad.types import FeatureFunction, Features, Fused, Maps

@@ -15,8 +15,7 @@ from subquad import native
 from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast, precise
 from subquad.ops.hybrid.calls import Back, Inputs, Side
 from subquad.ops.hybrid.state import HybridState
-from subquad.ops.linear.calls import NO_STATE, NOT_FINITE, NUMBERS, TYPES
-from subquad.ops.linear.layout import Parts, dense, is_plain
+from subquad.ops.linear.layout import NO_STATE, NOT_FINITE, NUMBERS, TYPES, Parts, dense, is_plain
 from subquad.ops.linear.sums import LinearState
 from subquad.types import Maps
 

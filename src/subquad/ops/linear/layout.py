@@ -8,6 +8,12 @@ from subquad.types import Features, Fused
 
 Parts = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Parts of a state of linear attention; None for an empty one."""
+NO_STATE: Parts = (None, None, None)
+NO_VIEW = (0, 0, 0, 0)  # a view of a tensor that is not there
+KINDS = {"elu": 1, "relu": 2, "positive": 3, "hyperbolic": 4}
+TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}
+NUMBERS = {torch.float32: "float", torch.float64: "double"}
+NOT_FINITE = 2  # what kernels return if a result is not finite
 
 
 def part(x: Float[Tensor, "b h n d"], positions: slice) -> Float[Tensor, "b h c d"]:

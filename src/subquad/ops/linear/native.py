@@ -15,17 +15,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad import native
-from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast
-from subquad.ops.linear.calls import (
-    NO_STATE,
-    TYPES,
+from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast, precise
+from subquad.ops.linear.calls import Inputs, given_arguments
+from subquad.ops.linear.fused import (
     Back,
-    Inputs,
+    FusedInputs,
+    FusedMaps,
     ResultNotFiniteError,
     fused_by_kernels,
+    fused_maps,
     map_arguments,
+    new_state,
 )
-from subquad.ops.linear.layout import Parts, contiguous, is_plain
+from subquad.ops.linear.layout import NO_STATE, NUMBERS, TYPES, Parts, contiguous, dense, dense_features, is_plain, with_type
 from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
 from subquad.ops.threads import share_with_pytorch
 from subquad.types import Fused, Maps
@@ -50,30 +52,39 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values, where every query sees every kept key."""
-    return _attend(q, k, v, maps, keep, must_be_finite=False)
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool) -> Tensor:
-    weights = maps.weights()
+    fused, weights = fused_maps(maps), maps.weights()
+    if fused is not None:
+        return _attend_fused(q, k, v, fused, keep, must_be_finite=False)
     if needs_gradient(q, k, v, *weights):
-        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, must_be_finite, *weights)  # type: ignore[no-untyped-call]
+        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, *weights)  # type: ignore[no-untyped-call]
         return mixed
-    inputs = Inputs(q, k, v, maps, keep, must_be_finite)
+    inputs = Inputs(q, k, v, maps, keep)
     return inputs.mix(inputs.sum_keys(), None)
+
+
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, maps: FusedMaps, keep: Tensor | None, *, must_be_finite: bool) -> Tensor:
+    if needs_gradient(q, k, v):
+        mixed: Tensor = _FusedBidirectional.apply(q, k, v, maps, keep, must_be_finite)  # type: ignore[no-untyped-call]
+        return mixed
+    return FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite).mix(None, with_state=False)[0]
 
 
 def sum_keys(
     k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], maps: Maps, keep: Bool[Tensor, "b s"] | None = None
 ) -> LinearState:
     """Returns the sums over all kept keys, without gradients."""
-    return Inputs(k[:, :, :0], k, v, maps, keep).sum_keys()
+    fused, none = fused_maps(maps), k[:, :, :0]
+    return Inputs(none, k, v, maps, keep).sum_keys() if fused is None else FusedInputs(none, k, v, fused, keep).sum_keys()
 
 
 def read_sums(
     q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"], state: LinearState, maps: Maps
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values of queries that see all keys in `state`, without gradients; `v` tells their type."""
-    return Inputs(q, q[:, :, :0], v[:, :, :0], maps, None).mix(state, None)
+    fused, no_keys, no_values = fused_maps(maps), q[:, :, :0], v[:, :, :0]
+    if fused is None:
+        return Inputs(q, no_keys, no_values, maps, None).mix(state, None)
+    return FusedInputs(q, no_keys, no_values, fused, None).mix_sums(state)
 
 
 def attend_causal(
@@ -85,18 +96,23 @@ def attend_causal(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
-    return _attend_causal(q, k, v, maps, state, keep, must_be_finite=False)
-
-
-def _attend_causal(
-    q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None, must_be_finite: bool
-) -> tuple[Tensor, LinearState]:
-    weights, before = maps.weights(), NO_STATE if state is None else state
+    fused, weights, before = fused_maps(maps), maps.weights(), NO_STATE if state is None else state
+    if fused is not None:
+        return _attend_causal_fused(q, k, v, fused, state, keep, must_be_finite=False)
     if needs_gradient(q, k, v, *(state or ()), *weights):
-        inputs = (q, k, v, maps, *before, keep, must_be_finite, *weights)
-        mixed, *after = _Causal.apply(*inputs)  # type: ignore[no-untyped-call]
+        mixed, *after = _Causal.apply(q, k, v, maps, *before, keep, *weights)  # type: ignore[no-untyped-call]
         return mixed, LinearState(*after)
-    return Inputs(q, k, v, maps, keep, must_be_finite).mix_causal(before, None)
+    return Inputs(q, k, v, maps, keep).mix_causal(before, None)
+
+
+def _attend_causal_fused(
+    q: Tensor, k: Tensor, v: Tensor, maps: FusedMaps, state: LinearState | None, keep: Tensor | None, *, must_be_finite: bool
+) -> tuple[Tensor, LinearState]:
+    before = NO_STATE if state is None else state
+    if needs_gradient(q, k, v, *(state or ())):
+        mixed, *after = _FusedCausal.apply(q, k, v, maps, keep, must_be_finite, *before)  # type: ignore[no-untyped-call]
+        return mixed, LinearState(*after)
+    return FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite).mix_causal(before, None)
 
 
 def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> Tensor | None:
@@ -104,10 +120,11 @@ def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | Non
 
     Kernels see whether a result is finite while they write it. Reading it again for that takes a tenth of their time.
     """
-    if not _is_fused(q, maps):
+    fused = fused_maps(maps) if serves(q) else None
+    if fused is None:
         return None
     try:
-        return _attend(q, k, v, maps, keep, must_be_finite=True)
+        return _attend_fused(q, k, v, fused, keep, must_be_finite=True)
     except ResultNotFiniteError:
         return None
 
@@ -116,17 +133,13 @@ def quick_causal(
     q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None
 ) -> tuple[Tensor, LinearState] | None:
     """Returns what `attend_causal` does if kernels compute it all and find it finite, as `quick_attend`; else None."""
-    if not _is_fused(q, maps):
+    fused = fused_maps(maps) if serves(q) else None
+    if fused is None:
         return None
     try:
-        return _attend_causal(q, k, v, maps, state, keep, must_be_finite=True)
+        return _attend_causal_fused(q, k, v, fused, state, keep, must_be_finite=True)
     except ResultNotFiniteError:
         return None
-
-
-def _is_fused(q: Tensor, maps: Maps) -> bool:
-    """Whether kernels take these inputs, and compute the features themselves."""
-    return serves(q) and fused_by_kernels(maps.queries) is not None and fused_by_kernels(maps.keys) is not None
 
 
 def step(
@@ -138,11 +151,22 @@ def step(
     reuse: bool,
 ) -> tuple[Float[Tensor, "b h 1 e"], LinearState]:
     """Attends from one position, without gradients. With `reuse`, the new state overwrites the old one."""
-    inputs = Inputs(q, k, v, maps, None)
+    fused, dtype, m = fused_maps(maps), precise(q.dtype), maps.keys.feature_count(k.shape[-1])
     before: Parts = NO_STATE if state is None else contiguous(state)
-    after = inputs.new_state() if state is None or not reuse else LinearState(*before)  # type: ignore[arg-type]
-    mixed = new_mixed(q, v)
-    inputs.step(before, after, mixed)
+    after = new_state(q, v, m) if state is None or not reuse else LinearState(*before)  # type: ignore[arg-type]
+    mixed, v = new_mixed(q, v), dense(v)
+    if fused is None:
+        queries, keys = (dense_features(phi(x.to(dtype))) for phi, x in zip(maps, (q, k), strict=True))
+        rows, of_maps = (queries.values, keys.values), (*given_arguments(queries), *given_arguments(keys))
+    else:
+        phi_q, phi_k = with_type(fused.queries, dtype), with_type(fused.keys, dtype)
+        rows, of_maps = (dense(q), dense(k)), (*map_arguments(phi_q), *map_arguments(phi_k))
+    b, h, _, d = rows[0].shape
+    arguments = [b, h, d, v.shape[-1], m, TYPES[rows[0].dtype], TYPES[v.dtype], torch.get_num_threads(), *of_maps]
+    for view in (*rows, v, mixed):
+        arguments += (view.data_ptr(), *view.stride()[:3])
+    arguments += [0 if x is None else x.data_ptr() for x in (*before, *after)]
+    native.call("step", NUMBERS[dtype], [*arguments, 0])
     return mixed, after
 
 
@@ -185,8 +209,70 @@ def _is_usual(fused: Fused | None) -> TypeGuard[Fused]:
     return fused is not None and (fused.omega is None or is_plain(fused.omega))
 
 
-class _Causal(torch.autograd.Function):
+class _FusedCausal(torch.autograd.Function):
     """The gradient of a causal sum is a causal sum, reversed in time for k and v. See native/linear.h for the sums."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        maps: FusedMaps,
+        keep: Tensor | None,
+        must_be_finite: bool,
+        sums: Tensor | None,
+        norms: Tensor | None,
+        peak: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        inputs = FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite)
+        inverse = inputs.new_inverse()
+        mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
+        ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
+        ctx.maps = maps
+        ctx.mark_non_differentiable(after.peak)
+        ctx.set_materialize_grads(False)
+        return mixed, *after
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, keep, mixed, inverse, sums, norms, peak = ctx.saved_tensors
+        inputs = FusedInputs(q, k, v, ctx.maps, keep)
+        back = Back(mixed, torch.zeros_like(mixed) if gradient is None else gradient, inverse)
+        later = both_or_none(d_sums, d_norms, inputs)
+        to = inputs.back_causal(back, (sums, norms, peak), later, has_state=sums is not None)
+        dq, dk, dv, for_sums, for_norms = to
+        return dq, dk, dv, None, None, None, for_sums, for_norms, None
+
+
+class _FusedBidirectional(torch.autograd.Function):
+    """With G and e the gradients of numerator and denominator: dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: FusedMaps, keep: Tensor | None, must_be_finite: bool
+    ) -> Tensor:
+        inputs = FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite)
+        inverse = inputs.new_inverse()
+        mixed, state = inputs.mix(inverse, with_state=True)
+        assert state is not None
+        ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state)
+        ctx.maps = maps
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, keep, mixed, inverse, *state = ctx.saved_tensors
+        back = Back(mixed, gradient, inverse)
+        return *FusedInputs(q, k, v, ctx.maps, keep).back(back, LinearState(*state)), None, None, None
+
+
+class _Causal(torch.autograd.Function):
+    """The same as `_FusedCausal` with features that PyTorch computes."""
 
     @staticmethod
     def forward(
@@ -199,10 +285,9 @@ class _Causal(torch.autograd.Function):
         norms: Tensor | None,
         peak: Tensor | None,
         keep: Tensor | None,
-        must_be_finite: bool,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        inputs = Inputs(q, k, v, maps, keep, must_be_finite)
+        inputs = Inputs(q, k, v, maps, keep)
         inverse = inputs.new_inverse()
         mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
@@ -222,27 +307,18 @@ class _Causal(torch.autograd.Function):
         back = Back(mixed, torch.zeros_like(mixed) if gradient is None else gradient, inverse)
         for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
         dq, peaks = inputs.back_to_queries_causal(back, (before[0], before[1], before[2]), for_q)
-        later: Parts = NO_STATE
-        if d_sums is not None or d_norms is not None:
-            sums, norms, _ = inputs.new_state()
-            later = (
-                sums.zero_() if d_sums is None else d_sums.contiguous(),
-                norms.zero_() if d_norms is None else d_norms.contiguous(),
-                None,
-            )
+        later = both_or_none(d_sums, d_norms, inputs)
         has_state = before[0] is not None
         dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, for_k, has_state)
-        return dq, dk, dv, None, for_sums, for_norms, None, None, None, *for_q.totals, *for_k.totals
+        return dq, dk, dv, None, for_sums, for_norms, None, None, *for_q.totals, *for_k.totals
 
 
 class _Bidirectional(torch.autograd.Function):
-    """With G and e the gradients of numerator and denominator: dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS."""
+    """The same as `_FusedBidirectional` with features that PyTorch computes."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool, *weights: Tensor
-    ) -> Tensor:
-        inputs = Inputs(q, k, v, maps, keep, must_be_finite)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, *weights: Tensor) -> Tensor:
+        inputs = Inputs(q, k, v, maps, keep)
         inverse = inputs.new_inverse()
         state = inputs.sum_keys()
         mixed = inputs.mix(state, inverse)
@@ -259,4 +335,16 @@ class _Bidirectional(torch.autograd.Function):
         for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
         dq, d_state = inputs.back_to_queries(Back(mixed, gradient, inverse), LinearState(*state), for_q)
         dk, dv = inputs.back_to_keys(d_state, for_k)
-        return dq, dk, dv, None, None, None, *for_q.totals, *for_k.totals
+        return dq, dk, dv, None, None, *for_q.totals, *for_k.totals
+
+
+def both_or_none(d_sums: Tensor | None, d_norms: Tensor | None, inputs: Inputs | FusedInputs) -> Parts:
+    """Returns the gradients of sums and norms as kernels read them: none, or both, with zeros for one that is None."""
+    if d_sums is None and d_norms is None:
+        return NO_STATE
+    sums, norms, _ = inputs.new_state()
+    return (
+        sums.zero_() if d_sums is None else d_sums.contiguous(),
+        norms.zero_() if d_norms is None else d_norms.contiguous(),
+        None,
+    )
