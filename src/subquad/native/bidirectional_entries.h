@@ -83,6 +83,7 @@ static void attend_task(void *context, void *memory, int64_t head) {
 /* Reads q, k and v; writes mixed, inverse, and the state of all keys if there is memory for it. Returns 2 if the result is
    not finite. */
 EXPORT(attend)(linear_call *call) {
+    prepare_results(call);
     if (is_whole(call))
         return status_of(call, run_tasks(attend_task, call, workspace_bytes(call), call->batch * call->heads, call->threads));
     int64_t threads = call->threads;
@@ -166,6 +167,7 @@ static void back_task(void *context, void *memory, int64_t head) {
 
 /* Reads q, k, v, the state of all keys, mixed, inverse and gradient; writes dq, dk and dv. */
 EXPORT(back)(linear_call *call) {
+    prepare_results(call);
     if (is_whole(call)) return run_tasks(back_task, call, workspace_bytes(call), call->batch * call->heads, call->threads);
     int64_t threads = call->threads;
     REAL *memory = own_state(call);

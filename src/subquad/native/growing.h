@@ -74,7 +74,9 @@ static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turn
 /* Makes the sums of all chunks available, of sums that were not kept up to date after every chunk. Nothing is added later. */
 static void conclude(growing *sums) {
     if (sums->live) return;
+    int64_t numbers = sums->rows * sums->row, filled = rounded_up(sums->rows, LANES) * sums->row;
     if (sums->waiting) settle(sums);
+    memset(sums->old + numbers, 0, (size_t)(filled - numbers) * sizeof(REAL)); /* whole vectors of the transpose are read */
     sums->all = sums->old, sums->norms = sums->old_norms, sums->live = 1;
 }
 

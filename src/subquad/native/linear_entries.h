@@ -137,8 +137,19 @@ static int run_forwards(linear_call *call, void (*task)(void *, void *, int64_t)
 
 INLINE int status_of(const linear_call *call, int failed) { return failed ? failed : call->not_finite ? 2 : 0; }
 
+static void prepare_results(const linear_call *call) {
+    int64_t b = call->batch, h = call->heads, type = (int64_t)type_bytes(call->type), of_v = (int64_t)type_bytes(call->value_type);
+    if (!call->dq.data && !call->dk.data) ask_for_large_pages(call->mixed, b, h, call->queries, call->e, of_v);
+    ask_for_large_pages(call->dq, b, h, call->queries, call->d, type);
+    ask_for_large_pages(call->dk, b, h, call->keys, call->d, type);
+    ask_for_large_pages(call->dv, b, h, call->keys, call->e, of_v);
+}
+
 /* Reads q, k, v and a state; writes mixed, inverse and the state after. Returns 2 if the result is not finite. */
-EXPORT(causal)(linear_call *call) { return status_of(call, run_forwards(call, causal_task)); }
+EXPORT(causal)(linear_call *call) {
+    prepare_results(call);
+    return status_of(call, run_forwards(call, causal_task));
+}
 
 /* Reads q, k, v, the state before, mixed, inverse and gradient; writes dq and peaks. */
 EXPORT(causal_back_to_queries)(linear_call *call) { return run_forwards(call, causal_queries_task); }
@@ -225,6 +236,7 @@ EXPORT(causal_back)(linear_call *call) {
     int64_t heads = call->batch * call->heads, threads = call->threads;
     call->peaks = malloc((size_t)(heads * (chunk_count(call->keys) + 1) + 1) * sizeof(REAL));
     if (!call->peaks) return 1;
+    prepare_results(call);
     divide(call, call->keys);
     int failed;
     if (call->segments == 1) {

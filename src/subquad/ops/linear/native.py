@@ -7,7 +7,7 @@ Besides q, k, v, the result and a given state, one number for each position is s
 attention does.
 """
 
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from jaxtyping import Bool, Float
@@ -338,7 +338,13 @@ class _Bidirectional(torch.autograd.Function):
         return dq, dk, dv, None, None, *for_q.totals, *for_k.totals
 
 
-def both_or_none(d_sums: Tensor | None, d_norms: Tensor | None, inputs: Inputs | FusedInputs) -> Parts:
+class MakesStates(Protocol):
+    """Inputs of kernels, for which there is memory for states."""
+
+    def new_state(self) -> LinearState: ...
+
+
+def both_or_none(d_sums: Tensor | None, d_norms: Tensor | None, inputs: MakesStates) -> Parts:
     """Returns the gradients of sums and norms as kernels read them: none, or both, with zeros for one that is None."""
     if d_sums is None and d_norms is None:
         return NO_STATE
