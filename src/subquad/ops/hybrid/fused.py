@@ -1,7 +1,7 @@
 """The causal hybrid from the first position on, with features inside of the kernels: one call of a kernel for each pass.
 
-With 128 positions a pass takes some hundred microseconds, and every operation of PyTorch one or more. Hence the kernel writes
-the whole state, sees whether the result is finite, and has its own memory for what its passes note for each other.
+With 128 positions a pass takes some hundred microseconds, and every operation of PyTorch one or more. Hence the kernel
+writes the whole state, sees whether the result is finite, and has its own memory for what its passes note for each other.
 """
 
 from typing import Any, NamedTuple

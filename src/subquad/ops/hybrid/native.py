@@ -15,7 +15,7 @@ from subquad import native
 from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast, precise
 from subquad.ops.hybrid.calls import Back, Inputs, Side
 from subquad.ops.hybrid.state import HybridState
-from subquad.ops.linear.layout import NO_STATE, NOT_FINITE, NUMBERS, TYPES, dense, is_plain
+from subquad.ops.linear.layout import NO_STATE, NOT_FINITE, NUMBERS, TYPES, are_plain, dense
 from subquad.ops.linear.native import both_or_none
 from subquad.ops.linear.sums import LinearState
 from subquad.types import Maps
@@ -149,7 +149,7 @@ def quick_step(
         return None
     if state.sums.shape != (b, h, m, d) or state.norms.shape != (b, h, m) or state.peak.shape != (b, h):
         return None
-    if not all(map(is_plain, (q, k, v, log_gain, *state[:5]))) or not filled.is_contiguous():
+    if not are_plain(q, k, v, log_gain, *state[:5]) or not filled.is_contiguous():
         return None
     mixed, filled_after, row, held = torch.empty_like(q), torch.empty_like(filled), h * d, 2 * block * d
     sizes = (b, h, d, d, m, block, 0, 0, torch.get_num_threads(), *queries.arguments(None), *keys.arguments(None))

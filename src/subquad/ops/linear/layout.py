@@ -26,9 +26,13 @@ def dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def is_plain(x: Tensor) -> bool:
-    """Whether x is contiguous, holds float32 and is on the CPU."""
-    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
+def are_plain(*tensors: Tensor) -> bool:
+    """Whether all are contiguous, hold float32 and are on the CPU."""
+    usual = torch.float32
+    for x in tensors:  # noqa: SIM110 - a generator takes as long as the checks
+        if x.dtype is not usual or not x.is_contiguous() or not x.is_cpu:
+            return False
+    return True
 
 
 def contiguous(state: Parts) -> Parts:

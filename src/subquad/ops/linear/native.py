@@ -27,7 +27,17 @@ from subquad.ops.linear.fused import (
     map_arguments,
     new_state,
 )
-from subquad.ops.linear.layout import NO_STATE, NUMBERS, TYPES, Parts, contiguous, dense, dense_features, is_plain, with_type
+from subquad.ops.linear.layout import (
+    NO_STATE,
+    NUMBERS,
+    TYPES,
+    Parts,
+    are_plain,
+    contiguous,
+    dense,
+    dense_features,
+    with_type,
+)
 from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
 from subquad.ops.threads import share_with_pytorch
 from subquad.types import Fused, Maps
@@ -179,18 +189,18 @@ def quick_step(
     memory, and whether the result is finite. When it returns None, the caller takes the slow path, which finds out why; a
     result that is not finite has been written over the state by then if `reuse` is set, as the slow path does too.
     """
-    if is_traced() or torch.is_grad_enabled() or type(state) is not LinearState or not native.is_chosen():
+    if torch.is_grad_enabled() or type(state) is not LinearState or is_traced() or not native.is_chosen():
         return None
     sums, norms, peak = state
     shape, phi_q = q.shape, fused_by_kernels(maps.queries)
     phi_k = phi_q if maps.keys is maps.queries else fused_by_kernels(maps.keys)
-    if k.shape != shape or v.shape != shape or shape[2] != 1 or not _is_usual(phi_q) or not _is_usual(phi_k):
+    if k.shape != shape or v.shape != shape or not _is_usual(phi_q) or not _is_usual(phi_k):
         return None
-    b, h, _, d = shape
+    b, h, n, d = shape
     m = maps.keys.feature_count(d)
-    if sums.shape != (b, h, m, d) or norms.shape != (b, h, m) or peak.shape != (b, h):
+    if n != 1 or sums.shape != (b, h, m, d) or norms.shape != (b, h, m) or peak.shape != (b, h):
         return None
-    if not (is_plain(q) and is_plain(k) and is_plain(v) and is_plain(sums) and is_plain(norms) and is_plain(peak)):
+    if not are_plain(q, k, v, sums, norms, peak):
         return None
     mixed, row = torch.empty_like(q), h * d
     after = state if reuse else LinearState(torch.empty_like(sums), torch.empty_like(norms), torch.empty_like(peak))
@@ -206,7 +216,7 @@ def quick_step(
 
 def _is_usual(fused: Fused | None) -> TypeGuard[Fused]:
     """Whether kernels compute a map themselves, from random directions of the usual type if it has any."""
-    return fused is not None and (fused.omega is None or is_plain(fused.omega))
+    return fused is not None and (fused.omega is None or are_plain(fused.omega))
 
 
 class _FusedCausal(torch.autograd.Function):
