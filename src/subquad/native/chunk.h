@@ -49,6 +49,9 @@ typedef struct {
     directions for_q, for_k;
     ahead soon;
     vec total; /* of all results, in lanes */
+    REAL *kept; /* for gradients: what the first pass over a sequence computes for the second; see keep_chunk */
+    int64_t kept_from;
+    int is_known; /* whether the features of the current chunk, and its pairs, are there already */
 } workspace;
 
 INLINE REAL *take(REAL **memory, int64_t count) {
@@ -71,6 +74,22 @@ static workspace new_workspace(const linear_call *call, int64_t c, REAL **memory
     w.turned_k = take(memory, m * w.c_row), w.turned_v = take(memory, e * w.c_row), w.turned = take(memory, e * w.m_row);
     w.scores = take(memory, w.c * w.c_row), w.pairs = take(memory, w.c * w.c_row);
     return w;
+}
+
+#define MOST_KEPT ((int64_t)1 << 20) /* numbers that a thread keeps between passes: what is computed again takes no memory */
+
+/* Numbers that are kept of a chunk: features of queries and keys, pairs, exponents. */
+INLINE int64_t kept_size(const workspace *w) { return w->c * (2 * w->m_row + w->c_row) + LARGE_CHUNK; }
+
+/* Where the current chunk keeps its features and pairs: chunks from kept_from on have a place of their own until the second
+   pass, others share one. Returns where its exponents are kept; NULL if they are not. */
+static REAL *keep_chunk(workspace *w, REAL *shared_q, REAL *shared_k, REAL *shared_pairs, int64_t chunk) {
+    int is_kept = w->kept && chunk >= w->kept_from;
+    REAL *at = is_kept ? w->kept + (chunk - w->kept_from) * kept_size(w) : NULL;
+    w->q = is_kept ? at : shared_q;
+    w->k = is_kept ? at + w->c * w->m_row : shared_k;
+    w->pairs = is_kept ? at + 2 * w->c * w->m_row : shared_pairs;
+    return is_kept ? at + w->c * (2 * w->m_row + w->c_row) : NULL;
 }
 
 static size_t workspace_bytes(const linear_call *call) {
@@ -120,7 +139,7 @@ static const REAL *read_features(const feature_map *map, const directions *packe
     } else {
         read_rows(copy, w->d_row, from, at.b, at.h, first, count, w->d, type, keep);
     }
-    compute_features(map, packed, x, *row, count, w->d, w->m, features, w->m_row, exponents);
+    if (!w->is_known) compute_features(map, packed, x, *row, count, w->d, w->m, features, w->m_row, exponents);
     return x;
 }
 

@@ -216,6 +216,19 @@ static int run_causal_keys(linear_call *call) {
    the gradient of the state before. */
 EXPORT(causal_back_to_keys)(linear_call *call) { return run_causal_keys(call); }
 
+/* Number of chunks, the last ones, that keep what the first pass computes for the second. */
+static int64_t kept_chunks(const linear_call *call) {
+    REAL *none = NULL;
+    workspace w = new_workspace(call, CHUNK, &none);
+    return least(chunk_count(call->keys), MOST_KEPT / kept_size(&w));
+}
+
+static size_t causal_back_bytes(const linear_call *call) {
+    REAL *none = NULL;
+    workspace w = new_workspace(call, CHUNK, &none);
+    return workspace_bytes(call) + (size_t)(kept_chunks(call) * kept_size(&w)) * sizeof(REAL);
+}
+
 /* Both passes over a head, one after the other, while the head is in the cache. */
 static void causal_back_task(void *context, void *memory, int64_t head) {
     const linear_call *call = context;
@@ -223,6 +236,7 @@ static void causal_back_task(void *context, void *memory, int64_t head) {
     REAL *space = memory;
     workspace w = prepare(call, at, CHUNK, 1, &space);
     growing sums = new_growing(w.e, w.m, w.m, &space), later = new_growing(w.m, w.e, w.m, &space);
+    w.kept = space, w.kept_from = chunk_count(call->keys) - kept_chunks(call);
     begin(&sums, given_state(call, head), w.m, w.e, 1, empty_peak(call));
     causal_back_to_queries(call, &w, &sums, at);
     begin(&later, given_gradient(call, head), w.m, w.e, 0, 0);
@@ -240,7 +254,7 @@ EXPORT(causal_back)(linear_call *call) {
     divide(call, call->keys);
     int failed;
     if (call->segments == 1) {
-        failed = run_tasks(causal_back_task, call, workspace_bytes(call), heads, call->threads);
+        failed = run_tasks(causal_back_task, call, causal_back_bytes(call), heads, call->threads);
     } else {
         failed = run_forwards(call, causal_queries_task);
         call->sums = call->d_sums, call->norms = call->d_norms, call->peak = NULL, call->threads = threads;
