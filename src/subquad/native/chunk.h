@@ -216,20 +216,34 @@ static REAL set_factors(const linear_call *call, workspace *w, int64_t count, RE
     return exp2_of(before - or_zero(peak));
 }
 
+/* Numbers of the lanes. */
+INLINE vec lane_numbers(void) {
+    vec numbers;
+    for (int64_t lane = 0; lane < LANES; lane++) numbers[lane] = (REAL)lane;
+    return numbers;
+}
+
+/* Sets numbers of a row from column `begin` to `end`, a whole vector, to x. */
+INLINE void set_from(REAL *row, int64_t begin, int64_t end, REAL x) {
+    int64_t j = begin / LANES * LANES;
+    if (begin >= end) return;
+    store(row + j, select_lanes((ivec)(lane_numbers() < splat((REAL)(begin - j))), load(row + j), splat(x)));
+    for (j += LANES; j < end; j += LANES) store(row + j, splat(x));
+}
+
 /* Hides the future in a triangle of scores, and applies the factor of each key for each row. */
 static void see(const linear_call *call, const workspace *w, REAL *scores, int64_t count) {
     int fading = has_exponent(&call->of_keys);
     for (int64_t i = 0; i < count; i++) {
         REAL *row = scores + i * w->c_row;
         int64_t end = least(rounded_up(i + TILE_ROWS, LANES), w->c_row);
-        for (int64_t j = i + 1; j < end; j++) row[j] = 0;
-        if (fading)
-            for (int64_t j = 0; j <= i; j += LANES) {
-                vec factor = exp2_lanes(load(w->exponents + j) - splat(w->highest[i]));
-                store(row + j, load(row + j) * factor);
-            }
-        if (fading)
-            for (int64_t j = i + 1; j < end; j++) row[j] = 0; /* the factor of a later key may be infinite */
+        set_from(row, i + 1, end, 0);
+        if (!fading) continue;
+        for (int64_t j = 0; j <= i; j += LANES) {
+            vec factor = exp2_lanes(load(w->exponents + j) - splat(w->highest[i]));
+            store(row + j, load(row + j) * factor);
+        }
+        set_from(row, i + 1, end, 0); /* the factor of a later key may be infinite */
     }
 }
 

@@ -279,7 +279,10 @@ static void pull_back(const feature_map *map, const directions *packed, const RE
             total += slope;
             store(slopes + j, slope);
         }
-        for (int64_t j = 0; paired && j < r; j++) signed_slopes[j] = slopes[j] - slopes[r + j];
+        int64_t done = 0;
+        for (; paired && done + LANES <= r; done += LANES)
+            store(signed_slopes + done, load(slopes + done) - load(slopes + r + done));
+        for (; paired && done < r; done++) signed_slopes[done] = slopes[done] - slopes[r + done];
         REAL factor = -lanes_sum(total) / (REAL)sqrt((double)d);
         for (int64_t j = 0; j < whole; j += LANES) store(to + i * to_row + j, load(x + i * x_row + j) * factor);
     }

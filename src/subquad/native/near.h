@@ -96,21 +96,6 @@ INLINE vec rough_log2(vec x) {
     return select_lanes((ivec)(x == splat(0)), splat(-INFINITY), log);
 }
 
-/* Numbers of the lanes. */
-INLINE vec lane_numbers(void) {
-    vec numbers;
-    for (int64_t lane = 0; lane < LANES; lane++) numbers[lane] = (REAL)lane;
-    return numbers;
-}
-
-/* Sets numbers of a row from column `begin` to `end`, a whole vector, to x. */
-INLINE void set_from(REAL *row, int64_t begin, int64_t end, REAL x) {
-    int64_t j = begin / LANES * LANES;
-    if (begin >= end) return;
-    store(row + j, select_lanes((ivec)(lane_numbers() < splat((REAL)(begin - j))), load(row + j), splat(x)));
-    for (j += LANES; j < end; j += LANES) store(row + j, splat(x));
-}
-
 /* Sets what row i does not see to x. */
 INLINE void hide(const hybrid_space *w, REAL *row, int64_t row_in_block, int causal, REAL x) {
     for (int64_t part = 0; part < w->parts; part++) {

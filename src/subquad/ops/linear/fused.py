@@ -174,12 +174,12 @@ class Back(NamedTuple):
 
 def new_state(q: Tensor, v: Tensor, m: int) -> LinearState:
     """Memory for a state of m features."""
-    b, h, e = q.shape[0], q.shape[1], v.shape[-1]
+    (b, h, _, _), e, device = q.shape, v.shape[-1], q.device
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
     return LinearState(
-        torch.empty(b, h, m, e, dtype=dtype, device=q.device),
-        torch.empty(b, h, m, dtype=dtype, device=q.device),
-        torch.empty(b, h, dtype=dtype, device=q.device),
+        torch.empty((b, h, m, e), dtype=dtype, device=device),
+        torch.empty((b, h, m), dtype=dtype, device=device),
+        torch.empty((b, h), dtype=dtype, device=device),
     )
 
 
