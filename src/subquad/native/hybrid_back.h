@@ -41,10 +41,10 @@ static void write_slopes(const hybrid_call *call, direction_slopes *slopes, REAL
     int64_t d = sums->rows, r = sums->columns;
     REAL factor = (REAL)(1 / sqrt(sqrt((double)call->d)));
     to += head * (d + 1) * r;
-    if (sums->waiting) settle(sums);
+    conclude(sums);
     for (int64_t i = 0; i < d; i++)
-        for (int64_t j = 0; j < r; j++) to[i * r + j] += sums->old[i * sums->row + j] * factor;
-    for (int64_t j = 0; j < r; j++) to[d * r + j] += sums->old_norms[j];
+        for (int64_t j = 0; j < r; j++) to[i * r + j] += sums->all[i * sums->row + j] * factor;
+    for (int64_t j = 0; j < r; j++) to[d * r + j] += sums->norms[j];
 }
 
 /* ---- rows of queries ---------------------------------------------------------------------------------------------------- */
