@@ -37,6 +37,7 @@ class Inputs:
         self.keep = None if keep is None else dense(keep)
         self.maps, self.dtype, self.m = maps, precise(q.dtype), maps.keys.feature_count(k.shape[-1])
         self._scratch = Scratch(self.dtype)
+        self.weight_gradients: list[Tensor] = []
 
     # ---- memory
 
@@ -127,7 +128,20 @@ class Inputs:
             state = after
         return mixed, after  # there is always a piece, if an empty one
 
-    def back_to_queries_causal(self, back: Back, before: Parts, for_q: WeightGradients) -> tuple[Tensor, list[Tensor]]:
+    def back_causal(
+        self, back: Back, before: Parts, later: Parts, *, has_state: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Returns dq, dk, dv, and with `has_state` the gradients of the sums and norms before.
+
+        `later` holds those of the sums and norms after. The gradients of the maps' weights are in `weight_gradients`.
+        """
+        for_q, for_k = WeightGradients(self.maps.queries), WeightGradients(self.maps.keys)
+        dq, peaks = self._back_to_queries_causal(back, before, for_q)
+        dk, dv, for_sums, for_norms = self._back_to_keys_causal(back, later, peaks, for_k, has_state=has_state)
+        self.weight_gradients = [*for_q.totals, *for_k.totals]
+        return dq, dk, dv, for_sums, for_norms
+
+    def _back_to_queries_causal(self, back: Back, before: Parts, for_q: WeightGradients) -> tuple[Tensor, list[Tensor]]:
         """Returns dq, and the peaks of the chunks of each piece."""
         dq, gradient, state, peaks = torch.empty_like(self.q), dense(back.gradient), contiguous(before), []
         for positions in self._positions(self.q.shape[2]):
@@ -152,8 +166,8 @@ class Inputs:
             state = after
         return dq, peaks
 
-    def back_to_keys_causal(
-        self, back: Back, later: Parts, peaks: list[Tensor], for_k: WeightGradients, has_state: bool = True
+    def _back_to_keys_causal(
+        self, back: Back, later: Parts, peaks: list[Tensor], for_k: WeightGradients, *, has_state: bool
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Returns dk, dv and the gradients of the sums and norms before the first position, if there was a state."""
         dk, dv, gradient = torch.empty_like(self.k), torch.empty_like(self.v), dense(back.gradient)
@@ -184,7 +198,13 @@ class Inputs:
 
     # ---- the bidirectional form
 
+    def mix(self, inverse: Tensor | None) -> tuple[Tensor, LinearState]:
+        """Returns the mixed values of the bidirectional form, and the sums over all keys."""
+        state = self.sum_keys()
+        return self.mix_sums(state, inverse), state
+
     def sum_keys(self) -> LinearState:
+        """Returns the sums over all keys."""
         state: Parts = NO_STATE
         for positions in self._positions(self.k.shape[2]):
             self._scratch.start()
@@ -193,7 +213,8 @@ class Inputs:
             state = after
         return after
 
-    def mix(self, state: LinearState, inverse: Tensor | None) -> Tensor:
+    def mix_sums(self, state: LinearState, inverse: Tensor | None = None) -> Tensor:
+        """Returns the mixed values of queries that see all keys in `state`."""
         mixed = new_mixed(self.q, self.v)
         for positions in self._positions(self.q.shape[2]):
             self._scratch.start()
@@ -202,7 +223,15 @@ class Inputs:
             self._run("mix_queries", queries, None, mixed=to, inverse=self._inverse_of(inverse, positions), before=state)
         return mixed
 
-    def back_to_queries(self, back: Back, state: LinearState, for_q: WeightGradients) -> tuple[Tensor, LinearState]:
+    def back(self, back: Back, state: LinearState) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns dq, dk and dv of the bidirectional form. The gradients of the maps' weights are in `weight_gradients`."""
+        for_q, for_k = WeightGradients(self.maps.queries), WeightGradients(self.maps.keys)
+        dq, d_state = self._back_to_queries(back, state, for_q)
+        dk, dv = self._back_to_keys(d_state, for_k)
+        self.weight_gradients = [*for_q.totals, *for_k.totals]
+        return dq, dk, dv
+
+    def _back_to_queries(self, back: Back, state: LinearState, for_q: WeightGradients) -> tuple[Tensor, LinearState]:
         """Returns dq and the gradients of the sums and norms over all keys."""
         dq, gradient = torch.empty_like(self.q), dense(back.gradient)
         d_state = LinearState(torch.zeros_like(state.sums), torch.zeros_like(state.norms), state.peak)
@@ -224,7 +253,7 @@ class Inputs:
             dq[:, :, positions] = for_q.pullback(queries.x, queries.features, d_rows)
         return dq, d_state
 
-    def back_to_keys(self, d_state: LinearState, for_k: WeightGradients) -> tuple[Tensor, Tensor]:
+    def _back_to_keys(self, d_state: LinearState, for_k: WeightGradients) -> tuple[Tensor, Tensor]:
         dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)
         for positions in self._positions(self.k.shape[2]):
             self._scratch.start()

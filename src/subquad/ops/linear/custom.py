@@ -167,8 +167,7 @@ def bidirectional(
     """Returns the mixed values, the sums over all keys, and 1 / denominators."""
     inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
     inverse = inputs.new_inverse()
-    mixed, state = inputs.mix(inverse, with_state=True)
-    assert state is not None
+    mixed, state = inputs.mix(inverse)
     return mixed, *state, inverse
 
 

@@ -4,6 +4,7 @@ With 64 positions a pass takes 100 microseconds, and every operation of PyTorch 
 memory that only kernels need is theirs.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -57,8 +58,9 @@ def map_arguments(fused: Fused) -> tuple[int, ...]:
 
 
 class FusedInputs:
-    """Queries, keys and values of a call, and the kernels on them."""
+    """Queries, keys and values of a call, and the kernels on them; used as `calls.Inputs`."""
 
+    weight_gradients: Sequence[Tensor] = ()  # maps that kernels compute have no weights
     __slots__ = ("_arguments", "_held", "_keep_arguments", "dtype", "k", "keep", "m", "must_be_finite", "q", "v")
 
     def __init__(
@@ -123,13 +125,20 @@ class FusedInputs:
         del held, held_later, gradient  # their addresses were used until here
         return dq, dk, dv, sums, norms
 
-    def mix(self, inverse: Tensor | None, *, with_state: bool) -> tuple[Tensor, LinearState | None]:
-        """Returns the mixed values of the bidirectional form, and the sums over all keys if asked for."""
-        mixed, state = new_mixed(self.q, self.v), self.new_state() if with_state else None
-        after = NO_POINTERS if state is None else tuple(x.data_ptr() for x in state)
-        pointers = (0 if inverse is None else inverse.data_ptr(), *NO_POINTERS, *after, *NO_POINTERS)
+    def mix(self, inverse: Tensor | None) -> tuple[Tensor, LinearState]:
+        """Returns the mixed values of the bidirectional form, and the sums over all keys."""
+        state = self.new_state()
+        return self._mix(inverse, tuple(x.data_ptr() for x in state)), state
+
+    def mix_only(self) -> Tensor:
+        """Returns the mixed values of the bidirectional form. The sums over all keys are in memory of the kernel."""
+        return self._mix(None, NO_POINTERS)
+
+    def _mix(self, inverse: Tensor | None, state: tuple[int, ...]) -> Tensor:
+        mixed = new_mixed(self.q, self.v)
+        pointers = (0 if inverse is None else inverse.data_ptr(), *NO_POINTERS, *state, *NO_POINTERS)
         self._run("attend", (mixed.data_ptr(), *mixed.stride()[:3], *NO_BACK), pointers)
-        return mixed, state
+        return mixed
 
     def back(self, back: "Back", state: LinearState) -> tuple[Tensor, Tensor, Tensor]:
         """Returns dq, dk and dv of the bidirectional form."""

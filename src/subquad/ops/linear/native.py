@@ -38,7 +38,7 @@ from subquad.ops.linear.layout import (
     dense_features,
     with_type,
 )
-from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
+from subquad.ops.linear.sums import LinearState, new_mixed
 from subquad.ops.threads import share_with_pytorch
 from subquad.types import Fused, Maps
 
@@ -62,39 +62,39 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values, where every query sees every kept key."""
-    fused, weights = fused_maps(maps), maps.weights()
-    if fused is not None:
-        return _attend_fused(q, k, v, fused, keep, must_be_finite=False)
+    return _attend(q, k, v, fused_maps(maps) or maps, keep, must_be_finite=False)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps | FusedMaps, keep: Tensor | None, *, must_be_finite: bool) -> Tensor:
+    weights = maps.weights() if isinstance(maps, Maps) else ()
     if needs_gradient(q, k, v, *weights):
-        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, *weights)  # type: ignore[no-untyped-call]
+        mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, must_be_finite, *weights)  # type: ignore[no-untyped-call]
         return mixed
-    inputs = Inputs(q, k, v, maps, keep)
-    return inputs.mix(inputs.sum_keys(), None)
+    inputs = _inputs(q, k, v, maps, keep, must_be_finite)
+    return inputs.mix_only() if isinstance(inputs, FusedInputs) else inputs.mix(None)[0]
 
 
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, maps: FusedMaps, keep: Tensor | None, *, must_be_finite: bool) -> Tensor:
-    if needs_gradient(q, k, v):
-        mixed: Tensor = _FusedBidirectional.apply(q, k, v, maps, keep, must_be_finite)  # type: ignore[no-untyped-call]
-        return mixed
-    return FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite).mix(None, with_state=False)[0]
+def _inputs(
+    q: Tensor, k: Tensor, v: Tensor, maps: Maps | FusedMaps, keep: Tensor | None, must_be_finite: bool = False
+) -> Inputs | FusedInputs:
+    """Returns the calls of kernels that compute the features themselves, or take those that PyTorch computes."""
+    if isinstance(maps, FusedMaps):
+        return FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite)
+    return Inputs(q, k, v, maps, keep)
 
 
 def sum_keys(
     k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], maps: Maps, keep: Bool[Tensor, "b s"] | None = None
 ) -> LinearState:
     """Returns the sums over all kept keys, without gradients."""
-    fused, none = fused_maps(maps), k[:, :, :0]
-    return Inputs(none, k, v, maps, keep).sum_keys() if fused is None else FusedInputs(none, k, v, fused, keep).sum_keys()
+    return _inputs(k[:, :, :0], k, v, fused_maps(maps) or maps, keep).sum_keys()
 
 
 def read_sums(
     q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"], state: LinearState, maps: Maps
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values of queries that see all keys in `state`, without gradients; `v` tells their type."""
-    fused, no_keys, no_values = fused_maps(maps), q[:, :, :0], v[:, :, :0]
-    if fused is None:
-        return Inputs(q, no_keys, no_values, maps, None).mix(state, None)
-    return FusedInputs(q, no_keys, no_values, fused, None).mix_sums(state)
+    return _inputs(q, q[:, :, :0], v[:, :, :0], fused_maps(maps) or maps, None).mix_sums(state)
 
 
 def attend_causal(
@@ -106,23 +106,25 @@ def attend_causal(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
-    fused, weights, before = fused_maps(maps), maps.weights(), NO_STATE if state is None else state
-    if fused is not None:
-        return _attend_causal_fused(q, k, v, fused, state, keep, must_be_finite=False)
-    if needs_gradient(q, k, v, *(state or ()), *weights):
-        mixed, *after = _Causal.apply(q, k, v, maps, *before, keep, *weights)  # type: ignore[no-untyped-call]
-        return mixed, LinearState(*after)
-    return Inputs(q, k, v, maps, keep).mix_causal(before, None)
+    return _attend_causal(q, k, v, fused_maps(maps) or maps, state, keep, must_be_finite=False)
 
 
-def _attend_causal_fused(
-    q: Tensor, k: Tensor, v: Tensor, maps: FusedMaps, state: LinearState | None, keep: Tensor | None, *, must_be_finite: bool
+def _attend_causal(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    maps: Maps | FusedMaps,
+    state: LinearState | None,
+    keep: Tensor | None,
+    *,
+    must_be_finite: bool,
 ) -> tuple[Tensor, LinearState]:
-    before = NO_STATE if state is None else state
-    if needs_gradient(q, k, v, *(state or ())):
-        mixed, *after = _FusedCausal.apply(q, k, v, maps, keep, must_be_finite, *before)  # type: ignore[no-untyped-call]
+    weights, before = maps.weights() if isinstance(maps, Maps) else (), NO_STATE if state is None else state
+    if needs_gradient(q, k, v, *(state or ()), *weights):
+        inputs = (q, k, v, maps, keep, must_be_finite, *before, *weights)
+        mixed, *after = _Causal.apply(*inputs)  # type: ignore[no-untyped-call]
         return mixed, LinearState(*after)
-    return FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite).mix_causal(before, None)
+    return _inputs(q, k, v, maps, keep, must_be_finite).mix_causal(before, None)
 
 
 def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> Tensor | None:
@@ -134,7 +136,7 @@ def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | Non
     if fused is None:
         return None
     try:
-        return _attend_fused(q, k, v, fused, keep, must_be_finite=True)
+        return _attend(q, k, v, fused, keep, must_be_finite=True)
     except ResultNotFiniteError:
         return None
 
@@ -147,7 +149,7 @@ def quick_causal(
     if fused is None:
         return None
     try:
-        return _attend_causal_fused(q, k, v, fused, state, keep, must_be_finite=True)
+        return _attend_causal(q, k, v, fused, state, keep, must_be_finite=True)
     except ResultNotFiniteError:
         return None
 
@@ -219,7 +221,7 @@ def _is_usual(fused: Fused | None) -> TypeGuard[Fused]:
     return fused is not None and (fused.omega is None or are_plain(fused.omega))
 
 
-class _FusedCausal(torch.autograd.Function):
+class _Causal(torch.autograd.Function):
     """The gradient of a causal sum is a causal sum, reversed in time for k and v. See native/linear.h for the sums."""
 
     @staticmethod
@@ -228,14 +230,15 @@ class _FusedCausal(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        maps: FusedMaps,
+        maps: Maps | FusedMaps,
         keep: Tensor | None,
         must_be_finite: bool,
         sums: Tensor | None,
         norms: Tensor | None,
         peak: Tensor | None,
+        *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        inputs = FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite)
+        inputs = _inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
         mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
@@ -245,44 +248,22 @@ class _FusedCausal(torch.autograd.Function):
         return mixed, *after
 
     @staticmethod
+    @outside_autocast
     @once_differentiable
     def backward(
         ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
     ) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, inverse, sums, norms, peak = ctx.saved_tensors
-        inputs = FusedInputs(q, k, v, ctx.maps, keep)
+        inputs = _inputs(q, k, v, ctx.maps, keep)
         back = Back(mixed, torch.zeros_like(mixed) if gradient is None else gradient, inverse)
         later = both_or_none(d_sums, d_norms, inputs)
         to = inputs.back_causal(back, (sums, norms, peak), later, has_state=sums is not None)
         dq, dk, dv, for_sums, for_norms = to
-        return dq, dk, dv, None, None, None, for_sums, for_norms, None
+        return dq, dk, dv, None, None, None, for_sums, for_norms, None, *inputs.weight_gradients
 
 
-class _FusedBidirectional(torch.autograd.Function):
+class _Bidirectional(torch.autograd.Function):
     """With G and e the gradients of numerator and denominator: dq' = G S^T + e z^T, dk' = v dS^T + dz and dv = k' dS."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: FusedMaps, keep: Tensor | None, must_be_finite: bool
-    ) -> Tensor:
-        inputs = FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite)
-        inverse = inputs.new_inverse()
-        mixed, state = inputs.mix(inverse, with_state=True)
-        assert state is not None
-        ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state)
-        ctx.maps = maps
-        return mixed
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, keep, mixed, inverse, *state = ctx.saved_tensors
-        back = Back(mixed, gradient, inverse)
-        return *FusedInputs(q, k, v, ctx.maps, keep).back(back, LinearState(*state)), None, None, None
-
-
-class _Causal(torch.autograd.Function):
-    """The same as `_FusedCausal` with features that PyTorch computes."""
 
     @staticmethod
     def forward(
@@ -290,48 +271,14 @@ class _Causal(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        maps: Maps,
-        sums: Tensor | None,
-        norms: Tensor | None,
-        peak: Tensor | None,
+        maps: Maps | FusedMaps,
         keep: Tensor | None,
+        must_be_finite: bool,
         *weights: Tensor,
-    ) -> tuple[Tensor, ...]:
-        inputs = Inputs(q, k, v, maps, keep)
+    ) -> Tensor:
+        inputs = _inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
-        mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
-        ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
-        ctx.maps = maps
-        ctx.mark_non_differentiable(after.peak)
-        ctx.set_materialize_grads(False)
-        return mixed, *after
-
-    @staticmethod
-    @outside_autocast
-    @once_differentiable
-    def backward(
-        ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
-    ) -> tuple[Tensor | None, ...]:
-        q, k, v, keep, mixed, inverse, *before = ctx.saved_tensors
-        inputs = Inputs(q, k, v, ctx.maps, keep)
-        back = Back(mixed, torch.zeros_like(mixed) if gradient is None else gradient, inverse)
-        for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
-        dq, peaks = inputs.back_to_queries_causal(back, (before[0], before[1], before[2]), for_q)
-        later = both_or_none(d_sums, d_norms, inputs)
-        has_state = before[0] is not None
-        dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, for_k, has_state)
-        return dq, dk, dv, None, for_sums, for_norms, None, None, *for_q.totals, *for_k.totals
-
-
-class _Bidirectional(torch.autograd.Function):
-    """The same as `_FusedBidirectional` with features that PyTorch computes."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, *weights: Tensor) -> Tensor:
-        inputs = Inputs(q, k, v, maps, keep)
-        inverse = inputs.new_inverse()
-        state = inputs.sum_keys()
-        mixed = inputs.mix(state, inverse)
+        mixed, state = inputs.mix(inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state)
         ctx.maps = maps
         return mixed
@@ -341,11 +288,9 @@ class _Bidirectional(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, inverse, *state = ctx.saved_tensors
-        inputs = Inputs(q, k, v, ctx.maps, keep)
-        for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
-        dq, d_state = inputs.back_to_queries(Back(mixed, gradient, inverse), LinearState(*state), for_q)
-        dk, dv = inputs.back_to_keys(d_state, for_k)
-        return dq, dk, dv, None, None, *for_q.totals, *for_k.totals
+        inputs = _inputs(q, k, v, ctx.maps, keep)
+        dq, dk, dv = inputs.back(Back(mixed, gradient, inverse), LinearState(*state))
+        return dq, dk, dv, None, None, None, *inputs.weight_gradients
 
 
 class MakesStates(Protocol):
