@@ -47,6 +47,8 @@ def outside_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def precise_backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        if not torch._C._is_any_autocast_enabled():
+            return backward(ctx, *gradients)
         first = next((gradient for gradient in gradients if gradient is not None), None)
         with nullcontext() if first is None else without_autocast(first):
             return backward(ctx, *gradients)
