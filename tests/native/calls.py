@@ -1,7 +1,10 @@
 """A collection of calls that reaches every kernel, each with odd sizes and with sizes of whole vectors."""
 
+from typing import Any
+
 import torch
 
+import subquad as sq
 from subquad.ops import linear
 from subquad.ops.dense import linear as dense_linear
 from subquad.ops.linear import native as native_form
@@ -10,9 +13,12 @@ from tests.native.recording import Call, recorded
 
 KERNELS = {
     *("causal", "causal_back_to_queries", "causal_back_to_keys", "sum_keys", "mix_queries"),
-    *("back_to_queries", "back_to_keys", "step", "dense"),
+    *("back_to_queries", "back_to_keys", "causal_back", "attend", "back", "step", "dense"),
+    *("hybrid_causal", "hybrid_causal_back"),
 }
 """Kernels that the collection reaches."""
+RESTS = (sq.feature_maps.Learned(), sq.feature_maps.Elu(), sq.feature_maps.Random(features=13))
+"""Feature maps of the hybrid's far keys."""
 
 
 def every_kernel() -> list[Call]:
@@ -22,7 +28,18 @@ def every_kernel() -> list[Call]:
             for dtype in (torch.float32, torch.float64, torch.bfloat16):
                 for length, d, e in ((33, 7, 5), (64, 16, 16), (5, 13, 33)):
                     attend_everything(name, dtype, length, d, e)
+        for rest in RESTS:
+            for dtype in (torch.float32, torch.float64, torch.bfloat16):
+                for length, d in ((33, 7), (64, 16), (5, 13)):
+                    attend_hybrid(rest, dtype, length, d)
     return calls
+
+
+def attend_hybrid(rest: Any, dtype: torch.dtype, length: int, d: int) -> None:
+    """The causal hybrid with gradients, through the state too."""
+    attend: Any = sq.Hybrid(block=8, rest=rest).build(heads=2, head_dim=d, generator=torch.Generator().manual_seed(0))
+    mixed, state = attend.to(dtype).causal(*inputs(length, length, d, d, dtype, heads=2))
+    sum(part.float().sum() for part in (mixed, *state[:4])).backward()  # type: ignore[union-attr]
 
 
 def attend_everything(name: str, dtype: torch.dtype, length: int, d: int, e: int) -> None:

@@ -74,3 +74,41 @@ def test_inputs_that_are_not_finite_are_named(before: int, where: int) -> None:
     position[where][1, 2, 0, 3] = float("nan")
     with pytest.raises(NotFiniteError, match=f"{'qkv'[where]} holds"):
         attend.step(*position, state, reuse=True)
+
+
+def causal_results(name: str, length: int, head_dim: int, dtype: torch.dtype, kernels: native.Kernels) -> list[Tensor]:
+    """Mixed values, the state after them, and gradients of all inputs and weights, through the state too."""
+    generator = torch.Generator().manual_seed(length)
+    attend: Any = OPTIONS[name].build(heads=3, head_dim=head_dim, generator=generator).to(dtype)
+    x = [torch.randn(2, 3, length, head_dim, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
+    with native.using(kernels):
+        mixed, state = attend.causal(*x)
+        outputs = [mixed, *(part for part in state if part.requires_grad)]
+        weights = [torch.randn(part.shape, generator=generator).to(part.dtype) for part in outputs]
+        of = [*x, *attend.parameters()]
+        gradients = torch.autograd.grad(outputs, of, weights, allow_unused=True, materialize_grads=True)
+    return [mixed, *state, *gradients]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("length", [0, 1, 3, 8, 43, 80])
+@pytest.mark.parametrize("head_dim", [16, 5])
+def test_the_quick_causal_form_is_the_causal_form(name: str, length: int, head_dim: int) -> None:
+    results, wanted = (causal_results(name, length, head_dim, torch.float64, kernels) for kernels in native.KERNELS)
+    assert_close(results, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_the_quick_causal_form_takes_half_precision() -> None:
+    results = causal_results("learned", 43, 16, torch.bfloat16, "native")
+    wanted = causal_results("learned", 43, 16, torch.bfloat16, "torch")
+    assert [x.dtype for x in results] == [x.dtype for x in wanted]
+    assert_close(results[0], wanted[0], rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("place", ["q", "k", "v"])
+def test_the_quick_causal_form_names_the_input_that_is_not_finite(place: str) -> None:
+    attend = OPTIONS["learned"].build(heads=3, head_dim=16)
+    x = {name: torch.randn(2, 3, 21, 16) for name in ("q", "k", "v")}
+    x[place][1, 2, 20, 3] = torch.nan
+    with pytest.raises(NotFiniteError, match=f"{place} holds NaN"):
+        attend.causal(**x)

@@ -1,6 +1,7 @@
 """Gradients do not depend on whether the backward is called inside of autocast."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -26,6 +27,21 @@ def test_a_product_is_the_product_with_its_gradients(left: Any, right: Any) -> N
     assert_close(product(x, y), x @ y, rtol=0, atol=0)
     assert torch.autograd.gradcheck(product, (x, y))
     assert torch.autograd.gradgradcheck(product, (x, y))
+
+
+def test_a_product_computes_only_the_gradients_that_are_asked_for() -> None:
+    """As `torch.autograd.grad` for some tensors does with PyTorch's own operations."""
+    x, y = (torch.randn(3, 3, requires_grad=True) for _ in range(2))
+    mixed = product(x * 1, y * 1).sum()
+    with patch("subquad.ops.autocast.product", wraps=product) as inside:
+        torch.autograd.grad(mixed, x, retain_graph=True)
+        assert inside.call_count == 1
+        torch.autograd.grad(mixed, (x, y), retain_graph=True)
+        assert inside.call_count == 3
+        mixed.backward()
+        assert inside.call_count == 5
+    assert x.grad is not None
+    assert y.grad is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -27,9 +27,8 @@ def check_inputs(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, *, heads: int, head_dim: int, causal: bool = False
 ) -> None:
     """Checks the shapes, dtypes and devices of queries, keys, values and mask."""
-    alike = q.shape == k.shape == v.shape and q.dtype == k.dtype == v.dtype and q.device == k.device == v.device
-    if alike and keep is None and q.ndim == 4 and q.shape[1] == heads and q.shape[3] == head_dim and q.is_floating_point():
-        return  # fast path: a microsecond or two matter for a decoding step
+    if keep is None and _are_usual(q, k, v, heads, head_dim):
+        return
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4:
             raise SubquadError(f"{name} must be (batch, heads, positions, head_dim), but its shape is {_shape(x)}")
@@ -52,6 +51,16 @@ def check_inputs(
         if keep.device != q.device:
             raise SubquadError(f"keep is on {keep.device}, but q is on {q.device}")
         _check_shape("keep", keep, (b, s))
+
+
+def _are_usual(q: Tensor, k: Tensor, v: Tensor, heads: int, head_dim: int) -> bool:
+    """Whether q, k and v are alike and of the right shape. It is asked often, and a microsecond or two matter."""
+    shape, dtype = q.shape, q.dtype
+    if len(shape) != 4 or shape[1] != heads or shape[3] != head_dim or k.shape != shape or v.shape != shape:
+        return False
+    if k.dtype is not dtype or v.dtype is not dtype or not dtype.is_floating_point:
+        return False
+    return (q.is_cpu and k.is_cpu and v.is_cpu) or q.device == k.device == v.device
 
 
 def as_state(kind: type[State], state: Any) -> State:

@@ -127,6 +127,10 @@ class HybridAttention(Mechanism):
         self, q: Queries, k: Keys, v: Values, state: HybridState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, HybridState]:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
+        if state is None and keep is None:
+            quick = hybrid.quick_causal(q, k, v, self.feature_map.sides(), self.log_gain, self.options.block)
+            if quick is not None:
+                return quick
         with without_autocast(q):
             before = None if state is None else self._checked(state, v)
             if before is None:

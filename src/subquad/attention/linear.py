@@ -12,7 +12,7 @@ from subquad.attention.checks import Part, as_state, check_inputs, check_result,
 from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions, Learned, Relu
 from subquad.ops import linear
 from subquad.ops.linear import LinearState, reference
-from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values
+from subquad.types import AttentionOptions, Keep, Keys, Maps, MechanismSize, Mixed, Queries, RankBound, Traits, Values
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class LinearAttention(Mechanism):
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
-        maps = self.feature_map.sides()
+        maps = self._maps()
         quick = linear.quick_attend(q, k, v, maps, keep)
         return check_result(linear.attend(q, k, v, maps, keep), q, k, v) if quick is None else quick
 
@@ -75,7 +75,7 @@ class LinearAttention(Mechanism):
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, keep: Keep | None = None
     ) -> tuple[Mixed, LinearState]:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim, causal=True)
-        before, maps = self._checked(state, v), self.feature_map.sides()
+        before, maps = self._checked(state, v), self._maps()
         quick = linear.quick_causal(q, k, v, maps, before, keep)
         if quick is not None:
             return quick
@@ -86,8 +86,9 @@ class LinearAttention(Mechanism):
         self, q: Queries, k: Keys, v: Values, state: LinearState | None = None, *, reuse: bool = False
     ) -> tuple[Mixed, LinearState]:
         """Attends from one position; the fast path of `causal`. With `reuse`, the old state is overwritten."""
-        if state is not None and q.shape[1:] == (self.heads, 1, self.head_dim):
-            quick = linear.quick_step(q, k, v, self.feature_map.sides(), state, reuse)
+        shape = q.shape
+        if state is not None and len(shape) == 4 and shape[1] == self.heads and shape[3] == self.head_dim:
+            quick = linear.quick_step(q, k, v, self._maps(), state, reuse)
             if quick is not None:
                 return quick
         check_inputs(q, k, v, None, heads=self.heads, head_dim=self.head_dim, causal=True)
@@ -95,7 +96,7 @@ class LinearAttention(Mechanism):
         before = reusable(self, before, q, k, v) if reuse else before
         if q.shape[2] != 1:
             return self.causal(q, k, v, before)
-        mixed, after = linear.step(q, k, v, self.feature_map.sides(), before, reuse)
+        mixed, after = linear.step(q, k, v, self._maps(), before, reuse)
         return check_result(mixed, q, k, v, state=before), after
 
     def weights(
@@ -106,6 +107,11 @@ class LinearAttention(Mechanism):
         phi_q, phi_k = self.feature_map.sides()
         chosen = q if places is None else q[:, :, places]
         return reference.weights(phi_q(chosen), phi_k(k), keep, causal, places)
+
+    def _maps(self) -> Maps:
+        """Returns phi of queries and of keys. The dictionary is asked directly: `self.feature_map` takes a microsecond."""
+        feature_map: FeatureMap = self._modules["feature_map"]  # type: ignore[assignment]
+        return feature_map.sides()
 
     def _checked(self, state: LinearState | None, v: Tensor) -> LinearState | None:
         if state is None:

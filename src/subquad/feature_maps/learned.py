@@ -1,6 +1,7 @@
 """Hedgehog (Zhang et al. 2024): a feature map that learns to approximate softmax."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -76,6 +77,9 @@ class LearnedSide(FeatureMap):
 
     def feature_count(self, d: int) -> int:
         return 2 * self.weight.shape[-1]
+
+    def weights(self) -> Sequence[Tensor]:
+        return [weight for weight in (self.weight, self.bias) if weight.requires_grad]
 
     def fused(self) -> Fused:
         return Fused("learned", self.weight, self.bias)

@@ -12,6 +12,9 @@ from torch import Tensor
 from subquad.feature_maps.base import LOG2_E, FeatureMap, FeatureMapOptions
 from subquad.types import Features, Fused, MechanismSize, Scratch
 
+ELU, RELU = Fused("elu"), Fused("relu")
+"""The maps that native kernels compute themselves."""
+
 
 @dataclass(frozen=True)
 class Elu(FeatureMapOptions):
@@ -41,7 +44,7 @@ class EluMap(FeatureMap):
         return Features(torch.clamp(x, min=0, out=above).add_(below), None)
 
     def fused(self) -> Fused:
-        return Fused("elu")
+        return ELU
 
     def weights(self) -> Sequence[Tensor]:
         return ()
@@ -79,7 +82,7 @@ class ReluMap(FeatureMap):
         return Features(torch.clamp(x, min=0, out=None if scratch is None else scratch.take(*x.shape)), None)
 
     def fused(self) -> Fused:
-        return Fused("relu")
+        return RELU
 
     def weights(self) -> Sequence[Tensor]:
         return ()

@@ -10,4 +10,9 @@ class Dense(nn.Linear):
     """`torch.nn.Linear` with a fast path for the few rows of a decoding step."""
 
     def forward(self, input: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        return dense.linear(input, self.weight, self.bias)
+        held = (
+            self._parameters
+        )  # asked directly: `self.weight` and `self.bias` take a microsecond, as long as a small product
+        if "weight" in held and "bias" in held:
+            return dense.linear(input, held["weight"], held["bias"])  # type: ignore[arg-type]
+        return dense.linear(input, self.weight, self.bias)  # with a parametrization

@@ -21,6 +21,7 @@ typedef struct {
     const REAL *sums, *norms, *peak; /* state before; NULL for an empty one */
     REAL *sums_after, *norms_after, *peak_after;
     REAL *peaks; /* for gradients: the peak before each chunk of each head, and after the last */
+    const REAL *d_sums, *d_norms; /* for gradients: those of the state after; NULL for zeros */
     /* set below */
     int64_t segments;
     REAL *starts; /* states before the segments of each head */
@@ -48,6 +49,9 @@ typedef struct {
     directions for_q, for_k;
     ahead soon;
     vec total; /* of all results, in lanes */
+    REAL *kept; /* for gradients: what the first pass over a sequence computes for the second; see keep_chunk */
+    int64_t kept_from;
+    int is_known; /* whether the features of the current chunk, and its pairs, are there already */
 } workspace;
 
 INLINE REAL *take(REAL **memory, int64_t count) {
@@ -70,6 +74,22 @@ static workspace new_workspace(const linear_call *call, int64_t c, REAL **memory
     w.turned_k = take(memory, m * w.c_row), w.turned_v = take(memory, e * w.c_row), w.turned = take(memory, e * w.m_row);
     w.scores = take(memory, w.c * w.c_row), w.pairs = take(memory, w.c * w.c_row);
     return w;
+}
+
+#define MOST_KEPT ((int64_t)1 << 20) /* numbers that a thread keeps between passes: what is computed again takes no memory */
+
+/* Numbers that are kept of a chunk: features of queries and keys, pairs, exponents. */
+INLINE int64_t kept_size(const workspace *w) { return w->c * (2 * w->m_row + w->c_row) + LARGE_CHUNK; }
+
+/* Where the current chunk keeps its features and pairs: chunks from kept_from on have a place of their own until the second
+   pass, others share one. Returns where its exponents are kept; NULL if they are not. */
+static REAL *keep_chunk(workspace *w, REAL *shared_q, REAL *shared_k, REAL *shared_pairs, int64_t chunk) {
+    int is_kept = w->kept && chunk >= w->kept_from;
+    REAL *at = is_kept ? w->kept + (chunk - w->kept_from) * kept_size(w) : NULL;
+    w->q = is_kept ? at : shared_q;
+    w->k = is_kept ? at + w->c * w->m_row : shared_k;
+    w->pairs = is_kept ? at + 2 * w->c * w->m_row : shared_pairs;
+    return is_kept ? at + w->c * (2 * w->m_row + w->c_row) : NULL;
 }
 
 static size_t workspace_bytes(const linear_call *call) {
@@ -119,7 +139,7 @@ static const REAL *read_features(const feature_map *map, const directions *packe
     } else {
         read_rows(copy, w->d_row, from, at.b, at.h, first, count, w->d, type, keep);
     }
-    compute_features(map, packed, x, *row, count, w->d, w->m, features, w->m_row, exponents);
+    if (!w->is_known) compute_features(map, packed, x, *row, count, w->d, w->m, features, w->m_row, exponents);
     return x;
 }
 
@@ -196,20 +216,34 @@ static REAL set_factors(const linear_call *call, workspace *w, int64_t count, RE
     return exp2_of(before - or_zero(peak));
 }
 
+/* Numbers of the lanes. */
+INLINE vec lane_numbers(void) {
+    vec numbers;
+    for (int64_t lane = 0; lane < LANES; lane++) numbers[lane] = (REAL)lane;
+    return numbers;
+}
+
+/* Sets numbers of a row from column `begin` to `end`, a whole vector, to x. */
+INLINE void set_from(REAL *row, int64_t begin, int64_t end, REAL x) {
+    int64_t j = begin / LANES * LANES;
+    if (begin >= end) return;
+    store(row + j, select_lanes((ivec)(lane_numbers() < splat((REAL)(begin - j))), load(row + j), splat(x)));
+    for (j += LANES; j < end; j += LANES) store(row + j, splat(x));
+}
+
 /* Hides the future in a triangle of scores, and applies the factor of each key for each row. */
 static void see(const linear_call *call, const workspace *w, REAL *scores, int64_t count) {
     int fading = has_exponent(&call->of_keys);
     for (int64_t i = 0; i < count; i++) {
         REAL *row = scores + i * w->c_row;
         int64_t end = least(rounded_up(i + TILE_ROWS, LANES), w->c_row);
-        for (int64_t j = i + 1; j < end; j++) row[j] = 0;
-        if (fading)
-            for (int64_t j = 0; j <= i; j += LANES) {
-                vec factor = exp2_lanes(load(w->exponents + j) - splat(w->highest[i]));
-                store(row + j, load(row + j) * factor);
-            }
-        if (fading)
-            for (int64_t j = i + 1; j < end; j++) row[j] = 0; /* the factor of a later key may be infinite */
+        set_from(row, i + 1, end, 0);
+        if (!fading) continue;
+        for (int64_t j = 0; j <= i; j += LANES) {
+            vec factor = exp2_lanes(load(w->exponents + j) - splat(w->highest[i]));
+            store(row + j, load(row + j) * factor);
+        }
+        set_from(row, i + 1, end, 0); /* the factor of a later key may be infinite */
     }
 }
 

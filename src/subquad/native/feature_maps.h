@@ -270,15 +270,19 @@ static void pull_back(const feature_map *map, const directions *packed, const RE
     int64_t r = map->directions, whole = rounded_up(d, LANES), paired = map->kind == HYPERBOLIC;
     if (map->kind == LEARNED) pull_back_to_logits(map, packed, count, features, row, gradient);
     for (int64_t i = 0; i < count && map->kind != LEARNED; i++) {
-        REAL *slopes = gradient + i * row, *signed_slopes = packed->logits + i * packed->logits_row;
-        const REAL *values = features + i * row;
+        REAL *slopes = paired ? gradient + i * row : packed->logits + i * packed->logits_row;
+        REAL *signed_slopes = packed->logits + i * packed->logits_row;
+        const REAL *values = features + i * row, *from = gradient + i * row;
         vec total = splat(0);
         for (int64_t j = 0; j < rounded_up(m, LANES); j += LANES) {
-            vec slope = load(slopes + j) * load(values + j);
+            vec slope = load(from + j) * load(values + j);
             total += slope;
             store(slopes + j, slope);
         }
-        for (int64_t j = 0; j < r; j++) signed_slopes[j] = paired ? slopes[j] - slopes[r + j] : slopes[j];
+        int64_t done = 0;
+        for (; paired && done + LANES <= r; done += LANES)
+            store(signed_slopes + done, load(slopes + done) - load(slopes + r + done));
+        for (; paired && done < r; done++) signed_slopes[done] = slopes[done] - slopes[r + done];
         REAL factor = -lanes_sum(total) / (REAL)sqrt((double)d);
         for (int64_t j = 0; j < whole; j += LANES) store(to + i * to_row + j, load(x + i * x_row + j) * factor);
     }

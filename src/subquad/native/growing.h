@@ -9,6 +9,7 @@ typedef struct {
     int64_t waiting;                   /* chunks that are summed apart */
     int live;                          /* whether all = old + apart is kept after every chunk, or only at the end */
     int empty;                         /* whether all is zero */
+    int is_new;                        /* whether old is zero, and not yet written */
     REAL *all, *old, *apart;
     REAL *norms, *old_norms, *norms_apart;
     REAL peak;
@@ -47,16 +48,21 @@ static void settle(growing *sums) {
         memcpy(sums->old, sums->all, (size_t)numbers * sizeof(REAL));
         memcpy(sums->old_norms, sums->norms, (size_t)count * sizeof(REAL));
     } else {
-        add_into(sums->old, sums->old, sums->apart, numbers);
+        if (sums->is_new)
+            memcpy(sums->old, sums->apart, (size_t)numbers * sizeof(REAL));
+        else
+            add_into(sums->old, sums->old, sums->apart, numbers);
         add_into(sums->old_norms, sums->old_norms, sums->norms_apart, count);
     }
     sums->waiting = 0;
+    sums->is_new = 0;
 }
 
 /* Starts from a state, with the matrix transposed if it has e rows. */
 static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turned, REAL empty_peak) {
     int whole = m % LANES == 0 && e % LANES == 0 && sums->row == sums->columns;
-    if (!from.sums || !whole) memset(sums->all, 0, (size_t)(rounded_up(sums->rows, LANES) * sums->row) * sizeof(REAL));
+    sums->is_new = !from.sums && sums->rows % LANES == 0 && sums->row == sums->columns;
+    if ((!from.sums || !whole) && !sums->is_new) memset(sums->all, 0, (size_t)(rounded_up(sums->rows, LANES) * sums->row) * sizeof(REAL));
     memset(sums->norms, 0, (size_t)rounded_up(sums->count, LANES) * sizeof(REAL));
     if (from.sums && turned && whole)
         transpose(m, e, from.sums, e, sums->all, sums->row);
@@ -68,13 +74,27 @@ static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turn
     if (from.norms) memcpy(sums->norms, from.norms, (size_t)m * sizeof(REAL));
     sums->peak = from.peak ? *from.peak : empty_peak;
     sums->empty = !from.sums;
-    settle(sums);
+    if (sums->is_new)
+        memset(sums->old_norms, 0, (size_t)rounded_up(sums->count, LANES) * sizeof(REAL));
+    else
+        settle(sums);
+}
+
+/* Makes the sums of all chunks available, of sums that were not kept up to date after every chunk. Nothing is added later. */
+static void conclude(growing *sums) {
+    if (sums->empty && sums->is_new)
+        memset(sums->live ? sums->all : sums->old, 0, (size_t)(sums->rows * sums->row) * sizeof(REAL));
+    if (sums->live) return;
+    int64_t numbers = sums->rows * sums->row, filled = rounded_up(sums->rows, LANES) * sums->row;
+    if (sums->waiting) settle(sums);
+    memset(sums->old + numbers, 0, (size_t)(filled - numbers) * sizeof(REAL)); /* whole vectors of the transpose are read */
+    sums->all = sums->old, sums->norms = sums->old_norms, sums->live = 1;
 }
 
 /* Writes a state of m rows for the caller. */
 static void finish(growing *sums, REAL *matrix_to, REAL *norms_to, REAL *peak_to) {
-    if (!sums->live && sums->waiting) settle(sums);
-    const REAL *matrix_from = sums->live ? sums->all : sums->old, *norms_from = sums->live ? sums->norms : sums->old_norms;
+    conclude(sums);
+    const REAL *matrix_from = sums->all, *norms_from = sums->norms;
     if (matrix_to)
         for (int64_t i = 0; i < sums->rows; i++)
             memcpy(matrix_to + i * sums->columns, matrix_from + i * sums->row, (size_t)sums->columns * sizeof(REAL));
@@ -92,7 +112,7 @@ INLINE void scale_rows(REAL *x, int64_t row, int64_t columns, int64_t count, con
 
 static void fade(growing *sums, REAL factor) {
     if (factor == 1 || sums->empty) return;
-    scale(sums->old, sums->rows * sums->row, factor);
+    if (!sums->is_new) scale(sums->old, sums->rows * sums->row, factor);
     scale(sums->old_norms, rounded_up(sums->count, LANES), factor);
     if (!sums->waiting) return;
     scale(sums->apart, sums->rows * sums->row, factor);
@@ -117,7 +137,7 @@ INLINE vec sum_rows(const REAL *rows, int64_t row, int64_t count, const REAL *fa
 static void grow(growing *sums, int64_t depth, matrix a, const REAL *b, int64_t b_row, const REAL *rows, int64_t row,
                  const REAL *factors) {
     int add = sums->waiting > 0;
-    product_to to = {sums->apart, sums->row, add, sums->old, sums->live ? sums->all : NULL, sums->soon};
+    product_to to = {sums->apart, sums->row, add, sums->is_new ? NULL : sums->old, sums->live ? sums->all : NULL, sums->soon};
     multiply_to(sums->rows, rounded_up(sums->columns, LANES), depth, a, b, b_row, TILE_COLUMNS, to);
     for (int64_t j = 0; j < sums->count; j += LANES) {
         vec total = sum_rows(rows + j, row, depth, factors);

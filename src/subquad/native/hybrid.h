@@ -24,7 +24,7 @@ typedef struct {
     view query_features, key_features, dq_features, dk_features; /* for given features, of some positions: */
     int64_t query_start, key_start;                              /* the first of them */
     int64_t query_count, key_count;                              /* and how many */
-    const int64_t *total;                                        /* real positions of each sequence */
+    const int64_t *total;                                        /* real positions of each sequence; NULL for all */
     const REAL *log_gain;                                        /* of each head */
     REAL *inverse;                   /* 1 / denominator of each position; NULL if nobody needs it */
     const REAL *sums, *norms, *peak; /* state before, or for gradients that of the state after */
@@ -35,6 +35,10 @@ typedef struct {
     REAL *query_slopes, *key_slopes; /* gradient of learned directions for each head of each sequence, added to */
     int64_t group;                   /* blocks in a group */
     REAL *groups, *group_slopes;     /* sums over groups */
+    void *last_keys, *last_values;   /* of the last block and the one before, in as many rows, then zeros; NULL if not needed */
+    const REAL *d_sums, *d_norms;    /* for gradients: those of the state after; NULL for zeros */
+    int64_t is_first;                /* 1 if dk and dv hold nothing yet, 0 to add to them */
+    int64_t not_finite;              /* 1 if the sum of a head's results is NaN or infinite; 0 before the call */
 } hybrid_call;
 
 /* Blocks of keys and values that are near: a block is in slot `block % 3`. Rows of turned ones are filled up with zeros. */
@@ -67,6 +71,7 @@ typedef struct {
     REAL far_factors[CHUNK], inverse[CHUNK], is_held[CHUNK], errors[CHUNK];
     directions for_q, for_k;
     ahead soon;
+    vec all; /* sum of all results, in lanes */
 } hybrid_space;
 
 /* Sums over far keys as a block sees them: m x e, or transposed. */
@@ -110,7 +115,7 @@ static int64_t hybrid_numbers(const hybrid_call *call, int back) {
 static hybrid_space prepare_hybrid(const hybrid_call *call, int64_t index, int back, REAL **memory) {
     hybrid_space w = new_hybrid_space(call, back, memory);
     w.b = index / call->heads, w.h = index % call->heads;
-    w.total = call->total[w.b];
+    w.total = call->total ? call->total[w.b] : call->length;
     w.direct = call->type == SAME && call->value_type == SAME && w.d % LANES == 0 && w.e % LANES == 0 &&
                !has_exponent(&call->of_queries) && !has_exponent(&call->of_keys);
     w.for_q = pack_directions(&call->of_queries, w.h, w.d, CHUNK, back, memory);

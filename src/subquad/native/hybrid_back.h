@@ -41,10 +41,10 @@ static void write_slopes(const hybrid_call *call, direction_slopes *slopes, REAL
     int64_t d = sums->rows, r = sums->columns;
     REAL factor = (REAL)(1 / sqrt(sqrt((double)call->d)));
     to += head * (d + 1) * r;
-    if (sums->waiting) settle(sums);
+    conclude(sums);
     for (int64_t i = 0; i < d; i++)
-        for (int64_t j = 0; j < r; j++) to[i * r + j] += sums->old[i * sums->row + j] * factor;
-    for (int64_t j = 0; j < r; j++) to[d * r + j] += sums->old_norms[j];
+        for (int64_t j = 0; j < r; j++) to[i * r + j] += sums->all[i * sums->row + j] * factor;
+    for (int64_t j = 0; j < r; j++) to[d * r + j] += sums->norms[j];
 }
 
 /* ---- rows of queries ---------------------------------------------------------------------------------------------------- */
@@ -148,15 +148,15 @@ static double back_rows(const hybrid_call *call, hybrid_space *w, int64_t block,
     return slope;
 }
 
-/* Adds rows times a factor to the gradients of keys or values. */
+/* Adds rows times a factor to the gradients of keys or values, or writes them there. */
 static void add_rows(const hybrid_space *w, view to, const REAL *from, int64_t row, int64_t first, int64_t count,
-                     int64_t columns, REAL factor) {
+                     int64_t columns, REAL factor, int write) {
     for (int64_t i = 0; i < count; i++) {
         REAL *at = (REAL *)row_of(to, w->b, w->h, first + i, SAME);
         const REAL *added = from + i * row;
         int64_t j = 0;
-        for (; j + LANES <= columns; j += LANES) store(at + j, load(at + j) + load(added + j) * factor);
-        for (; j < columns; j++) at[j] += added[j] * factor;
+        for (; j + LANES <= columns; j += LANES) store(at + j, (write ? splat(0) : load(at + j)) + load(added + j) * factor);
+        for (; j < columns; j++) at[j] = (write ? 0 : at[j]) + added[j] * factor;
     }
 }
 
@@ -164,8 +164,9 @@ static void add_rows(const hybrid_space *w, view to, const REAL *from, int64_t r
 static void release_block(const hybrid_call *call, hybrid_space *w, int64_t block) {
     slot_of_keys *slot = &w->slots[(block + 3) % 3];
     if (block < 0 || slot->block != block) return;
-    add_rows(w, call->dk, slot->dk, w->d_row, block * w->c, slot->count, w->d, (REAL)(1 / sqrt((double)w->d)));
-    add_rows(w, call->dv, slot->dv, w->e_row, block * w->c, slot->count, w->e, 1);
+    add_rows(w, call->dk, slot->dk, w->d_row, block * w->c, slot->count, w->d, (REAL)(1 / sqrt((double)w->d)),
+             (int)call->is_first);
+    add_rows(w, call->dv, slot->dv, w->e_row, block * w->c, slot->count, w->e, 1, (int)call->is_first);
     slot->block = -1;
 }
 
@@ -216,14 +217,14 @@ static void back_to_far_block(const hybrid_call *call, hybrid_space *w, int64_t 
             scale_rows(w->d_features, w->m_row, w->m, count, w->key_factors);
             scale_rows(w->mixed, w->e_row, w->e, count, w->key_factors);
         }
-        add_rows(w, call->dv, w->mixed, w->e_row, first, count, w->e, 1);
+        add_rows(w, call->dv, w->mixed, w->e_row, first, count, w->e, 1, 0);
         if (map->kind == GIVEN) {
             write_rows(call->dk_features, w->d_features, w->m_row, w->b, w->h, first - call->key_start, count, w->m, SAME);
             continue;
         }
         pull_back(map, &w->for_k, w->copy, w->d_row, count, w->d, w->m, w->k, w->m_row, w->d_features, w->dx, w->d_row);
         add_slopes(slopes, &w->for_k, w->copy, w->d_row, count);
-        add_rows(w, call->dk, w->dx, w->d_row, first, count, w->d, 1);
+        add_rows(w, call->dk, w->dx, w->d_row, first, count, w->d, 1, 0);
     }
 }
 

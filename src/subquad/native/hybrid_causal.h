@@ -50,8 +50,18 @@ INLINE far_keys seen_sums(const growing *sums) {
 
 INLINE REAL lowest_peak(const hybrid_call *call) { return has_exponent(&call->of_keys) ? -INFINITY : 0; }
 
+/* Rows of the last block and of the one before it, filled up with zeros. All sequences are as long. */
+static void write_last(const hybrid_space *w, view from, int64_t columns, int64_t type, char *to) {
+    int64_t bytes = columns * (int64_t)type_bytes(type), before = w->total / w->c - 1, first = before > 0 ? before * w->c : 0;
+    for (int64_t i = 0; i < 2 * w->c; i++, to += bytes)
+        if (first + i < w->total)
+            memcpy(to, row_of(from, w->b, w->h, first + i, type), (size_t)bytes);
+        else
+            memset(to, 0, (size_t)bytes);
+}
+
 static void hybrid_causal_task(void *context, void *memory, int64_t index) {
-    const hybrid_call *call = context;
+    hybrid_call *call = context;
     REAL *space = memory;
     hybrid_space w = prepare_hybrid(call, index, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
@@ -62,6 +72,12 @@ static void hybrid_causal_task(void *context, void *memory, int64_t index) {
         if (becomes_far(&w, block)) fold_block(call, &w, &sums, block - 1, 0);
     }
     write_hybrid_state(call, &sums, index);
+    REAL all = lanes_sum(w.all);
+    if (all - all != 0) __atomic_store_n(&call->not_finite, 1, __ATOMIC_RELAXED);
+    if (!call->last_keys) return;
+    int64_t rows = index * 2 * w.c, k_bytes = w.d * (int64_t)type_bytes(call->type);
+    write_last(&w, call->k, w.d, call->type, (char *)call->last_keys + rows * k_bytes);
+    write_last(&w, call->v, w.e, call->value_type, (char *)call->last_values + rows * w.e * (int64_t)type_bytes(call->value_type));
 }
 
 /* Only the sums: what the walk above leaves as the state after its blocks. */

@@ -8,9 +8,13 @@ static int run_heads(hybrid_call *call, void (*task)(void *, void *, int64_t), i
     return run_tasks(task, call, (size_t)numbers * sizeof(REAL), heads, least(call->threads, useful));
 }
 
-/* Reads q, k, v and the state before the blocks; writes mixed, inverse and the state after them. */
+/* Reads q, k, v and the state before the blocks; writes mixed, inverse and the state after them. Returns 2 if the result is
+   not finite. */
 EXPORT(hybrid_causal)(hybrid_call *call) {
-    return run_heads(call, hybrid_causal_task, hybrid_numbers(call, 0) + growing_size(call->m, call->e, call->m));
+    int64_t numbers = hybrid_numbers(call, 0) + growing_size(call->m, call->e, call->m);
+    ask_for_large_pages(call->mixed, call->batch, call->heads, call->length, call->e, (int64_t)type_bytes(call->value_type));
+    int failed = run_heads(call, hybrid_causal_task, numbers);
+    return failed ? failed : call->not_finite ? 2 : 0;
 }
 
 /* Reads k, v and the state before the blocks; writes the state after them. */
@@ -36,6 +40,33 @@ EXPORT(hybrid_causal_queries)(hybrid_call *call) {
 EXPORT(hybrid_causal_keys)(hybrid_call *call) {
     int64_t numbers = hybrid_numbers(call, 1) + growing_size(call->m, call->e, call->m) + slopes_numbers(call);
     return run_heads(call, hybrid_causal_keys_task, numbers);
+}
+
+/* Both passes over a head, one after the other, while the head is in the cache. */
+static void hybrid_causal_back_task(void *context, void *memory, int64_t index) {
+    hybrid_call *passes = context;
+    hybrid_causal_queries_task(&passes[0], memory, index);
+    hybrid_causal_keys_task(&passes[1], memory, index);
+}
+
+/* Both passes over all blocks, with the gradient of the state after in d_sums and d_norms. */
+EXPORT(hybrid_causal_back)(hybrid_call *call) {
+    int64_t heads = call->batch * call->heads, blocks = (call->length + call->block - 1) / call->block;
+    int64_t growing_numbers = growing_size(call->m, call->e, call->m), turned = growing_size(call->e, call->m, call->m);
+    int64_t numbers = hybrid_numbers(call, 1) + slopes_numbers(call) + (growing_numbers > turned ? growing_numbers : turned);
+    REAL *notes = malloc((size_t)(heads * (2 * call->length + blocks + 1) + 1) * sizeof(REAL));
+    if (!notes) return 1;
+    call->far_factors = notes, call->errors = notes + heads * call->length, call->peaks = notes + 2 * heads * call->length;
+    call->first = 0, call->last = blocks, call->is_first = 1;
+    ask_for_large_pages(call->dq, call->batch, call->heads, call->length, call->d, sizeof(REAL));
+    ask_for_large_pages(call->dk, call->batch, call->heads, call->length, call->d, sizeof(REAL));
+    ask_for_large_pages(call->dv, call->batch, call->heads, call->length, call->e, sizeof(REAL));
+    hybrid_call passes[2] = {*call, *call};
+    passes[1].last = blocks + 1, passes[1].is_first = 0;
+    passes[1].sums = call->d_sums, passes[1].norms = call->d_norms, passes[1].peak = NULL;
+    int failed = run_heads(passes, hybrid_causal_back_task, numbers);
+    free(notes);
+    return failed;
 }
 
 /* The same for the bidirectional form, with the sums over groups of keys. */

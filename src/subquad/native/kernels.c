@@ -1,5 +1,7 @@
 /* The kernels of one target and one type of number. It is compiled once for each of them; see build.py. */
 
+#define _DEFAULT_SOURCE /* for madvise */
+
 #include "vector.h"
 #include "matrix.h"
 #include "threads.h"
@@ -15,6 +17,7 @@
 #include "around.h"
 #include "hybrid_back.h"
 #include "hybrid_step.h"
+#include "pages.h"
 
 #define JOINED(name, suffix) name##suffix
 #define JOIN(name, suffix) JOINED(name, suffix)
@@ -27,6 +30,7 @@
 #define WORTH_A_THREAD 2000000 /* products below which a thread costs more than it saves */
 
 #include "linear_entries.h"
+#include "bidirectional_entries.h"
 #include "hybrid_entries.h"
 
 /* ---- a step ----------------------------------------------------------------------------------------------------------------- */

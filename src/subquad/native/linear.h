@@ -166,10 +166,10 @@ static void pair(const linear_call *call, workspace *w, int64_t count) {
 /* dq, forwards in time, with the transpose of S. Notes the peaks before the chunks. */
 static void causal_back_to_queries(const linear_call *call, workspace *w, growing *sums, place at) {
     int64_t columns = rounded_up(w->m, LANES), chunks = chunk_count(call->keys);
-    REAL *peaks = call->peaks + head_index(call, at) * (chunks + 1);
+    REAL *peaks = call->peaks + head_index(call, at) * (chunks + 1), *q = w->q, *k = w->k, *pairs = w->pairs;
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
-        REAL after;
+        REAL after, *exponents = keep_chunk(w, q, k, pairs, first / w->c);
         sums->soon = look_from(w, at, first + w->c);
         look_at_queries(call, w, at, first + w->c, 1);
         look_at_keys(call, w, at, first + w->c);
@@ -177,6 +177,7 @@ static void causal_back_to_queries(const linear_call *call, workspace *w, growin
         read_queries(call, w, at, first, count);
         read_keys(call, w, at, first, count);
         read_gradients(call, w, at, first, count);
+        if (exponents) memcpy(exponents, w->exponents, sizeof w->exponents);
         REAL state_factor = set_factors(call, w, count, sums->peak, &after);
         peaks[first / w->c] = sums->peak;
         peaks[first / w->c + 1] = after;
@@ -195,6 +196,7 @@ static void causal_back_to_queries(const linear_call *call, workspace *w, growin
         write_rows(call->dq, w->dx, w->d_row, at.b, at.h, first, count, w->d, call->type);
         if (first + count < at.to) add_keys(call, w, sums, count, state_factor, after, 1);
     }
+    w->q = q, w->k = k, w->pairs = pairs;
 }
 
 /* Adds a chunk of queries and gradients to R (m x e) and r, the gradient of the state before the chunk. */
@@ -251,8 +253,9 @@ static void write_key_gradients(const linear_call *call, workspace *w, place at,
     write_rows(call->dv, w->dv, w->e_row, at.b, at.h, first, count, w->e, call->value_type);
 }
 
-/* d k' = V R^T + r and d v = K R, with the factors of the keys: what a chunk of keys gets through the state. */
-static void back_through_state(const linear_call *call, workspace *w, const growing *later, int64_t count) {
+/* d k' = V R^T + r and d v = K R, with the factors of the keys: what a chunk of keys gets through the state. R is transposed if
+   it is new since the chunk before. */
+static void back_through_state(const linear_call *call, workspace *w, const growing *later, int64_t count, int is_new) {
     int64_t columns_m = rounded_up(w->m, LANES), columns_e = rounded_up(w->e, LANES);
     for (int64_t i = 0; i < count; i++) memcpy(w->d_features + i * w->m_row, later->norms, (size_t)columns_m * sizeof(REAL));
     if (later->empty) {
@@ -261,7 +264,7 @@ static void back_through_state(const linear_call *call, workspace *w, const grow
     }
     multiply_to(count, columns_e, w->m, plain(w->k, w->m_row), later->all, later->row, TILE_COLUMNS,
                 (product_to){w->dv, w->e_row, 0, NULL, NULL, &w->soon});
-    transpose(columns_m, columns_e, later->all, later->row, w->turned, w->m_row);
+    if (is_new) transpose(columns_m, columns_e, later->all, later->row, w->turned, w->m_row);
     multiply_to(count, columns_m, w->e, plain(w->v, w->v_row), w->turned, w->m_row, TILE_COLUMNS,
                 (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
     if (!has_exponent(&call->of_keys)) return;
@@ -274,11 +277,15 @@ static void causal_back_to_keys(const linear_call *call, workspace *w, growing *
     if (at.to <= at.from) return;
     int64_t columns_m = rounded_up(w->m, LANES), columns_e = rounded_up(w->e, LANES);
     const uint8_t *keep;
+    REAL *q = w->q, *k = w->k, *pairs = w->pairs;
     for (int64_t first = last_chunk(at, w->c); first >= at.from; first -= w->c) {
         int64_t count = least(w->c, at.to - first);
+        const REAL *exponents = keep_chunk(w, q, k, pairs, first / w->c);
+        w->is_known = exponents != NULL;
+        if (exponents) memcpy(w->exponents, exponents, sizeof w->exponents);
         REAL state_factor = read_for_later(call, w, later, at, first, count, 1, &keep);
-        back_through_state(call, w, later, count);
-        pair(call, w, count);
+        back_through_state(call, w, later, count, 1);
+        if (!w->is_known) pair(call, w, count);
         multiply_transposed_triangle(count, columns_m, w->pairs, w->c_row, w->q, w->m_row, w->d_features, w->m_row);
         transpose(rounded_up(count, LANES), columns_m, w->k, w->m_row, w->turned_k, w->c_row);
         multiply_to_triangle(count, w->m, plain(w->q, w->m_row), w->turned_k, w->c_row, w->scores, w->c_row);
@@ -337,7 +344,7 @@ static void back_to_keys(const linear_call *call, workspace *w, growing *later, 
         const uint8_t *keep = read_keys(call, w, at, first, count);
         if (has_exponent(&call->of_keys))
             for (int64_t j = 0; j < count; j++) w->key_factors[j] = exp2_of(w->exponents[j] - peak);
-        back_through_state(call, w, later, count);
+        back_through_state(call, w, later, count, first == at.from);
         write_key_gradients(call, w, at, first, count, keep);
     }
 }

@@ -16,6 +16,12 @@ INLINE held_state given_state(const linear_call *call, int64_t head) {
                         call->peak ? call->peak + head : NULL};
 }
 
+INLINE held_state given_gradient(const linear_call *call, int64_t head) {
+    held_state none = {NULL, NULL, NULL};
+    if (!call->d_sums) return none;
+    return (held_state){call->d_sums + head * call->m * call->e, call->d_norms + head * call->m, NULL};
+}
+
 /* Heads are shared among threads; where that leaves threads without work, sequences are cut into segments. */
 static void divide(linear_call *call, int64_t length) {
     int64_t heads = call->batch * call->heads, chunks = chunk_count(length);
@@ -131,8 +137,19 @@ static int run_forwards(linear_call *call, void (*task)(void *, void *, int64_t)
 
 INLINE int status_of(const linear_call *call, int failed) { return failed ? failed : call->not_finite ? 2 : 0; }
 
+static void prepare_results(const linear_call *call) {
+    int64_t b = call->batch, h = call->heads, type = (int64_t)type_bytes(call->type), of_v = (int64_t)type_bytes(call->value_type);
+    if (!call->dq.data && !call->dk.data) ask_for_large_pages(call->mixed, b, h, call->queries, call->e, of_v);
+    ask_for_large_pages(call->dq, b, h, call->queries, call->d, type);
+    ask_for_large_pages(call->dk, b, h, call->keys, call->d, type);
+    ask_for_large_pages(call->dv, b, h, call->keys, call->e, of_v);
+}
+
 /* Reads q, k, v and a state; writes mixed, inverse and the state after. Returns 2 if the result is not finite. */
-EXPORT(causal)(linear_call *call) { return status_of(call, run_forwards(call, causal_task)); }
+EXPORT(causal)(linear_call *call) {
+    prepare_results(call);
+    return status_of(call, run_forwards(call, causal_task));
+}
 
 /* Reads q, k, v, the state before, mixed, inverse and gradient; writes dq and peaks. */
 EXPORT(causal_back_to_queries)(linear_call *call) { return run_forwards(call, causal_queries_task); }
@@ -185,9 +202,7 @@ static void causal_keys_task(void *context, void *memory, int64_t index) {
     if (segment == 0) write_state(call, &later, head);
 }
 
-/* Reads q, k, v, mixed, inverse, gradient, peaks and the gradient of the state after (as sums and norms); writes dk, dv and
-   the gradient of the state before. */
-EXPORT(causal_back_to_keys)(linear_call *call) {
+static int run_causal_keys(linear_call *call) {
     int64_t heads = call->batch * call->heads;
     divide(call, call->keys);
     call->starts = NULL;
@@ -197,86 +212,54 @@ EXPORT(causal_back_to_keys)(linear_call *call) {
     return failed;
 }
 
-/* ---- the bidirectional form ---------------------------------------------------------------------------------------------- */
+/* Reads q, k, v, mixed, inverse, gradient, peaks and the gradient of the state after (as sums and norms); writes dk, dv and
+   the gradient of the state before. */
+EXPORT(causal_back_to_keys)(linear_call *call) { return run_causal_keys(call); }
 
-/* Reads k, v and a state; writes the state with these keys. */
-EXPORT(sum_keys)(linear_call *call) {
-    int64_t heads = call->batch * call->heads, numbers = call->m * call->e;
-    divide(call, call->keys);
-    int failed = sum_segments(call);
-    for (int64_t head = 0; !failed && head < heads; head++) {
-        held_state whole = held(call, slot(call, head, call->segments - 1));
-        memcpy(call->sums_after + head * numbers, whole.sums, (size_t)numbers * sizeof(REAL));
-        memcpy(call->norms_after + head * call->m, whole.norms, (size_t)call->m * sizeof(REAL));
-        call->peak_after[head] = *whole.peak;
-    }
-    free(call->starts);
-    return failed;
+/* Number of chunks, the last ones, that keep what the first pass computes for the second. */
+static int64_t kept_chunks(const linear_call *call) {
+    REAL *none = NULL;
+    workspace w = new_workspace(call, CHUNK, &none);
+    return least(chunk_count(call->keys), MOST_KEPT / kept_size(&w));
 }
 
-static void mix_task(void *context, void *memory, int64_t index) {
-    linear_call *call = context;
-    place at = place_of(call, index, call->queries);
-    REAL *space = memory;
-    workspace w = prepare(call, at, LARGE_CHUNK, 0, &space);
-    growing sums = new_growing(w.m, w.e, w.m, &space);
-    begin(&sums, given_state(call, index / call->segments), w.m, w.e, 0, 0);
-    mix_queries(call, &w, &sums, at);
-    note_finite(call, &w);
+static size_t causal_back_bytes(const linear_call *call) {
+    REAL *none = NULL;
+    workspace w = new_workspace(call, CHUNK, &none);
+    return workspace_bytes(call) + (size_t)(kept_chunks(call) * kept_size(&w)) * sizeof(REAL);
 }
 
-/* Reads q and the state of all keys; writes mixed and inverse. Returns 2 if the result is not finite. */
-EXPORT(mix_queries)(linear_call *call) {
-    divide(call, call->queries);
-    return status_of(call, run_tasks(mix_task, call, workspace_bytes(call), call->batch * call->heads * call->segments,
-                                     call->threads));
-}
-
-static void queries_task(void *context, void *memory, int64_t index) {
+/* Both passes over a head, one after the other, while the head is in the cache. */
+static void causal_back_task(void *context, void *memory, int64_t head) {
     const linear_call *call = context;
-    place at = place_of(call, index, call->queries);
-    int64_t head = index / call->segments, segment = index % call->segments;
+    place at = place_of(call, head, call->keys);
     REAL *space = memory;
-    workspace w = prepare(call, at, LARGE_CHUNK, 1, &space);
+    workspace w = prepare(call, at, CHUNK, 1, &space);
     growing sums = new_growing(w.e, w.m, w.m, &space), later = new_growing(w.m, w.e, w.m, &space);
-    held_state none = {NULL, NULL, NULL};
-    begin(&sums, given_state(call, head), w.m, w.e, 1, 0);
-    begin(&later, none, w.m, w.e, 0, 0);
-    later.live = 0;
-    back_to_queries(call, &w, &sums, &later, at);
-    REAL *to = slot(call, head, segment);
-    finish(&later, to, to + w.m * w.e, NULL);
+    w.kept = space, w.kept_from = chunk_count(call->keys) - kept_chunks(call);
+    begin(&sums, given_state(call, head), w.m, w.e, 1, empty_peak(call));
+    causal_back_to_queries(call, &w, &sums, at);
+    begin(&later, given_gradient(call, head), w.m, w.e, 0, 0);
+    causal_back_to_keys(call, &w, &later, at);
+    write_state(call, &later, head);
 }
 
-/* Reads q, the state of all keys, mixed, inverse and gradient; writes dq, and adds to the gradient of the state. */
-EXPORT(back_to_queries)(linear_call *call) {
-    int64_t heads = call->batch * call->heads, numbers = call->m * call->e;
-    divide(call, call->queries);
-    call->starts = malloc((size_t)(heads * call->segments * state_size(call)) * sizeof(REAL));
-    if (!call->starts) return 1;
-    int failed = run_tasks(queries_task, call, workspace_bytes(call), heads * call->segments, call->threads);
-    for (int64_t head = 0; !failed && head < heads; head++)
-        for (int64_t segment = 0; segment < call->segments; segment++) {
-            held_state part = held(call, slot(call, head, segment));
-            for (int64_t i = 0; i < numbers; i++) call->sums_after[head * numbers + i] += part.sums[i];
-            for (int64_t i = 0; i < call->m; i++) call->norms_after[head * call->m + i] += part.norms[i];
-        }
-    free(call->starts);
-    return failed;
-}
-
-static void keys_task(void *context, void *memory, int64_t index) {
-    const linear_call *call = context;
-    place at = place_of(call, index, call->keys);
-    REAL *space = memory;
-    workspace w = prepare(call, at, LARGE_CHUNK, 1, &space);
-    growing later = new_growing(w.m, w.e, w.m, &space);
-    begin(&later, given_state(call, index / call->segments), w.m, w.e, 0, 0);
-    back_to_keys(call, &w, &later, at);
-}
-
-/* Reads k, v, the gradient of the state (as sums and norms) and its peak; writes dk and dv. */
-EXPORT(back_to_keys)(linear_call *call) {
+/* Reads q, k, v, the state before, mixed, inverse, gradient, and d_sums and d_norms; writes dq, dk, dv and the gradient of the
+   state before. */
+EXPORT(causal_back)(linear_call *call) {
+    int64_t heads = call->batch * call->heads, threads = call->threads;
+    call->peaks = malloc((size_t)(heads * (chunk_count(call->keys) + 1) + 1) * sizeof(REAL));
+    if (!call->peaks) return 1;
+    prepare_results(call);
     divide(call, call->keys);
-    return run_tasks(keys_task, call, workspace_bytes(call), call->batch * call->heads * call->segments, call->threads);
+    int failed;
+    if (call->segments == 1) {
+        failed = run_tasks(causal_back_task, call, causal_back_bytes(call), heads, call->threads);
+    } else {
+        failed = run_forwards(call, causal_queries_task);
+        call->sums = call->d_sums, call->norms = call->d_norms, call->peak = NULL, call->threads = threads;
+        if (!failed) failed = run_causal_keys(call);
+    }
+    free(call->peaks);
+    return failed;
 }

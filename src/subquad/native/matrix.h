@@ -52,8 +52,8 @@ INLINE void fetch_some(ahead *soon) {
         }
 }
 
-/* Where a product goes: to C, or added to C. If `total` is not NULL, the sum of C and `old` is written there too. All have
-   the same distance between rows. `soon` is what to ask for meanwhile, or NULL. */
+/* Where a product goes: to C, or added to C. If `total` is not NULL, the sum of C and `old` (0 if NULL) is written there too.
+   All have the same distance between rows. `soon` is what to ask for meanwhile, or NULL. */
 typedef struct {
     REAL *c;
     int64_t row;
@@ -107,13 +107,13 @@ INLINE void tile(const int rows, const int vectors, int64_t depth, matrix a, con
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) {
             int64_t at = i * to.row + j * LANES;
-            store(to.total + at, load(to.old + at) + sums[i][j]);
+            store(to.total + at, to.old ? load(to.old + at) + sums[i][j] : sums[i][j]);
         }
 }
 
 INLINE product_to below(product_to to, int64_t rows) {
     to.c += rows * to.row;
-    to.old += to.total ? rows * to.row : 0;
+    to.old += to.old ? rows * to.row : 0;
     to.total += to.total ? rows * to.row : 0;
     return to;
 }
@@ -167,7 +167,8 @@ static void multiply_to(int64_t rows, int64_t columns, int64_t depth, matrix a, 
     for (int64_t k = 0; k < depth; k += DEPTH)
         for (int64_t j = 0; j < columns; j += TILE_COLUMNS) {
             int last = k + DEPTH >= depth && to.total;
-            product_to part = {to.c + j, to.row, to.add || k, last ? to.old + j : NULL, last ? to.total + j : NULL, to.soon};
+            product_to part = {to.c + j, to.row, to.add || k, last && to.old ? to.old + j : NULL, last ? to.total + j : NULL,
+                               to.soon};
             matrix a_part = {a.data + k * a.column, a.row, a.column};
             any_panel(least(TILE_COLUMNS, columns - j) / LANES, rows, least(DEPTH, depth - k), a_part,
                       b + j / TILE_COLUMNS * panel + k * b_row, b_row, part);

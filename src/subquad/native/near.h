@@ -96,21 +96,6 @@ INLINE vec rough_log2(vec x) {
     return select_lanes((ivec)(x == splat(0)), splat(-INFINITY), log);
 }
 
-/* Numbers of the lanes. */
-INLINE vec lane_numbers(void) {
-    vec numbers;
-    for (int64_t lane = 0; lane < LANES; lane++) numbers[lane] = (REAL)lane;
-    return numbers;
-}
-
-/* Sets numbers of a row from column `begin` to `end`, a whole vector, to x. */
-INLINE void set_from(REAL *row, int64_t begin, int64_t end, REAL x) {
-    int64_t j = begin / LANES * LANES;
-    if (begin >= end) return;
-    store(row + j, select_lanes((ivec)(lane_numbers() < splat((REAL)(begin - j))), load(row + j), splat(x)));
-    for (j += LANES; j < end; j += LANES) store(row + j, splat(x));
-}
-
 /* Sets what row i does not see to x. */
 INLINE void hide(const hybrid_space *w, REAL *row, int64_t row_in_block, int causal, REAL x) {
     for (int64_t part = 0; part < w->parts; part++) {
@@ -174,8 +159,9 @@ static void weigh(const hybrid_call *call, hybrid_space *w, int64_t r0, int64_t 
     for (int64_t i = 0; i < count; i += LANES) weigh_rows(call, w, i, least(LANES, count - i), r0 + i, far, causal);
 }
 
-/* A tile of the result from row i of a chunk and column j on, written once: far keys first, then the near blocks. */
-static void hybrid_tile(const hybrid_space *w, const far_keys *far, int64_t r0, int64_t i, int64_t j, int causal, REAL *to,
+/* A tile of the result from row i of a chunk and column j on, written once: far keys first, then the near blocks. Returns its
+   sum. */
+static vec hybrid_tile(const hybrid_space *w, const far_keys *far, int64_t r0, int64_t i, int64_t j, int causal, REAL *to,
                         int64_t to_row) {
     vec sums[MOST_ROWS][TILE_VECTORS];
     clear_sums(TILE_ROWS, TILE_VECTORS, sums);
@@ -192,11 +178,16 @@ static void hybrid_tile(const hybrid_space *w, const far_keys *far, int64_t r0, 
         matrix weights = plain(w->scores + i * w->s_row + part * w->c_columns, w->s_row);
         add_product(TILE_ROWS, TILE_VECTORS, depth, weights, slot->values + j, slot->value_row, sums);
     }
+    vec total = splat(0);
 #pragma GCC unroll 8
     for (int row = 0; row < TILE_ROWS; row++)
 #pragma GCC unroll 8
-        for (int column = 0; column < TILE_VECTORS; column++)
-            store(to + row * to_row + column * LANES, sums[row][column] * w->inverse[i + row]);
+        for (int column = 0; column < TILE_VECTORS; column++) {
+            vec mixed = sums[row][column] * w->inverse[i + row];
+            store(to + row * to_row + column * LANES, mixed);
+            total += mixed;
+        }
+    return total;
 }
 
 /* Mixes `count` rows from row r0 of a block on. */
@@ -209,15 +200,18 @@ static void mix_rows(const hybrid_call *call, hybrid_space *w, int64_t block, in
         for (int64_t i = 0; i < count; i += TILE_ROWS) {
             REAL *to = (REAL *)row_of(call->mixed, w->b, w->h, first + i, SAME);
             fetch_some(&w->soon);
-            for (int64_t j = 0; j < w->e; j += TILE_COLUMNS) hybrid_tile(w, far, r0, i, j, causal, to + j, call->mixed.row);
+            for (int64_t j = 0; j < w->e; j += TILE_COLUMNS)
+                w->all += hybrid_tile(w, far, r0, i, j, causal, to + j, call->mixed.row);
         }
     } else {
         multiply(count, columns, far->empty ? 0 : w->m, plain(w->q, w->m_row), far->sums, far->row, w->mixed, w->e_row, 0);
         if (!far->empty) scale_rows(w->mixed, w->e_row, w->e, count, w->far_factors);
         add_near(w, r0, count, w->scores, 1, w->mixed, w->e_row, causal);
-        for (int64_t i = 0; i < count; i++)
+        for (int64_t i = 0; i < count; i++) {
+            for (int64_t j = 0; j < columns; j += LANES) w->all += load(w->mixed + i * w->e_row + j) * w->inverse[i];
             write_row(row_of(call->mixed, w->b, w->h, first + i, call->value_type), w->mixed + i * w->e_row, w->inverse[i],
                       w->e, call->value_type);
+        }
     }
     if (call->inverse)
         memcpy(call->inverse + head_of(call, w) * call->length + first, w->inverse, (size_t)count * sizeof(REAL));

@@ -47,6 +47,8 @@ def outside_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def precise_backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        if not torch._C._is_any_autocast_enabled():
+            return backward(ctx, *gradients)
         first = next((gradient for gradient in gradients if gradient is not None), None)
         with nullcontext() if first is None else without_autocast(first):
             return backward(ctx, *gradients)
@@ -83,6 +85,20 @@ class _Product(torch.autograd.Function):
     @outside_autocast
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, y = ctx.saved_tensors
-        for_x = product(gradient, y.mT).sum_to_size(x.shape) if ctx.needs_input_grad[0] else None
-        for_y = product(x.mT, gradient).sum_to_size(y.shape) if ctx.needs_input_grad[1] else None
+        for_x = product(gradient, y.mT).sum_to_size(x.shape) if _is_asked_for(ctx, 0) else None
+        for_y = product(x.mT, gradient).sum_to_size(y.shape) if _is_asked_for(ctx, 1) else None
         return for_x, for_y
+
+
+def _is_asked_for(ctx: Any, index: int) -> bool:
+    """Whether the gradient of an input is used in this backward, and not only the input requires one.
+
+    `torch.autograd.grad` for other tensors does not use it. Of leaves PyTorch does not tell, whose gradients are computed.
+    """
+    if not ctx.needs_input_grad[index] or is_traced():
+        return bool(ctx.needs_input_grad[index])
+    node = ctx.next_functions[index][0]
+    try:
+        return node is not None and torch._C._will_engine_execute_node(node)  # type: ignore[attr-defined]
+    except RuntimeError:
+        return True

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from subquad import native
 from subquad.ops.autocast import precise
-from subquad.ops.linear.calls import GIVEN, KINDS, NO_STATE, NO_VIEW, NUMBERS, TYPES
-from subquad.ops.linear.layout import Parts, contiguous, dense
+from subquad.ops.linear.calls import GIVEN
+from subquad.ops.linear.layout import KINDS, NO_STATE, NO_VIEW, NUMBERS, TYPES, Parts, contiguous, dense
 from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
 from subquad.ops.scratch import Scratch
 from subquad.types import FeatureFunction, Features, Fused, Maps
@@ -74,10 +74,10 @@ class Side:
         d, r = self.omega.shape[-2:]
         return torch.zeros(b, h, d + 1, r, dtype=self.omega.dtype)
 
-    def slopes_of_weights(self, slopes: Tensor | None, totals: WeightGradients) -> list[Tensor]:
-        """Returns the gradient of each weight: what the kernels wrote, or what `totals` holds."""
+    def gradients(self, slopes: Tensor | None) -> list[Tensor]:
+        """Returns the gradient of each weight of a map that the kernels know, from what they wrote."""
         if slopes is None or self.fused is None:
-            return totals.totals
+            return []
         parts = slopes.sum(0).split([slopes.shape[2] - 1, 1], dim=1)
         by_weight = {id(self.fused.omega): parts[0], id(self.fused.bias): parts[1]}
         return [by_weight[id(weight)].to(weight.dtype) for weight in self.phi.weights()]
@@ -186,7 +186,7 @@ class Inputs:
         for x in (self.total, self.log_gain, inverse, *before, *after, *notes, *slopes):
             arguments.append(0 if x is None else x.data_ptr())
         arguments += [self.group, *(0 if x is None else x.data_ptr() for x in groups)]
-        native.call(name, NUMBERS[self.dtype], arguments)
+        native.call(name, NUMBERS[self.dtype], [*arguments, 0, 0, 0, 0, 0, 0])
 
     # ---- forward
 
@@ -270,8 +270,8 @@ class Inputs:
 
     def _weights(self, to: "Gradients", for_q: WeightGradients, for_k: WeightGradients) -> list[Tensor]:
         """Returns the gradients of the feature functions' weights, those of queries first."""
-        _, of_queries, of_keys = to.slopes
-        return [*self.queries.slopes_of_weights(of_queries, for_q), *self.keys.slopes_of_weights(of_keys, for_k)]
+        sides = zip((self.queries, self.keys), to.slopes[1:], (for_q, for_k), strict=True)
+        return [x for side, slopes, totals in sides for x in (totals.totals if slopes is None else side.gradients(slopes))]
 
 
 class Back(NamedTuple):

@@ -15,8 +15,8 @@ from subquad import native
 from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast, precise
 from subquad.ops.hybrid.calls import Back, Inputs, Side
 from subquad.ops.hybrid.state import HybridState
-from subquad.ops.linear.calls import NO_STATE, NOT_FINITE, NUMBERS, TYPES
-from subquad.ops.linear.layout import Parts, dense, is_plain
+from subquad.ops.linear.layout import NO_STATE, NOT_FINITE, NUMBERS, TYPES, are_plain, dense
+from subquad.ops.linear.native import both_or_none
 from subquad.ops.linear.sums import LinearState
 from subquad.types import Maps
 
@@ -84,7 +84,7 @@ class _Hybrid(torch.autograd.Function):
         if sums is None:
             to = inputs.back_both(back)
         else:
-            to = inputs.back_causal(back, (sums, norms, peak), _later(for_state, inputs))
+            to = inputs.back_causal(back, (sums, norms, peak), both_or_none(for_state[0], for_state[1], inputs))
         d_gain = to.slopes[0].sum(0).to(log_gain.dtype)
         state = to.state if to.state is not None else (None, None)
         inner = (x.to(like.dtype) for x, like in ((to.q, q), (to.k, k), (to.v, v)))
@@ -149,7 +149,7 @@ def quick_step(
         return None
     if state.sums.shape != (b, h, m, d) or state.norms.shape != (b, h, m) or state.peak.shape != (b, h):
         return None
-    if not all(map(is_plain, (q, k, v, log_gain, *state[:5]))) or not filled.is_contiguous():
+    if not are_plain(q, k, v, log_gain, *state[:5]) or not filled.is_contiguous():
         return None
     mixed, filled_after, row, held = torch.empty_like(q), torch.empty_like(filled), h * d, 2 * block * d
     sizes = (b, h, d, d, m, block, 0, 0, torch.get_num_threads(), *queries.arguments(None), *keys.arguments(None))
@@ -158,16 +158,3 @@ def quick_step(
     pointers = [x.data_ptr() for x in (filled, filled_after, log_gain, *state[2:5])]
     status = native.call("hybrid_step", "float", (*sizes, *inputs, *blocks, *pointers, 0))
     return mixed, HybridState(*state[:5], filled_after), status != NOT_FINITE
-
-
-def _later(for_state: tuple[Tensor | None, ...], inputs: Inputs) -> Parts:
-    """Returns the gradients of the sums and norms after the last position, as kernels read them."""
-    d_sums, d_norms = for_state[:2]
-    if d_sums is None and d_norms is None:
-        return NO_STATE
-    sums, norms, _ = inputs.new_state()
-    return (
-        sums.zero_() if d_sums is None else d_sums.contiguous(),
-        norms.zero_() if d_norms is None else d_norms.contiguous(),
-        None,
-    )

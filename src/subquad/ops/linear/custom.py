@@ -4,7 +4,6 @@ Compilers keep an operator of `torch.library` as one node of their graph: its fa
 its gradient is an operator again. Plain calls do without, since going through an operator takes some ten microseconds.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,9 +11,10 @@ from torch import Tensor
 
 from subquad import native as library
 from subquad.ops.autocast import precise
-from subquad.ops.linear.calls import TYPES, Back, Inputs, fused_by_kernels
-from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
-from subquad.types import Features, Fused, Maps, Scratch
+from subquad.ops.linear.fused import Back, FusedInputs, FusedMaps, fused_maps, new_state
+from subquad.ops.linear.layout import TYPES
+from subquad.ops.linear.sums import LinearState, new_mixed
+from subquad.types import Fused, Maps
 
 
 def serves(q: Tensor, maps: Maps) -> bool:
@@ -24,7 +24,7 @@ def serves(q: Tensor, maps: Maps) -> bool:
     """
     if torch.compiler.is_exporting() or not torch.compiler.is_compiling() or not q.is_cpu or q.dtype not in TYPES:
         return False
-    return fused_by_kernels(maps.queries) is not None and fused_by_kernels(maps.keys) is not None and _is_chosen()
+    return fused_maps(maps) is not None and _is_chosen()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -56,41 +56,15 @@ def _flat(maps: Maps) -> tuple[str, Tensor | None, str, Tensor | None]:
     return queries.kind, queries.omega, keys.kind, keys.omega
 
 
-class _Side:
-    """A map that kernels compute themselves, as an operator gets it."""
-
-    def __init__(self, kind: str, omega: Tensor | None) -> None:
-        self._fused = Fused(kind, omega)  # type: ignore[arg-type]
-        self.has_exponent = omega is not None
-
-    def fused(self) -> Fused:
-        return self._fused
-
-    def feature_count(self, d: int) -> int:
-        omega = self._fused.omega
-        return d if omega is None else omega.shape[-1] * (2 if self._fused.kind == "hyperbolic" else 1)
-
-    def weights(self) -> Sequence[Tensor]:
-        return ()
-
-    def __call__(self, x: Tensor, scratch: Scratch | None = None) -> Features:
-        raise NotImplementedError("kernels compute these features themselves")
-
-    def pullback(self, x: Tensor, features: Features, gradient: Tensor) -> tuple[Tensor, ...]:
-        raise NotImplementedError("kernels compute this gradient themselves")
+def _maps(queries: str, omega_q: Tensor | None, keys: str, omega_k: Tensor | None) -> FusedMaps:
+    """Returns maps from the arguments of an operator."""
+    return FusedMaps(Fused(queries, omega_q), Fused(keys, omega_k))  # type: ignore[arg-type]
 
 
-def _maps(queries: str, omega_q: Tensor | None, keys: str, omega_k: Tensor | None) -> Maps:
-    return Maps(_Side(queries, omega_q), _Side(keys, omega_k))
-
-
-def _new_state(q: Tensor, v: Tensor, maps: Maps) -> LinearState:
-    """Returns memory for a state."""
-    b, h, _, d = q.shape
-    m, dtype = maps.keys.feature_count(d), precise(q.dtype)
-    return LinearState(
-        q.new_empty(b, h, m, v.shape[-1], dtype=dtype), q.new_empty(b, h, m, dtype=dtype), q.new_empty(b, h, dtype=dtype)
-    )
+def _new_results(q: Tensor, v: Tensor, maps: FusedMaps) -> tuple[Tensor, ...]:
+    """Memory for the mixed values, a state and 1 / denominators."""
+    state = new_state(q, v, maps.feature_count(q.shape[-1]))
+    return new_mixed(q, v), *state, q.new_empty(q.shape[:3].numel(), dtype=precise(q.dtype))
 
 
 # ---- the causal form
@@ -111,7 +85,7 @@ def causal(
     omega_k: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns the mixed values, the state after them, and 1 / denominators."""
-    inputs = Inputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
+    inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
     inverse = inputs.new_inverse()
     mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
     return mixed, *after, inverse
@@ -119,8 +93,7 @@ def causal(
 
 @causal.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, keep: Any, sums: Any, norms: Any, peak: Any, *maps: Any) -> tuple[Tensor, ...]:
-    state = _new_state(q, v, _maps(*maps))
-    return new_mixed(q, v), *state, q.new_empty(q.shape[:3].numel(), dtype=precise(q.dtype))
+    return _new_results(q, v, _maps(*maps))
 
 
 @torch.library.custom_op("subquad::linear_causal_backward", mutates_args=())
@@ -143,11 +116,9 @@ def causal_backward(
     d_norms: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns the gradients of q, k, v, and of the sums and norms before."""
-    maps = _maps(queries, omega_q, keys, omega_k)
-    inputs, back = Inputs(q, k, v, maps, keep), Back(mixed, gradient, inverse)
-    dq, peaks = inputs.back_to_queries_causal(back, (sums, norms, peak), WeightGradients(maps.queries))
-    later = (d_sums.contiguous(), d_norms.contiguous(), None)
-    dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, WeightGradients(maps.keys))
+    inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
+    back, before, later = Back(mixed, gradient, inverse), (sums, norms, peak), (d_sums, d_norms, None)
+    dq, dk, dv, for_sums, for_norms = inputs.back_causal(back, before, later, has_state=True)
     assert for_sums is not None
     assert for_norms is not None
     return dq, dk, dv, for_sums, for_norms
@@ -155,8 +126,8 @@ def causal_backward(
 
 @causal_backward.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    state = _new_state(q, v, _maps(*rest[4:8]))
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), state.sums, state.norms
+    sums, norms, _ = new_state(q, v, _maps(*rest[4:8]).feature_count(q.shape[-1]))
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), sums, norms
 
 
 def _save_causal(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -194,15 +165,15 @@ def bidirectional(
     omega_k: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns the mixed values, the sums over all keys, and 1 / denominators."""
-    inputs = Inputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
-    inverse, state = inputs.new_inverse(), inputs.sum_keys()
-    return inputs.mix(state, inverse), *state, inverse
+    inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
+    inverse = inputs.new_inverse()
+    mixed, state = inputs.mix(inverse)
+    return mixed, *state, inverse
 
 
 @bidirectional.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, keep: Any, *maps: Any) -> tuple[Tensor, ...]:
-    state = _new_state(q, v, _maps(*maps))
-    return new_mixed(q, v), *state, q.new_empty(q.shape[:3].numel(), dtype=precise(q.dtype))
+    return _new_results(q, v, _maps(*maps))
 
 
 @torch.library.custom_op("subquad::linear_bidirectional_backward", mutates_args=())
@@ -223,10 +194,8 @@ def bidirectional_backward(
     gradient: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of q, k and v."""
-    maps = _maps(queries, omega_q, keys, omega_k)
-    inputs, back = Inputs(q, k, v, maps, keep), Back(mixed, gradient, inverse)
-    dq, d_state = inputs.back_to_queries(back, LinearState(sums, norms, peak), WeightGradients(maps.queries))
-    return dq, *inputs.back_to_keys(d_state, WeightGradients(maps.keys))
+    inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
+    return inputs.back(Back(mixed, gradient, inverse), LinearState(sums, norms, peak))
 
 
 @bidirectional_backward.register_fake

@@ -8,6 +8,12 @@ from subquad.types import Features, Fused
 
 Parts = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Parts of a state of linear attention; None for an empty one."""
+NO_STATE: Parts = (None, None, None)
+NO_VIEW = (0, 0, 0, 0)  # a view of a tensor that is not there
+KINDS = {"elu": 1, "relu": 2, "positive": 3, "hyperbolic": 4}
+TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}
+NUMBERS = {torch.float32: "float", torch.float64: "double"}
+NOT_FINITE = 2  # what kernels return if a result is not finite
 
 
 def part(x: Float[Tensor, "b h n d"], positions: slice) -> Float[Tensor, "b h c d"]:
@@ -20,9 +26,13 @@ def dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def is_plain(x: Tensor) -> bool:
-    """Whether x is contiguous, holds float32 and is on the CPU."""
-    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
+def are_plain(*tensors: Tensor) -> bool:
+    """Whether all are contiguous, hold float32 and are on the CPU."""
+    usual = torch.float32
+    for x in tensors:  # noqa: SIM110 - a generator takes as long as the checks
+        if x.dtype is not usual or not x.is_contiguous() or not x.is_cpu:
+            return False
+    return True
 
 
 def contiguous(state: Parts) -> Parts:

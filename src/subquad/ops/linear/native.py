@@ -7,7 +7,7 @@ Besides q, k, v, the result and a given state, one number for each position is s
 attention does.
 """
 
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,18 +15,30 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad import native
-from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast
-from subquad.ops.linear.calls import (
-    NO_STATE,
-    TYPES,
+from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast, precise
+from subquad.ops.linear.calls import Inputs, given_arguments
+from subquad.ops.linear.fused import (
     Back,
-    Inputs,
+    FusedInputs,
+    FusedMaps,
     ResultNotFiniteError,
     fused_by_kernels,
+    fused_maps,
     map_arguments,
+    new_state,
 )
-from subquad.ops.linear.layout import Parts, contiguous, is_plain
-from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
+from subquad.ops.linear.layout import (
+    NO_STATE,
+    NUMBERS,
+    TYPES,
+    Parts,
+    are_plain,
+    contiguous,
+    dense,
+    dense_features,
+    with_type,
+)
+from subquad.ops.linear.sums import LinearState, new_mixed
 from subquad.ops.threads import share_with_pytorch
 from subquad.types import Fused, Maps
 
@@ -50,30 +62,39 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values, where every query sees every kept key."""
-    return _attend(q, k, v, maps, keep, must_be_finite=False)
+    return _attend(q, k, v, fused_maps(maps) or maps, keep, must_be_finite=False)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool) -> Tensor:
-    weights = maps.weights()
+def _attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps | FusedMaps, keep: Tensor | None, *, must_be_finite: bool) -> Tensor:
+    weights = maps.weights() if isinstance(maps, Maps) else ()
     if needs_gradient(q, k, v, *weights):
         mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, must_be_finite, *weights)  # type: ignore[no-untyped-call]
         return mixed
-    inputs = Inputs(q, k, v, maps, keep, must_be_finite)
-    return inputs.mix(inputs.sum_keys(), None)
+    inputs = _inputs(q, k, v, maps, keep, must_be_finite)
+    return inputs.mix_only() if isinstance(inputs, FusedInputs) else inputs.mix(None)[0]
+
+
+def _inputs(
+    q: Tensor, k: Tensor, v: Tensor, maps: Maps | FusedMaps, keep: Tensor | None, must_be_finite: bool = False
+) -> Inputs | FusedInputs:
+    """Returns the calls of kernels that compute the features themselves, or take those that PyTorch computes."""
+    if isinstance(maps, FusedMaps):
+        return FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite)
+    return Inputs(q, k, v, maps, keep)
 
 
 def sum_keys(
     k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], maps: Maps, keep: Bool[Tensor, "b s"] | None = None
 ) -> LinearState:
     """Returns the sums over all kept keys, without gradients."""
-    return Inputs(k[:, :, :0], k, v, maps, keep).sum_keys()
+    return _inputs(k[:, :, :0], k, v, fused_maps(maps) or maps, keep).sum_keys()
 
 
 def read_sums(
     q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"], state: LinearState, maps: Maps
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values of queries that see all keys in `state`, without gradients; `v` tells their type."""
-    return Inputs(q, q[:, :, :0], v[:, :, :0], maps, None).mix(state, None)
+    return _inputs(q, q[:, :, :0], v[:, :, :0], fused_maps(maps) or maps, None).mix_sums(state)
 
 
 def attend_causal(
@@ -85,18 +106,25 @@ def attend_causal(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
-    return _attend_causal(q, k, v, maps, state, keep, must_be_finite=False)
+    return _attend_causal(q, k, v, fused_maps(maps) or maps, state, keep, must_be_finite=False)
 
 
 def _attend_causal(
-    q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None, must_be_finite: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    maps: Maps | FusedMaps,
+    state: LinearState | None,
+    keep: Tensor | None,
+    *,
+    must_be_finite: bool,
 ) -> tuple[Tensor, LinearState]:
-    weights, before = maps.weights(), NO_STATE if state is None else state
+    weights, before = maps.weights() if isinstance(maps, Maps) else (), NO_STATE if state is None else state
     if needs_gradient(q, k, v, *(state or ()), *weights):
-        inputs = (q, k, v, maps, *before, keep, must_be_finite, *weights)
+        inputs = (q, k, v, maps, keep, must_be_finite, *before, *weights)
         mixed, *after = _Causal.apply(*inputs)  # type: ignore[no-untyped-call]
         return mixed, LinearState(*after)
-    return Inputs(q, k, v, maps, keep, must_be_finite).mix_causal(before, None)
+    return _inputs(q, k, v, maps, keep, must_be_finite).mix_causal(before, None)
 
 
 def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> Tensor | None:
@@ -104,10 +132,11 @@ def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | Non
 
     Kernels see whether a result is finite while they write it. Reading it again for that takes a tenth of their time.
     """
-    if not _is_fused(q, maps):
+    fused = fused_maps(maps) if serves(q) else None
+    if fused is None:
         return None
     try:
-        return _attend(q, k, v, maps, keep, must_be_finite=True)
+        return _attend(q, k, v, fused, keep, must_be_finite=True)
     except ResultNotFiniteError:
         return None
 
@@ -116,17 +145,13 @@ def quick_causal(
     q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None
 ) -> tuple[Tensor, LinearState] | None:
     """Returns what `attend_causal` does if kernels compute it all and find it finite, as `quick_attend`; else None."""
-    if not _is_fused(q, maps):
+    fused = fused_maps(maps) if serves(q) else None
+    if fused is None:
         return None
     try:
-        return _attend_causal(q, k, v, maps, state, keep, must_be_finite=True)
+        return _attend_causal(q, k, v, fused, state, keep, must_be_finite=True)
     except ResultNotFiniteError:
         return None
-
-
-def _is_fused(q: Tensor, maps: Maps) -> bool:
-    """Whether kernels take these inputs, and compute the features themselves."""
-    return serves(q) and fused_by_kernels(maps.queries) is not None and fused_by_kernels(maps.keys) is not None
 
 
 def step(
@@ -138,11 +163,22 @@ def step(
     reuse: bool,
 ) -> tuple[Float[Tensor, "b h 1 e"], LinearState]:
     """Attends from one position, without gradients. With `reuse`, the new state overwrites the old one."""
-    inputs = Inputs(q, k, v, maps, None)
+    fused, dtype, m = fused_maps(maps), precise(q.dtype), maps.keys.feature_count(k.shape[-1])
     before: Parts = NO_STATE if state is None else contiguous(state)
-    after = inputs.new_state() if state is None or not reuse else LinearState(*before)  # type: ignore[arg-type]
-    mixed = new_mixed(q, v)
-    inputs.step(before, after, mixed)
+    after = new_state(q, v, m) if state is None or not reuse else LinearState(*before)  # type: ignore[arg-type]
+    mixed, v = new_mixed(q, v), dense(v)
+    if fused is None:
+        queries, keys = (dense_features(phi(x.to(dtype))) for phi, x in zip(maps, (q, k), strict=True))
+        rows, of_maps = (queries.values, keys.values), (*given_arguments(queries), *given_arguments(keys))
+    else:
+        phi_q, phi_k = with_type(fused.queries, dtype), with_type(fused.keys, dtype)
+        rows, of_maps = (dense(q), dense(k)), (*map_arguments(phi_q), *map_arguments(phi_k))
+    b, h, _, d = rows[0].shape
+    arguments = [b, h, d, v.shape[-1], m, TYPES[rows[0].dtype], TYPES[v.dtype], torch.get_num_threads(), *of_maps]
+    for view in (*rows, v, mixed):
+        arguments += (view.data_ptr(), *view.stride()[:3])
+    arguments += [0 if x is None else x.data_ptr() for x in (*before, *after)]
+    native.call("step", NUMBERS[dtype], [*arguments, 0])
     return mixed, after
 
 
@@ -155,18 +191,18 @@ def quick_step(
     memory, and whether the result is finite. When it returns None, the caller takes the slow path, which finds out why; a
     result that is not finite has been written over the state by then if `reuse` is set, as the slow path does too.
     """
-    if is_traced() or torch.is_grad_enabled() or type(state) is not LinearState or not native.is_chosen():
+    if torch.is_grad_enabled() or type(state) is not LinearState or is_traced() or not native.is_chosen():
         return None
     sums, norms, peak = state
     shape, phi_q = q.shape, fused_by_kernels(maps.queries)
     phi_k = phi_q if maps.keys is maps.queries else fused_by_kernels(maps.keys)
-    if k.shape != shape or v.shape != shape or shape[2] != 1 or not _is_usual(phi_q) or not _is_usual(phi_k):
+    if k.shape != shape or v.shape != shape or not _is_usual(phi_q) or not _is_usual(phi_k):
         return None
-    b, h, _, d = shape
+    b, h, n, d = shape
     m = maps.keys.feature_count(d)
-    if sums.shape != (b, h, m, d) or norms.shape != (b, h, m) or peak.shape != (b, h):
+    if n != 1 or sums.shape != (b, h, m, d) or norms.shape != (b, h, m) or peak.shape != (b, h):
         return None
-    if not (is_plain(q) and is_plain(k) and is_plain(v) and is_plain(sums) and is_plain(norms) and is_plain(peak)):
+    if not are_plain(q, k, v, sums, norms, peak):
         return None
     mixed, row = torch.empty_like(q), h * d
     after = state if reuse else LinearState(torch.empty_like(sums), torch.empty_like(norms), torch.empty_like(peak))
@@ -182,7 +218,7 @@ def quick_step(
 
 def _is_usual(fused: Fused | None) -> TypeGuard[Fused]:
     """Whether kernels compute a map themselves, from random directions of the usual type if it has any."""
-    return fused is not None and (fused.omega is None or is_plain(fused.omega))
+    return fused is not None and (fused.omega is None or are_plain(fused.omega))
 
 
 class _Causal(torch.autograd.Function):
@@ -194,15 +230,15 @@ class _Causal(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        maps: Maps,
+        maps: Maps | FusedMaps,
+        keep: Tensor | None,
+        must_be_finite: bool,
         sums: Tensor | None,
         norms: Tensor | None,
         peak: Tensor | None,
-        keep: Tensor | None,
-        must_be_finite: bool,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        inputs = Inputs(q, k, v, maps, keep, must_be_finite)
+        inputs = _inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
         mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
@@ -217,22 +253,13 @@ class _Causal(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, keep, mixed, inverse, *before = ctx.saved_tensors
-        inputs = Inputs(q, k, v, ctx.maps, keep)
+        q, k, v, keep, mixed, inverse, sums, norms, peak = ctx.saved_tensors
+        inputs = _inputs(q, k, v, ctx.maps, keep)
         back = Back(mixed, torch.zeros_like(mixed) if gradient is None else gradient, inverse)
-        for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
-        dq, peaks = inputs.back_to_queries_causal(back, (before[0], before[1], before[2]), for_q)
-        later: Parts = NO_STATE
-        if d_sums is not None or d_norms is not None:
-            sums, norms, _ = inputs.new_state()
-            later = (
-                sums.zero_() if d_sums is None else d_sums.contiguous(),
-                norms.zero_() if d_norms is None else d_norms.contiguous(),
-                None,
-            )
-        has_state = before[0] is not None
-        dk, dv, for_sums, for_norms = inputs.back_to_keys_causal(back, later, peaks, for_k, has_state)
-        return dq, dk, dv, None, for_sums, for_norms, None, None, None, *for_q.totals, *for_k.totals
+        later = both_or_none(d_sums, d_norms, inputs)
+        to = inputs.back_causal(back, (sums, norms, peak), later, has_state=sums is not None)
+        dq, dk, dv, for_sums, for_norms = to
+        return dq, dk, dv, None, None, None, for_sums, for_norms, None, *inputs.weight_gradients
 
 
 class _Bidirectional(torch.autograd.Function):
@@ -240,12 +267,18 @@ class _Bidirectional(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None, must_be_finite: bool, *weights: Tensor
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        maps: Maps | FusedMaps,
+        keep: Tensor | None,
+        must_be_finite: bool,
+        *weights: Tensor,
     ) -> Tensor:
-        inputs = Inputs(q, k, v, maps, keep, must_be_finite)
+        inputs = _inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
-        state = inputs.sum_keys()
-        mixed = inputs.mix(state, inverse)
+        mixed, state = inputs.mix(inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state)
         ctx.maps = maps
         return mixed
@@ -255,8 +288,24 @@ class _Bidirectional(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, inverse, *state = ctx.saved_tensors
-        inputs = Inputs(q, k, v, ctx.maps, keep)
-        for_q, for_k = WeightGradients(ctx.maps.queries), WeightGradients(ctx.maps.keys)
-        dq, d_state = inputs.back_to_queries(Back(mixed, gradient, inverse), LinearState(*state), for_q)
-        dk, dv = inputs.back_to_keys(d_state, for_k)
-        return dq, dk, dv, None, None, None, *for_q.totals, *for_k.totals
+        inputs = _inputs(q, k, v, ctx.maps, keep)
+        dq, dk, dv = inputs.back(Back(mixed, gradient, inverse), LinearState(*state))
+        return dq, dk, dv, None, None, None, *inputs.weight_gradients
+
+
+class MakesStates(Protocol):
+    """Inputs of kernels, for which there is memory for states."""
+
+    def new_state(self) -> LinearState: ...
+
+
+def both_or_none(d_sums: Tensor | None, d_norms: Tensor | None, inputs: MakesStates) -> Parts:
+    """Returns the gradients of sums and norms as kernels read them: none, or both, with zeros for one that is None."""
+    if d_sums is None and d_norms is None:
+        return NO_STATE
+    sums, norms, _ = inputs.new_state()
+    return (
+        sums.zero_() if d_sums is None else d_sums.contiguous(),
+        norms.zero_() if d_norms is None else d_norms.contiguous(),
+        None,
+    )
