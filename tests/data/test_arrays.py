@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from subquad.data.arrays import read_labelled_array
+from subquad.data.arrays import read_archive, read_labelled_array
 from subquad.data.splits import divide
 from subquad.data.tables import Tally, read_table
 from subquad.errors import SubquadError
@@ -51,3 +51,12 @@ def test_splits_have_the_same_shares_of_each_group() -> None:
     order = np.random.default_rng(0).permutation(52)
     again = divide([names[at] for at in order], groups[order], 0)
     assert [names[at] for at in places.test] == [names[order[at]] for at in again.test]
+
+
+def test_an_archive_that_does_not_fit_into_memory_is_said_to_be_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "a.npz", X=np.zeros((4, 4)))
+    monkeypatch.setattr("subquad.capacity.memory_bytes", lambda: 1)
+    with pytest.raises(SubquadError, match="split it"):
+        read_archive(tmp_path / "a.npz")

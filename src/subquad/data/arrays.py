@@ -43,6 +43,8 @@ def read_archive(path: Path) -> dict[str, ndarray]:
             require_memory(f"reading {path}", sum(part.file_size for part in parts.infolist()), "split it")
         with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
+    except SubquadError:
+        raise
     except UNREADABLE as error:
         raise SubquadError(f"{path} is not a whole npz file of numbers ({str(error)[:80]}): get it again") from None
 
