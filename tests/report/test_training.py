@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from subquad.cli.show import CountColumn, PlainColumn
 from subquad.report.page import render
-from subquad.report.training import final_table, label_runs, training_answer, training_page
+from subquad.report.training import final_table, label_runs, points, training_answer, training_page
 from subquad.results import Row
 from tests.experiments.runs import finished_training
 
@@ -40,6 +40,18 @@ def test_hundredths_of_nats_are_shown(tmp_path: Path) -> None:
     trained = label_runs([finished_training(tmp_path / "run", rows, {"mechanism": {"kind": "softmax"}})])
     assert training_answer(trained) == "Softmax ended with a nll of 6.354 on the test."
     assert [cell.text for cell in final_table(trained).rows[0]][3:5] == ["2.214", "12.346"]
+
+
+def test_curves_are_of_the_model_alone(tmp_path: Path) -> None:
+    rows = [
+        {"metric": "crps", "value": 0.2, "split": "held out", "step": 5},
+        {"metric": "crps", "value": 0.1, "split": "held out", "step": 9},
+        {"metric": "crps", "value": 0.7, "split": "test", "step": 9},
+        {"metric": "crps", "value": 0.8, "split": "baseline", "baseline": "drift", "step": 9},
+        {"metric": "crps", "value": 0.9, "split": "trivial", "step": 9},
+    ]
+    trained = label_runs([finished_training(tmp_path / "run", rows, {"mechanism": {"kind": "softmax"}})])
+    assert [(row["step"], row["value"]) for row in points(trained, "crps")] == [(5, 0.2), (9, 0.1)]
 
 
 def test_80_columns_show_the_step() -> None:

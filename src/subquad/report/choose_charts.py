@@ -1,5 +1,6 @@
 """Charts of a race: quality against time, learning curves, costs by length over the lengths of the data."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import altair as alt
@@ -74,11 +75,13 @@ def front_chart(standings: Standings, decision: Decision) -> alt.LayerChart:
 
 
 def curve_points(rows: Sequence[Row]) -> list[Row]:
-    """Returns the learning curves of the final runs, labelled by attention."""
+    """Returns the learning curves of the final runs, labelled by attention. A single point is no curve."""
+    points = [row for row in rows if row["metric"] == "curve" and row["stage"] == "final"]
+    counts = Counter(row["trial"] for row in points)
     return [
         {"label": row["mechanism"], "run": row["trial"], "step": row["step"], "value": row["value"]}
-        for row in rows
-        if row["metric"] == "curve" and row["stage"] == "final"
+        for row in points
+        if counts[row["trial"]] > 1
     ]
 
 
@@ -109,11 +112,12 @@ def _bars(bins: Sequence[Row]) -> alt.Chart:
     shown = [{"low": max(1.0, row["low"]), "high": row["high"], "sequences": row["value"]} for row in bins]
     return (
         alt.Chart(alt.Data(values=shown))
-        .mark_bar(opacity=0.25, color="#888888", stroke=None)
+        .mark_rect(opacity=0.25, color="#888888", stroke=None)
         .encode(
             x=alt.X("low:Q", title="length").scale(type="log", nice=False),
             x2="high:Q",
             y=alt.Y("sequences:Q", title="sequences"),
+            y2=alt.datum(0),
             tooltip=["low:Q", "high:Q", "sequences:Q"],
         )
     )

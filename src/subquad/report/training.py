@@ -89,8 +89,8 @@ def points(trained: Sequence[Trained], metric: str) -> list[Row]:
 
 
 def _watched(row: Row, metric: str) -> bool:
-    """Whether a row is the value of a metric during training, not on the test split."""
-    return row["metric"] == metric and row["value"] is not None and row.get("split") != "test"
+    """Whether a row is the value of a metric during training, not on the test split nor of a baseline."""
+    return row["metric"] == metric and row["value"] is not None and row.get("split") in (None, "train", "held out")
 
 
 def metric_names(trained: Sequence[Trained]) -> list[str]:
