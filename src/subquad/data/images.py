@@ -4,7 +4,6 @@ All images of a set have the same size. Splits are told by the names of arrays, 
 """
 
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -40,8 +39,6 @@ IMAGE_SPLITS: Mapping[str, SplitName] = {**SPLIT_WORDS, "data": "train", "t": "t
 """Words in names that tell a split. CIFAR-10 calls its training files data_batch, MNIST its test files t10k."""
 CIFAR_NAMES = "batches.meta.txt"
 """Name of the file with the names of CIFAR-10's classes, beside its binary files."""
-NPZ_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, KeyError, OSError, NotImplementedError)
-"""What reading a damaged npz file may raise."""
 AT_A_TIME = 256
 """Number of images whose size or colours are changed at a time."""
 LUMA = (0.299, 0.587, 0.114)
