@@ -10,7 +10,7 @@ WORKERS := $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 
 .PHONY: compare test tests test-slow test-robustness test-kills test-families test-sanitized wheels test-wheels lint types \
 	bench bench-training bench-training-speed bench-decoding bench-kernels bench-targets bench-generation \
-	bench-choose bench-peers clean
+	bench-growth bench-choose bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/kernels
@@ -87,6 +87,10 @@ bench-kernels: $(VENV)/kernels
 # All targets of native kernels, beside what is reached: about a quarter of an hour on an idle machine.
 bench-targets: $(VENV)/kernels
 	$(RUN) benchmarks/targets.py
+
+# How the time of each mechanism grows from 4096 to 65536 tokens.
+bench-growth: $(VENV)/kernels
+	$(RUN) benchmarks/growth.py
 
 # How far a token of a whole decoder is from reading its weights once.
 bench-decoding: $(VENV)/kernels

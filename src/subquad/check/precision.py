@@ -8,6 +8,7 @@ from torch import Tensor
 from subquad.check.attempts import deviation
 from subquad.check.findings import Finding, judged, not_asked
 from subquad.check.importing import sentence_of
+from subquad.check.properties import RANDOM
 from subquad.check.subjects import Inputs, Subject
 
 LOUD = 8.0
@@ -20,6 +21,8 @@ DIRECTIONS = 2
 def half_precision(subject: Subject) -> Finding:
     """Asks whether results in float32, bfloat16 and float16 are those of exact inputs up to rounding, and finite for loud
     ones. What is asked about in float32 anyway is not asked in it again."""
+    if subject.is_random():
+        return not_asked("half", RANDOM)
     findings, refused = [], []
     x = subject.draw(2, subject.whole)
     for dtype in subject.allowed_half:

@@ -17,6 +17,8 @@ STEPS = 8
 """Number of positions that are computed one at a time."""
 LONG_SECONDS = 5.0
 """Expected time of one call with a long sequence, in seconds, up to which it is made."""
+RANDOM = "it draws random numbers in every call, so that two calls agree only if they draw alike"
+"""Why something cannot be asked of what draws random numbers, which are others in another thread, length or precision."""
 CALLS = 4
 """Number of calls by each of two threads at the same time."""
 
@@ -29,7 +31,7 @@ def padding(subject: Subject) -> Finding:
     whole, real = subject.whole, subject.part or subject.whole * 2 // 3
     x = subject.draw(2, whole)
     sizes: dict[str, float] = {}
-    real_places = _real_places(whole, real)
+    real_places, is_random = _real_places(whole, real), subject.is_random()
     for name in subject.sides:
         places = real_places[name]
         keep = torch.zeros(2, whole, dtype=torch.bool)
@@ -38,7 +40,7 @@ def padding(subject: Subject) -> Finding:
         others = subject.changed(x, (~keep[0]).nonzero()[:, 0])
         sizes[f"other contents of padding, {name}"] = effect(mixed, subject.mix(others, keep)[:, :, places])
         is_comparable = name == "right" or (name == "left" and subject.is_shiftable and subject.form == "causal")
-        if subject.part is not None and is_comparable:
+        if subject.part is not None and is_comparable and not is_random:
             start = 0 if name == "right" else whole - real
             alone = subject.mix(subject.cut(x, start, start + real))
             sizes[f"padding against none, {name}"] = effect(alone, mixed)
@@ -63,7 +65,7 @@ def future(subject: Subject) -> Finding:
     for cut in (1, whole // 2, whole - 1):
         others = subject.changed(x, torch.arange(cut, whole))
         sizes[f"others from position {cut} on"] = effect(mixed[:, :, :cut], subject.mix(others)[:, :, :cut])
-    if part is not None:
+    if part is not None and not subject.is_random():
         sizes[f"no positions from {part} on"] = effect(subject.mix(subject.cut(x, 0, part)), mixed[:, :, :part])
     sizes |= _later_in_long(subject)
     return judged("future", sizes, subject.allowed, "later positions move earlier results")
@@ -172,9 +174,8 @@ def determinism(subject: Subject) -> Finding:
 def thread_safety(subject: Subject) -> Finding:
     """Asks whether the number of PyTorch's threads, or a call from another thread at the same time, changes results."""
     x, others = subject.draw(2, subject.whole), subject.draw(2, subject.whole, seed=7)
-    subject.seed = None  # threads share the state of random numbers
-    if effect(subject.mix(x), subject.mix(x)) > subject.allowed:
-        return not_asked("threads", "it draws random numbers in every call, so that no two calls agree")
+    if subject.is_random():
+        return not_asked("threads", RANDOM)
     with threads(1):
         mixed, beside = subject.mix(x), subject.mix(others)
         sizes = {"two calls at the same time": max(_at_the_same_time(subject, {0: (x, mixed), 1: (others, beside)}))}

@@ -97,6 +97,15 @@ class Subject:
         if self.seed is not None:
             torch.manual_seed(self.seed)
 
+    @torch.no_grad()
+    def is_random(self) -> bool:
+        """Whether two calls with the same inputs differ by more than is allowed, as each draws random numbers."""
+        x, seed = self.draw(1, self.whole), self.seed
+        self.seed = None
+        first, second = self.mix(x), self.mix(x)
+        self.seed = seed
+        return effect(first, second) > self.allowed
+
     def to(self, dtype: torch.dtype) -> None:
         """Converts the module to a dtype."""
         self.module.to(dtype)
