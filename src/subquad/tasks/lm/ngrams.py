@@ -17,8 +17,14 @@ LARGEST_CODE = 2**62
 
 def ngram_bits(train: bytes, held_out: bytes, order: int = ORDER) -> float:
     """Mean number of bits per byte of held-out text under n-grams of up to `order` bytes; order 1 counts single bytes."""
+    bits = byte_bits(train, held_out, order)
+    return float(bits.mean()) if len(bits) else math.nan
+
+
+def byte_bits(train: bytes, held_out: bytes, order: int = ORDER) -> Float[ndarray, "bytes"]:
+    """Bits of each byte of held-out text under n-grams of up to `order` bytes."""
     known, new = (np.frombuffer(text, np.uint8).astype(np.int64) for text in (train[:MOST], held_out))
-    return float(-np.log2(ngram_probabilities(known, new, 256, order)).mean()) if len(new) else math.nan
+    return -np.log2(ngram_probabilities(known, new, 256, order))
 
 
 def ngram_probabilities(
