@@ -15,6 +15,8 @@ Context = Float[ndarray, "w n c"]
 Points = Float[ndarray, "w h c"]
 MOST_LAGS = 128
 """Largest number of last steps that the autoregression reads."""
+MOST_TRIED = 8
+"""Largest number of channels by which it is chosen how many steps the autoregression reads."""
 FITTED = 0.7
 """Share of the training windows that the autoregression is fitted to while its number of steps is chosen."""
 PENALTY = 1e-3
@@ -60,10 +62,11 @@ class Autoregression:
         lags = [at for at in (1, 2, 4, 8, 16, 32, 64, MOST_LAGS) if at < context.shape[1]]
         fitted = max(1, int(FITTED * len(context)))
         errors = {}
+        some, came, is_known = (part[:, :, :MOST_TRIED] for part in (context, future, known))
         for self.lags in (*lags, min(MOST_LAGS, context.shape[1])):
-            self.weights = self._fit_all(context[:fitted], future[:fitted], known[:fitted])
-            missed = np.abs(self(context[fitted:], future.shape[1]) - future[fitted:])
-            errors[self.lags] = float(np.where(known[fitted:], missed, 0.0).sum())
+            self.weights = self._fit_all(some[:fitted], came[:fitted], is_known[:fitted])
+            missed = np.abs(self(some[fitted:], future.shape[1]) - came[fitted:])
+            errors[self.lags] = float(np.where(is_known[fitted:], missed, 0.0).sum())
         self.lags = min(errors, key=errors.__getitem__)
         self.weights = self._fit_all(context, future, known)
 

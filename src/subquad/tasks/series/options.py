@@ -48,7 +48,7 @@ class SeriesOptions(TaskOptions):
     held_out: Count = 500  # largest number of forecasts in an evaluation during training
     tested: Count = 2000  # largest number of forecasts in the final evaluation
     evaluation_steps: Count = 32_768  # number of steps per batch in evaluations
-    series: Count = 200  # number of made-up series
+    series: Count = 1000  # number of made-up series
     mean_length: AtLeastTwo = 192  # mean number of steps of made-up series
     data_seed: Seed = 0  # seed of the made-up series
 
@@ -101,7 +101,7 @@ class SeriesOptions(TaskOptions):
             "schedule": "cosine",
             "evaluate_every": 50,
         }
-        return Defaults({"layers": 2, "heads": 4, "head_dim": 16, "positions": "rotary"}, training)
+        return Defaults({"layers": 2, "heads": 4, "head_dim": 16, "positions": "rotary", "dropout": 0.1}, training)
 
     def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
         """Lower bound on the size of the model for one channel, and of made-up series."""

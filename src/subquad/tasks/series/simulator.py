@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 from numpy import ndarray
 
@@ -44,10 +45,9 @@ class Simulator(Checked):
     def _waves(self, length: int, rng: np.random.Generator) -> Float[ndarray, "n 2"]:
         steps = np.arange(length)[:, None] / rng.uniform(*PERIODS)
         heights, phases, levels = rng.uniform(0.5, 2.0, 2), rng.uniform(0, 2 * np.pi, 2), rng.normal(0, 2, 2)
-        noise = np.zeros((length, 2))
-        noise[0] = rng.normal(size=2) * NOISE / math.sqrt(1 - MEMORY**2)
-        for at in range(1, length):
-            noise[at] = MEMORY * noise[at - 1] + NOISE * rng.normal(size=2)
+        new = rng.normal(size=(length, 2))
+        new[0] /= math.sqrt(1 - MEMORY**2)  # the first step has the variance of all others
+        noise = scipy.signal.lfilter([NOISE], [1.0, -MEMORY], new, axis=0)
         return levels + heights * np.sin(2 * np.pi * steps + phases) + noise
 
     def _teeth(self, length: int, number: int, rng: np.random.Generator) -> Float[ndarray, "n 1"]:

@@ -28,6 +28,8 @@ LABELS = ("label", "labels", "class")
 """Usual names of the column with the label."""
 SAMPLED, LEAST_LISTED = 200, 3
 """Number of cells by which a column of lists is recognised, and the smallest median length of its lists."""
+LONGEST_NAME = 1000
+"""Largest number of characters of the name of a column."""
 LEAST_NUMBERED = 4
 """Smallest number of columns such as v0, v1, v2, ... by which a table is taken for one with a series in each row."""
 
@@ -43,6 +45,8 @@ def table_names(path: Path) -> list[str]:
 
     for _ in read_table(path, choose, Tally(path)):
         break
+    if strange := [name for name in names if len(name) > LONGEST_NAME or "\0" in name]:
+        raise SubquadError(f"{path} has a column {excerpt(strange[0])}, which is no name: rename it")
     return names
 
 
