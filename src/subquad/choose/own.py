@@ -209,13 +209,15 @@ def choose(
 
 
 def _conclude(race: Race, kept: Kept, task: OwnTask) -> Choice:
-    standings = read_standings(race.rows)
+    standings = read_standings(race.ledger.rows)
     gives_up = {name: options.traits.gives_up for name, options in kept.field.attentions.items()}
     decision = decide(standings, kept.wishes, gives_up)
     chosen = race.chosen(decision.chosen)
     if not chosen or race.keep_best(chosen) is None:
         return Choice(decision, None, None, race.run.folder)
-    row = next(row for row in race.rows if row["metric"] == "score" and row["trial"] == race.best_trial(chosen))
+    row = next(
+        row for row in race.ledger.rows if row["metric"] == "score" and row["trial"] == race.ledger.best_trial(chosen)
+    )
     attention = Setting.from_text(row["setting"]).attention
     model = task.build(attention, kept.field.model, torch.Generator().manual_seed(0))
     load_model(race.run.folder / BEST, model, warnings.warn)
