@@ -127,7 +127,6 @@ class Pool:
             for worker in list(self.workers):
                 if (late := worker.check_time()) is not None:
                     yield late
-            self.workers = [worker for worker in self.workers if worker.is_alive]
 
     def close(self) -> None:
         """Ends all processes, whatever they are doing."""
@@ -136,6 +135,7 @@ class Pool:
         self.workers = []
 
     def _has_room(self) -> bool:
+        self.workers = [worker for worker in self.workers if worker.is_alive]
         return len(self.workers) < self.jobs or any(worker.job is None for worker in self.workers)
 
     def _idle(self) -> "_Worker":
