@@ -43,7 +43,7 @@ def measure_costs(
     budget: float,
 ) -> list[Row]:
     """Measures for at most `budget` seconds, in a run of `subquad compare`, and returns rows with each attention's costs."""
-    variants = {
+    variants: dict[str, AttentionOptions] = {
         BASELINE: Softmax(),
         **{name: part for parts in _parts(attentions, model).values() for name, part, _ in parts},
     }

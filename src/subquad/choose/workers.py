@@ -117,13 +117,13 @@ class Pool:
                 job = waiting.popleft()
                 if may_start(job):
                     self._idle().begin(job)
-            busy = {worker.connection: worker for worker in self.workers if worker.job is not None}
+            busy: dict[Any, _Worker] = {worker.connection: worker for worker in self.workers if worker.job is not None}
             if not busy:
                 if waiting:
                     continue
                 return
             for connection in wait(list(busy), POLL_SECONDS):
-                yield busy[connection].receive()  # type: ignore[index]
+                yield busy[connection].receive()
             for worker in list(self.workers):
                 if (late := worker.check_time()) is not None:
                     yield late
