@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -65,20 +66,12 @@ def cost_rows(comparison: Comparison, attentions: Mapping[str, AttentionOptions]
             medians = {part: comparison.seconds(view, part) for part in weights}
             for length in sorted(set.intersection(*(set(known) for known in medians.values()))):
                 about = {"mechanism": name, "length": length, "form": view.form}
-                seconds = sum(
-                    weight * sorted(medians[part][length])[len(medians[part][length]) // 2]
-                    for part, weight in weights.items()
-                )
+                seconds = sum(weight * median(medians[part][length]) for part, weight in weights.items())
                 yield {"metric": "cost", "what": view.what, "value": seconds, "unit": "s", **about}
                 peaks = [comparison.peak(view, part, length) for part in weights]
                 if view.what == "training" and None not in peaks:
-                    yield {
-                        "metric": "cost",
-                        "what": "memory",
-                        "value": max(peak or 0.0 for peak in peaks),
-                        "unit": "bytes",
-                        **about,
-                    }
+                    peak = max(known or 0.0 for known in peaks)
+                    yield {"metric": "cost", "what": "memory", "value": peak, "unit": "bytes", **about}
 
 
 def _parts(
