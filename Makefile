@@ -9,7 +9,8 @@ RUN := $(VENV)/bin/python
 WORKERS := $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 
 .PHONY: compare test tests test-slow test-robustness test-kills test-families test-sanitized wheels test-wheels lint types \
-	bench bench-training bench-training-speed bench-decoding bench-kernels bench-targets bench-generation bench-peers clean
+	bench bench-training bench-training-speed bench-decoding bench-kernels bench-targets bench-generation \
+	bench-choose bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/kernels
@@ -95,6 +96,10 @@ bench-decoding: $(VENV)/kernels
 bench-generation: $(VENV)/kernels
 	$(RUN) benchmarks/generation.py
 
+# Races whose answer is planted, ten seeds each: about four hours.
+bench-choose: $(VENV)/kernels
+	$(RUN) benchmarks/choose_planted.py
+
 # The neighbours, in an environment of their own.
 bench-peers: $(PEERS)/installed
 	$(PEERS)/bin/python benchmarks/peers.py
@@ -107,7 +112,7 @@ $(VENV)/kernels: $(VENV)/installed $(wildcard src/subquad/native/*.[ch]) src/sub
 $(VENV)/installed: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,data,images,speech,dev]'
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,data,images,speech,choose,dev]'
 	touch $@
 
 $(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers-requirements.txt

@@ -7,7 +7,19 @@ LIBRARIES = (
     *("scipy.optimize", "scipy.stats", "torch._dynamo"),  # the last is imported by every optimizer
     *("subquad.hub", "subquad.conversion.pretrained"),
 )
-COMMANDS = ("compare", "advise", "train", "convert", "predict", "embed", "spectrum", "check", "reproduce", "report")
+COMMANDS = (
+    "compare",
+    "advise",
+    "choose",
+    "train",
+    "convert",
+    "predict",
+    "embed",
+    "spectrum",
+    "check",
+    "reproduce",
+    "report",
+)
 
 
 def import_everything() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Window,
         require_causal,
     )
+    from subquad.choose.own import choose
     from subquad.errors import SubquadError
     from subquad.feature_maps import FEATURE_MAPS, Elu, Learned, Random, Relu, Taylor
     from subquad.models import (
@@ -72,6 +73,7 @@ __all__ = [
     "TrainedModel",
     "ValueEmbedding",
     "Window",
+    "choose",
     "generate",
     "hub",
     "load",
@@ -82,8 +84,8 @@ _HOMES = ("errors", "feature_maps", "attention", "models", "runs")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "hub":
-        return import_module("subquad.hub")
+    if name in ("choose", "hub"):
+        return import_module(f"subquad.{name}")
     if name in __all__:
         for home in _HOMES:
             module = import_module(f"subquad.{home}")

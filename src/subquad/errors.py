@@ -9,6 +9,10 @@ class NotFiniteError(SubquadError):
     """Tensors that were given to a mechanism hold NaN or infinite numbers."""
 
 
+class DivergedError(SubquadError):
+    """A training whose loss became NaN or infinite."""
+
+
 class OptionError(SubquadError):
     """A value that an option does not take. The command line shows the option as it is typed there."""
 

@@ -26,6 +26,11 @@ def versions() -> dict[str, str]:
     return known
 
 
+def cores() -> int:
+    """Number of cores that this process may use, as far as the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe() -> dict[str, Any]:
     """The processor, its cores, the memory and the system."""
     return {

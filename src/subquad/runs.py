@@ -145,7 +145,8 @@ def rebuild(about: Mapping[str, Any]) -> tuple[RunOptions, Built]:
 def load(folder: str | Path, *, say: Callable[[str], None] = warnings.warn) -> TrainedModel:
     """Loads the model of a run of `subquad train` with its best weights, or with its newest if no best ones were kept.
 
-    For a run of `subquad convert` whose original was such a run, the converted model is loaded.
+    For a run of `subquad convert` whose original was such a run, the converted model is loaded, and for a race of `subquad
+    choose` the model of the attention that it recommends.
 
     Args:
         folder: the folder of the run.
@@ -159,6 +160,10 @@ def load(folder: str | Path, *, say: Callable[[str], None] = warnings.warn) -> T
 
 def _trained_run(folder: Path) -> Run:
     run = Run.open(folder)
+    if run.about.get("kind") == "choose":
+        if not holds_run(folder / "best"):
+            raise SubquadError(f"{folder} has no model yet: finish it with subquad choose --resume {folder}")
+        return Run.open(folder / "best", "train")
     if run.about.get("kind") != "convert":
         return Run.open(folder, "train")
     converted = folder / "model"

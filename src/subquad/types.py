@@ -18,7 +18,7 @@ m    number of features
 ``keep`` is ``b s``, true where a key is real and false where it is padding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
@@ -259,6 +259,15 @@ class AttentionOptions(Checked):
         """The same options for sequences of up to `length` positions. Only mechanisms with a `max_length` differ."""
         return self
 
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        """Values worth trying of the few options that matter most, by name, for sequences of about `length` positions."""
+        return {}
+
     def without_far_keys(self) -> Self | None:
         """The same mechanism that sees nothing outside of its window; None if it has no window to be left with."""
         return None
+
+
+def up_to(limit: int, values: Sequence[int]) -> Sequence[int]:
+    """The values that are at most `limit`, or the smallest one if all are larger."""
+    return [value for value in values if value <= limit] or [min(values)]

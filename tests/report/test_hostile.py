@@ -12,6 +12,7 @@ import pytest
 
 from subquad.cli import main
 from subquad.results import Row, Run
+from tests.choose.made import race
 from tests.compare.rows import rows as compared
 from tests.report.test_conversion import costs, heads, quality
 from tests.report.test_spectrum import rows as spectral
@@ -60,11 +61,25 @@ def looked_at(folder: Path) -> Run:
     return run
 
 
+def raced(folder: Path) -> Run:
+    scores = {"softmax": 0.9, HOSTILE: 0.9}
+    rows = race(scores, seconds={"softmax": 1.0, HOSTILE: 0.2}, rivals={HOSTILE + "x": 0.5})
+    about: Row = {"mechanism": HOSTILE, "trial": HOSTILE, "stage": "final", "seed": 0}
+    rows += [{"metric": "curve", "value": 0.5, "step": step, "of": HOSTILE, **about} for step in (1, 2)]
+    rows += [{"metric": "score", "value": None, "failure": HOSTILE, "message": HOSTILE, "said": HOSTILE, **about}]
+    rows += [{"metric": "left out", "value": None, "mechanism": HOSTILE, "message": HOSTILE}]
+    rows += [{"metric": "data", "value": 0.5, "unit": "share", "part": HOSTILE, "what": "class", "type": HOSTILE}]
+    run = Run.create(folder, "choose", {**ABOUT, "mechanisms": {HOSTILE: {"gives_up": HOSTILE}}, "options": {}})
+    run.append(rows)
+    return run
+
+
 MAKERS: dict[str, Callable[[Path], Run]] = {
     "train": trained,
     "compare": compared_with,
     "convert": converted,
     "spectrum": looked_at,
+    "choose": raced,
 }
 
 

@@ -14,7 +14,10 @@ CONVERSION = ("--attention", "elu", "--steps", "1", "--tune-steps", "1", "--text
 ADVICE = ("advise", "--length", "100", "--run", "compared")
 SMALL = ("--steps", "1", "--batch", "2", "--no-page")
 
-COMMANDS = ("predict", "train --resume", "convert --resume", "compare --resume", "error --resume", "report", "spectrum")
+COMMANDS = (
+    *("predict", "train --resume", "convert --resume", "compare --resume", "error --resume", "choose --resume", "report"),
+    "spectrum",
+)
 """Commands that take a run."""
 
 
@@ -56,6 +59,11 @@ READERS: dict[str, tuple[Reader, ...]] = {
         Reader(("train", "--resume", "clients")),
         Reader(("predict", "clients", "--data", "clients.csv"), ("clients.csv",)),
         Reader(("embed", "clients", "--data", "clients.csv", "--output", "vectors.csv"), ("clients.csv",)),
+    ),
+    "raced": (
+        Reader(("choose", "--resume", "raced")),
+        Reader(("report", "raced")),
+        Reader(("predict", "raced", "1")),
     ),
     "compared": (
         Reader(ADVICE),

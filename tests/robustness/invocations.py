@@ -6,7 +6,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
 from subquad.attention import MECHANISMS
-from subquad.cli import advise, check, compare, convert, embed, error, predict, report, reproduce, spectrum, training_options
+from subquad.cli import (
+    advise,
+    check,
+    choose,
+    compare,
+    convert,
+    embed,
+    error,
+    predict,
+    report,
+    reproduce,
+    spectrum,
+    training_options,
+)
 from subquad.conversion import ConversionOptions
 from subquad.models import ModelOptions
 from subquad.tasks import TASKS
@@ -131,6 +144,8 @@ def _training() -> Iterator[Base]:
 def _commands() -> Iterator[Base]:
     measured: Words = {"lengths": ("16",), "mechanisms": ("linear",), "what": ("forward",), "budget": ("0.000001",)}
     yield Base("compare", ("compare",), measured | {"heads": ("1",), "head_dim": ("4",)}, (compare.Compare,))
+    raced: Words = SMALL_TASKS["recall"] | SMALL_MODEL | {"batch": ("2",), "budget": ("1s",), "mechanisms": ("linear",)}
+    yield Base("choose", ("choose", "recall"), raced, (choose.Choose,))
     yield Base("advise", ("advise",), {"length": ("100",), "run": ("compared",)}, (advise.Advise,), ("compared",))
     yield Base("predict", ("predict", "copied", "1", "2"), {}, (predict.Predict,), ("copied",))
     yield Base(
@@ -236,6 +251,7 @@ def _misused() -> Iterator[Case]:
     for command in (
         "compare",
         "advise",
+        "choose",
         "train",
         "convert",
         "predict",

@@ -37,6 +37,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("convert", "masked", "--attention", "elu", "--steps", "1", "--tune-steps", "1", "--texts", "2"),
         *("--batch-tokens", "16", "--no-controls", "--no-page"),
     ),
+    "raced": (
+        *("choose", "recall", "--length", "8", "--pairs", "2", "--keys", "3", "--values", "2", "--held-out", "2"),
+        *("--tested", "2", "--layers", "1", "--heads", "1", "--head-dim", "4", "--batch", "2", "--budget", "1s"),
+    ),
     "looked": ("spectrum", "masked", "--sequences", "1", "--length", "8"),
     "estimated": (
         *("error", "masked", "--features", "4", "--kernels", "positive", "--projections", "orthogonal", "independent"),

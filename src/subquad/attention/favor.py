@@ -1,6 +1,8 @@
 """FAVOR+ (Choromanski et al. 2021, *Rethinking Attention with Performers*): linear attention with random features."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
@@ -34,6 +36,9 @@ class Favor(RandomFeatures, AttentionOptions):
     def feature_map(self) -> Random:
         """Options of the feature map, which has the same fields."""
         return Random(**{shared.name: getattr(self, shared.name) for shared in fields(RandomFeatures)})
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"features": (32, 64, 128, 256)}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return self.feature_map.size(heads=heads, head_dim=head_dim)

@@ -5,8 +5,9 @@ trained model therefore keeps its quality when its attention is replaced by this
 al. 2024, LoLCATs, where it is for decoders; here it is also bidirectional).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -44,6 +45,7 @@ from subquad.types import (
     Traits,
     Values,
     Window,
+    up_to,
 )
 
 Rest = FeatureMapOptions | Literal["none"]
@@ -71,6 +73,9 @@ class Hybrid(AttentionOptions):
             calibrates=not isinstance(self.rest, str) and self.rest.calibrates,
             has_gain=not isinstance(self.rest, str),
         )
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"block": up_to(length // 2, (8, 16, 32, 64, 128))}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         rest = MechanismSize(0, 0) if isinstance(self.rest, str) else self.rest.size(heads=heads, head_dim=head_dim)

@@ -7,7 +7,7 @@ its ends.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ from subquad.ops import exact, memory, streams
 from subquad.ops.autocast import precise, product, without_autocast
 from subquad.ops.packing import Packed, Segment, join, pack, pick, put, real, segments, unpack
 from subquad.ops.streams import InfinityState, Memory
-from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, Window
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, Window, up_to
 
 WIDEST = 0.5
 """Initial width of a query's density with one head; several heads divide the memory between them."""
@@ -76,6 +76,9 @@ class Infinity(AttentionOptions):
             raise SubquadError("infinity's widths must name at least one width, such as 0.05")
         if self.basis % len(self.widths):
             raise SubquadError(f"infinity's basis must be a multiple of its {len(self.widths)} widths, but is {self.basis}")
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"segment": up_to(length // 2, (16, 32, 64, 128, 256, 512)), "basis": (16, 64, 256)}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         basis, points = self.basis, self.points

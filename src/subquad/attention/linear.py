@@ -1,13 +1,15 @@
 """Linear attention (Katharopoulos et al. 2020, *Transformers are RNNs*): a feature map instead of the exponential."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from subquad.attention.base import Mechanism
 from subquad.attention.checks import Part, as_state, check_inputs, check_result, check_state, reusable, sums_like
-from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions
+from subquad.feature_maps import Elu, FeatureMap, FeatureMapOptions, Learned, Relu
 from subquad.ops import linear
 from subquad.ops.linear import LinearState, reference
 from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values
@@ -32,6 +34,9 @@ class Linear(AttentionOptions):
             starting_gain=self.feature_map.starting_gain,
             calibrates=self.feature_map.calibrates,
         )
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"feature_map": (Elu(), Relu(), Learned())}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return self.feature_map.size(heads=heads, head_dim=head_dim)

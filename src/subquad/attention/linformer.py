@@ -1,9 +1,9 @@
 """Linformer (Wang et al. 2020): softmax attention over k slots, into which the keys and values are projected."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from subquad.checking import Count
 from subquad.errors import SubquadError
 from subquad.ops import exact
 from subquad.ops.autocast import precise, product, without_autocast
-from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values, up_to
 
 Method = Literal["learned", "mean", "convolution"]
 Sharing = Literal["none", "heads", "keys-values", "layerwise"]
@@ -46,6 +46,9 @@ class Linformer(AttentionOptions):
             no_matrix=_NO_MATRIX if self.method == "convolution" else None,
             shares_layers=self.sharing == "layerwise",
         )
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"k": up_to(length // 2, (8, 16, 32, 64, 128, 256))}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         groups, sets = self.groups(heads)

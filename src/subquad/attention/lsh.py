@@ -1,7 +1,8 @@
 """Reformer's attention (Kitaev et al. 2020): exact weights for the keys that fall into a query's bucket of a hash."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -23,7 +24,7 @@ from subquad.checking import AtLeastTwo, Count
 from subquad.errors import SubquadError
 from subquad.ops import lsh
 from subquad.ops.autocast import without_autocast
-from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, up_to
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class Lsh(AttentionOptions):
             aligned=True,
             redraws=True,
         )
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"rounds": (1, 2, 4), "chunk": up_to(length // 2, (8, 16, 32, 64))}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return MechanismSize(heads * self.rounds * head_dim * (self.buckets // 2), 0)

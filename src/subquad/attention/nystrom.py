@@ -1,6 +1,8 @@
 """Nyströmformer (Xiong et al. 2021): softmax attention by way of landmarks, which are means of runs of positions."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -9,7 +11,7 @@ from subquad.attention.checks import check_inputs, check_result
 from subquad.checking import Count
 from subquad.ops import nystrom
 from subquad.ops.autocast import without_autocast
-from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values, up_to
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Nystrom(AttentionOptions):
             constant_state=False,
             aligned=True,
         )
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"landmarks": up_to(length // 2, (8, 16, 32, 64, 128))}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return MechanismSize(0, heads * self.landmarks * (self.landmarks + 2 * head_dim))

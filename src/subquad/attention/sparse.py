@@ -1,7 +1,8 @@
 """Exact attention over a sparse pattern of blocks: neighbouring, global and random blocks, strides, or any block mask."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from subquad.ops import reference, sparse
 from subquad.ops.autocast import without_autocast
 from subquad.ops.packing import Packed, pack, unpack
 from subquad.ops.sparse import reference as sparse_reference
-from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, up_to
 
 PatternName = Literal["mixture", "strided", "fixed", "given"]
 _TIMES = {"mixture": "L c B d", "strided": "L^2 d / s + L s B d", "fixed": "L^2 d / s + L s B d", "given": "L c B d"}
@@ -65,6 +66,9 @@ class Sparse(AttentionOptions):
             aligned=True,
             has_weights=True,
         )
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"block": up_to(length // 4, (4, 8, 16, 32, 64))}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         drawn = self.pattern == "mixture" and self.random_blocks > 0

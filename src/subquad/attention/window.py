@@ -1,6 +1,8 @@
 """Exact attention in a sliding window, with global tokens and dilation (after Beltagy et al. 2020, Longformer)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ from subquad.ops.autocast import without_autocast
 from subquad.ops.packing import Packed, pack, unpack
 from subquad.ops.window import WindowState
 from subquad.ops.window import reference as window_reference
-from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values
+from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, Traits, Values, up_to
 from subquad.types import Window as ExactKeys
 
 
@@ -51,6 +53,9 @@ class Window(AttentionOptions):
     def slots(self) -> int:
         """Number of positions that the state holds: global tokens and a ring of all within reach of the next one."""
         return self.global_tokens + self.reach * self.dilation + 1
+
+    def choices(self, length: int) -> Mapping[str, Sequence[Any]]:
+        return {"reach": up_to(length // 2, (8, 16, 32, 64, 128, 256))}
 
     def size(self, *, heads: int, head_dim: int) -> MechanismSize:
         return MechanismSize(0, 2 * heads * head_dim * self.slots)

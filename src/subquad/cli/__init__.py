@@ -34,6 +34,7 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "compare": Command("subquad.cli.compare", "measure from which length each attention pays, in time and memory"),
     "advise": Command("subquad.cli.advise", "say which attention to use for a length, from measurements on this machine"),
+    "choose": Command("subquad.cli.choose", "race attentions on your sequences, and recommend one with its evidence"),
     "train": Command("subquad.cli.train", "train a model on a task, with any attention"),
     "convert": Command("subquad.cli.convert", "convert a trained model to another attention, and measure its quality"),
     "predict": Command("subquad.cli.predict", "print the answer of a trained model to a sequence"),

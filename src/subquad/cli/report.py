@@ -15,6 +15,7 @@ from subquad.cli.show import Output
 from subquad.errors import SubquadError
 from subquad.files import require_folder
 from subquad.report.check import write_check_page
+from subquad.report.choose import write_choice_figures, write_choice_page
 from subquad.report.compare import load, write_comparison, write_figures
 from subquad.report.conversion import write_conversion_figures, write_conversion_page
 from subquad.report.error import write_error_figures, write_error_page
@@ -101,6 +102,13 @@ def _conversion(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Pa
     return partial(write_conversion_figures, runs)
 
 
+def _choice(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
+    for run in runs[1:]:
+        raise SubquadError(f"{run.folder} is one race too many: report one at a time")
+    write_choice_page(runs, page)
+    return partial(write_choice_figures, runs)
+
+
 def _reproduction(runs: Sequence[Run], page: Path) -> Callable[[Path], Iterator[Path]]:
     from subquad.cli.reproduce import page_of
 
@@ -117,6 +125,7 @@ PAGES = {
     "error": _error,
     "check": _check,
     "convert": _conversion,
+    "choose": _choice,
     "reproduce": _reproduction,
 }
 """Functions that write the page of each kind of run, except comparisons."""

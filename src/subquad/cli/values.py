@@ -14,6 +14,10 @@ from subquad.words import names_by_layer
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
+SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+MOST_SECONDS = 1e8
+"""Longest duration that is accepted, in seconds."""
+
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """A boolean option without a form that begins with --no."""
 MOST_BYTES = 2**62
@@ -60,6 +64,17 @@ def parse_bytes(option: str, text: str) -> int:
     if not 1 <= amount <= MOST_BYTES:
         raise SubquadError(f"{option} takes an amount such as 2GiB or 500MB, but was given {excerpt(text)}")
     return int(amount)
+
+
+def parse_seconds(option: str, text: str) -> float:
+    """Parses a duration such as 90s, 10m, 2h or a number of seconds."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)", text.strip().lower())
+    seconds = float(match[1]) * SECONDS.get(match[2], 0) if match else 0.0
+    if not 1 <= seconds <= MOST_SECONDS:
+        raise SubquadError(
+            f"{option} takes a time of at least a second, such as 90s, 10m or 2h, but was given {excerpt(text)}"
+        )
+    return seconds
 
 
 def _whole(digits: str) -> int:

@@ -200,6 +200,16 @@ def start_child(serve: Callable[..., None], *arguments: Any) -> tuple[Any, Conne
     return process, ours
 
 
+def fork_child(serve: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
+    """Starts a process like `start_child`, but as a fork of this one, to which arguments need not be sent."""
+    chosen = multiprocessing.get_context("fork")
+    ours, theirs = chosen.Pipe()
+    process = chosen.Process(target=serve, args=(os.getpid(), theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
 def join_parent(parent: int) -> None:
     """Runs at the start of a child: leaves Ctrl-C to the parent, and makes the child end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # with spawn there is no server to inherit this from
@@ -278,7 +288,7 @@ def _serve(parent: int, connection: Connection, candidate: Candidate, limits: Li
         except EOFError:
             raise
         except Exception as error:
-            connection.send((_kind_of(error), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+            connection.send((kind_of(error), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
 
 
 def _leave_server() -> None:
@@ -332,7 +342,8 @@ def _run_for(work: Work, device: str, seconds: float, count: int = 1) -> float:
     return (time.perf_counter() - start) / runs
 
 
-def _kind_of(error: Exception) -> str:
+def kind_of(error: Exception) -> str:
+    """Whether an error is for lack of memory or another one."""
     words = str(error).lower()
     short = isinstance(error, MemoryError) or "out of memory" in words or "allocate memory" in words or "bad_alloc" in words
     return OUT_OF_MEMORY if short or "not enough memory" in words else ERROR

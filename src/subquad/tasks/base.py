@@ -23,6 +23,8 @@ from subquad.checking import BelowOne, Checked, Count, NonNegative, Positive, Se
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size
 from subquad.results import Row
+from subquad.tasks.comparing import Best as Best
+from subquad.tasks.comparing import Comparable
 from subquad.types import AttentionOptions
 
 Batch = TypeVar("Batch", bound=tuple[Tensor, ...])
@@ -36,13 +38,6 @@ class Counted(NamedTuple):
 
     total: Tensor
     number: int
-
-
-class Best(NamedTuple):
-    """The metric of `Task.evaluate` that decides which weights of a run are best, and whether low or high is good."""
-
-    metric: str
-    good: Literal["low", "high"]
 
 
 class DataSize(NamedTuple):
@@ -134,7 +129,7 @@ class Stream(Protocol):
         ...
 
 
-class Task(ABC, Generic[Batch]):
+class Task(Comparable, ABC, Generic[Batch]):
     """A task with its data: batches, model, loss and metrics. It does not know how it is trained."""
 
     @property

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from subquad.checking import BelowOne, Count, Share
 from subquad.errors import SubquadError
 from subquad.models import Decoder, EncoderDecoder, ModelOptions, Size, decoder_size, generate, with_stack
-from subquad.tasks.base import Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.comparing import TEST_SEED, Judged, Rival, judged_means
 from subquad.types import AttentionOptions
 
 BLANK, SEPARATOR, FIRST = 0, 1, 2  # tokens for padding and for the separator, and the first symbol
@@ -102,6 +104,28 @@ class Copy(TaskOptions, Task[CopyBatch]):
 
     def count(self, batch: CopyBatch) -> int:
         return int(batch.real.sum())
+
+    @property
+    def ranked_by(self) -> Best:
+        """The share of symbols that are copied right."""
+        return Best("token_accuracy", "high")
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    @torch.no_grad()
+    def judge(self, model: nn.Module) -> Judged:
+        """Share of symbols of each test sequence that are copied right."""
+        drawn = self._sequences(torch.full((self.held_out, 1), self.length), torch.Generator().manual_seed(TEST_SEED))
+        right = ((self.answer(model, drawn) == drawn.symbols) & drawn.real).sum(1)
+        return judged_means("token_accuracy", "high", "share", right.numpy(), drawn.real.sum(1).numpy())
+
+    def rivals(self) -> dict[str, Rival]:
+        """Guessing each symbol."""
+        counts = np.full(self.held_out, float(self.length))
+        guessed = judged_means("token_accuracy", "high", "share", counts / self.symbols, counts)
+        return {"guessing": Rival(guessed, is_trivial=True)}
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from subquad.checking import AtLeastTwo, Count, Moderate
 from subquad.errors import SubquadError
 from subquad.models import Decoder, ModelOptions, Size, decoder_size
-from subquad.tasks.base import Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.comparing import TEST_SEED, Judged, Rival, judged_means
 from subquad.types import AttentionOptions
 
 
@@ -86,6 +88,30 @@ class Sorting(TaskOptions, Task[SortingBatch]):
 
     def count(self, batch: SortingBatch) -> int:
         return batch.order.numel()
+
+    @property
+    def ranked_by(self) -> Best:
+        """The share of positions with the right symbol."""
+        return Best("token_accuracy", "high")
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    @torch.no_grad()
+    def judge(self, model: nn.Module) -> Judged:
+        """Share of positions with the right symbol in each test sequence."""
+        drawing, shares = torch.Generator().manual_seed(TEST_SEED), []
+        model.eval()
+        while len(shares) < self.held_out:
+            batch = self.batch(min(self.evaluation_batch, self.held_out - len(shares)), drawing)
+            shares += (self.answer(model, batch.symbols) == batch.order).double().mean(1).tolist()
+        return judged_means("token_accuracy", "high", "share", np.array(shares), np.ones(len(shares)))
+
+    def rivals(self) -> dict[str, Rival]:
+        """Any order, which has one symbol in its right place on average."""
+        ones = np.ones(self.held_out)
+        return {"guessing": Rival(judged_means("token_accuracy", "high", "share", ones / self.symbols, ones), True)}
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:

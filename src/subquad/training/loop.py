@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from subquad.attention import LossTerm, Mechanism
-from subquad.errors import NotFiniteError, SubquadError
+from subquad.errors import DivergedError, NotFiniteError, SubquadError
 from subquad.models.stacks import Stack
 from subquad.results import Row, Run
 from subquad.tasks.base import Task
@@ -54,6 +54,8 @@ def train(
     say: Callable[[str], None] = lambda words: None,
     begin: Callable[[], None] = lambda: None,
     restart: bool = False,
+    judged: bool = True,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> nn.Module:
     """Continues training from the run's newest checkpoint, writes rows and checkpoints, and returns the trained model.
 
@@ -67,6 +69,8 @@ def train(
         say: called with sentences for the user.
         begin: called to put other initial weights into the model, if the run starts at its first step.
         restart: deletes the rows and checkpoints of the run and starts at the first step.
+        judged: writes samples and final metrics of the trained model, such as those on the test split.
+        is_over: asked after every step whether this was the last one, for a training that is limited by time.
     """
     accelerator = _make_accelerator(options)
     optimizer = options.build_optimizer(model.parameters())
@@ -85,7 +89,7 @@ def train(
         begin()
     else:
         trained.restore(start.checkpoint)
-    _Loop(task, trained, options, run, seed, accelerator, watch).run_from(start.step)
+    _Loop(task, trained, options, run, seed, accelerator, watch, judged=judged, is_over=is_over).run_from(start.step)
     return model
 
 
@@ -120,8 +124,12 @@ class _Loop:
         seed: int,
         accelerator: Any,
         watch: Callable[[Progress], None],
+        *,
+        judged: bool = True,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.task, self.options, self.run, self.seed = task, options, run, seed
+        self.judged, self.is_over = judged, is_over
         self.accelerator, self.watch = accelerator, watch
         self.plain, self.plain_optimizer, self.scaling = trained
         self.model, self.optimizer = accelerator.prepare(self.plain, self.plain_optimizer)
@@ -150,7 +158,7 @@ class _Loop:
                 speed_now = tokens / (time.perf_counter() - before)
                 speed = 0.9 * speed + 0.1 * speed_now if speed else speed_now
                 self._keep({"metric": "loss", "value": loss, "unit": "nats", "step": step + 1, "split": "train"})
-                done, end = step + 1, step + 1 == self.options.steps
+                done, end = step + 1, step + 1 == self.options.steps or self.is_over()
                 if done % self.options.evaluate_every == 0 or end:
                     end = self._evaluate(done, speed) or end
                 if done % self.options.checkpoint_every == 0 or end:
@@ -160,7 +168,7 @@ class _Loop:
                 if end:
                     break
         except _NotFiniteLossError as error:
-            raise SubquadError(
+            raise DivergedError(
                 f"the loss is {error.loss} at step {error.step}; the last good checkpoint is of step {last} in "
                 f"{self.run.folder}; try a lower --learning-rate, a --warm-up, a smaller --clip, or --precision float32"
             ) from None
@@ -270,11 +278,15 @@ class _Loop:
         last = {name: tensor.clone() for name, tensor in checkpoints.model_tensors(self.plain).items()}
         if (best := self.restore_best()) is not None:
             self._keep({"metric": "best_step", "value": best, "unit": "steps", "step": step})
+        if self.judged:
+            self._judge(step)
+        self.plain.load_state_dict(last, strict=False)
+
+    def _judge(self, step: int) -> None:
         for sample in self.task.samples(self.plain, generator(self.seed, SAMPLES), 8):
             self._keep({"metric": "sample", "value": None, "unit": "", "step": step, **sample})
         for row in self.task.final(self.plain):
             self._keep({"unit": "share", "step": step, **row})
-        self.plain.load_state_dict(last, strict=False)
 
     def _keep_best(self, step: int) -> None:
         """Saves the weights if no earlier ones were better. The best metric so far is read from the run's rows."""

@@ -26,6 +26,8 @@ from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Pred
 from subquad.tasks.classify.batches import EncodedTexts, TextBatch, encode, pad_texts
 from subquad.tasks.classify.labelled import Labelled, load_labelled
 from subquad.tasks.classify.model import TextClassifier
+from subquad.tasks.comparing import Judged, Rival, judged_means, share_rows
+from subquad.tasks.counting import class_rivals
 from subquad.tasks.mlm.limits import check_length, length_bytes
 from subquad.tasks.mlm.model import MaskedModel
 from subquad.tasks.mlm.vocabulary import (
@@ -247,6 +249,24 @@ class ClassifyTask(Task[TextBatch]):
             {"metric": "accuracy", "split": "test", **grouped_mean(right, np.ones(len(right), np.int64))._asdict()},
             {"metric": "accuracy_of_most_frequent", "split": "test", "value": usual},
         ]
+
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        splits = {"train": self.train, "development": self.development, "test": self.test}
+        return {name: np.array([len(tokens) for tokens in split.tokens]) for name, split in splits.items()}
+
+    def data_rows(self) -> list[Row]:
+        """Shares of the classes among the training texts."""
+        counts = np.bincount(self.train.labels, minlength=len(self.labels))
+        return share_rows("train", "class", dict(zip(self.labels, (counts / counts.sum()).tolist(), strict=True)))
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Whether the class of each test text is right."""
+        right = self._right(model, self.test)
+        return judged_means("accuracy", "high", "share", right, np.ones(len(right)))
+
+    def rivals(self) -> dict[str, Rival]:
+        """The most frequent class, and a linear model of the counts of tokens."""
+        return class_rivals(self.train.tokens, self.train.labels, self.test.tokens, self.test.labels)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Texts of the development split with predicted and true classes."""

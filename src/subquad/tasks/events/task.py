@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Int
+from numpy import ndarray
 from torch import nn
 
 from subquad.attention import require_causal
@@ -18,6 +20,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, detached, with_stack
 from subquad.results import Row
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, Outlook, Predictions, Task, TaskOptions
+from subquad.tasks.comparing import Judged, Rival, judged_terms
 from subquad.tasks.events.ahead import ahead_rows
 from subquad.tasks.events.baselines import fit_baselines
 from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
@@ -281,6 +284,30 @@ class EventsTask(Task[EventBatch]):
             rows += ahead_rows(model, test, fitted, self.options.evaluation_tokens)
         rows += data_rows(self.data, self.scales) + confusion_rows(scored, names) + calibration_rows(scored)
         return rows + residual_rows(scored) + sequence_rows(scored)
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        return {part: sequences.lengths for part, sequences in self.data._asdict().items()}
+
+    def data_rows(self) -> list[Row]:
+        return data_rows(self.data, self.scales)
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Negative log-likelihood of the events of each test sequence."""
+        scored = self.score(model, self.data.test)
+        return judged_terms("nll", "low", "nats", -scored.time - scored.type, scored.lengths)
+
+    def rivals(self) -> dict[str, Rival]:
+        """Poisson, Markov, renewal and Hawkes processes, of which Poisson's knows nothing of a sequence."""
+        lengths = (self.data.test.lengths - 1).clip(0)
+        fitted = fit_baselines(self.data.train, self.scales).judge(self.data.test)
+        return {
+            name: Rival(judged_terms("nll", "low", "nats", -known.time - known.type, lengths), name == "poisson")
+            for name, known in fitted.items()
+        }
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """The last event of some development sequences, forecast from those before it."""

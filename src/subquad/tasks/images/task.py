@@ -22,6 +22,7 @@ from subquad.models import ModelOptions, Size
 from subquad.results import Row
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, Drawing, Task, TaskOptions
+from subquad.tasks.comparing import Judged, Rival, judged_means
 from subquad.tasks.images.heads import LEVELS, HeadKind, make_head
 from subquad.tasks.images.loading import Pixels, Splits, divide, load_pixels, read_kept
 from subquad.tasks.images.model import PixelDecoder, Shape, log_probabilities, pixel_size, unfold, write
@@ -213,6 +214,23 @@ class ImagesTask(Task[PixelBatch]):
             {"metric": "bits_per_dimension_of_frequencies", **about, "value": plain},
             {"metric": "evaluated_images", "unit": "images", "split": "test", "value": len(tested)},
         ]
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Bits per dimension of each test image."""
+        tested = self.splits.test[: self.options.tested]
+        return judged_means("bits_per_dimension", "low", "bits", self.bits(model, tested), np.ones(len(tested)))
+
+    def rivals(self) -> dict[str, Rival]:
+        """The frequencies of values, whatever the image."""
+        tested = self.splits.test[: self.options.tested]
+        counts = np.bincount(self.splits.train.reshape(-1), minlength=LEVELS) + 1
+        bits = -np.log2(counts / counts.sum())[tested].reshape(len(tested), -1).mean(1)
+        judged = judged_means("bits_per_dimension", "low", "bits", bits, np.ones(len(tested)))
+        return {"frequencies of values": Rival(judged, is_trivial=True)}
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Upper halves of development images, the model's completions and the originals as PNG, then new pictures."""

@@ -38,13 +38,20 @@ class Read(NamedTuple):
 
     def bits_per_byte(self, vocabulary: Lossless) -> Interval:
         """Bits per byte of the text, with an interval from drawing passages."""
-        sizes = np.array([len(string) for string in vocabulary.byte_strings])
-        return Interval(*(end / math.log(2) for end in self._ratio(sizes[self.tokens].astype(float))))
+        return Interval(*(end / math.log(2) for end in self._ratio(self.sizes(vocabulary))))
+
+    def sizes(self, vocabulary: Lossless) -> Float[ndarray, "tokens"]:
+        """Number of bytes that each token stands for."""
+        return np.array([len(string) for string in vocabulary.byte_strings])[self.tokens].astype(float)
+
+    def passages(self) -> Int[ndarray, "passages"]:
+        """Numbers of consecutive tokens that a bootstrap draws together."""
+        number = len(self.tokens)
+        return np.diff(np.append(np.arange(0, number, min(STRETCH, -(-number // FEW))), number))
 
     def _ratio(self, sizes: Float[ndarray, "tokens"]) -> Interval:
         """Sum of the nats divided by the sum of `sizes`."""
-        number = len(self.tokens)
-        passages = np.diff(np.append(np.arange(0, number, min(STRETCH, -(-number // FEW))), number))
+        passages = self.passages()
         parts = np.stack([grouped_sums(self.nats, passages), grouped_sums(sizes, passages)], axis=1)
         return summed_interval(parts, lambda added: added[:, 0] / np.maximum(added[:, 1], 1))
 

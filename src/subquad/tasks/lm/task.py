@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 from torch import Tensor, nn
 
 from subquad.attention import require_causal
@@ -18,10 +20,11 @@ from subquad.data.splits import SplitName
 from subquad.errors import OptionError, SubquadError
 from subquad.models import Decoder, ModelOptions, Size, decoder_size
 from subquad.results import Row
-from subquad.statistics import Interval
+from subquad.statistics import Interval, grouped_sums
 from subquad.tasks.base import Best, Completion, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.comparing import Judged, Rival, judged_means
 from subquad.tasks.lm.corpus import HELD_OUT, HeldOutName, Stream, Texts, load_splits
-from subquad.tasks.lm.ngrams import ORDER, ngram_bits
+from subquad.tasks.lm.ngrams import ORDER, byte_bits, ngram_bits
 from subquad.tasks.lm.reading import Read, read_through
 from subquad.tasks.lm.vocabulary import BEGIN, LEAST, Lossless, LosslessKind, learn_lossless, lossless_from, spell
 from subquad.tasks.lm.writing import write
@@ -248,6 +251,32 @@ class LmTask(Task[NextBatch]):
             {"metric": metric, "unit": "bits", "split": "test", "value": ngram_bits(train, text, order)}
             for metric, order in orders.items()
         ]
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Bits of each passage of the test text, and its bytes."""
+        answers = self.read(model, "test", self.options.tested)
+        return self._judged(answers, answers.nats / math.log(2), answers.sizes(self.vocabulary))
+
+    def rivals(self) -> dict[str, Rival]:
+        """Frequencies of bytes, and n-grams of bytes, learned from the training texts."""
+        train = "".join(self.texts.splits.train).encode(errors="replace")
+        tokens = self.test.tokens[1 : self.options.tested + 1].astype(np.int64)
+        answers = Read(tokens[tokens != BEGIN], np.zeros(0))
+        sizes, text = answers.sizes(self.vocabulary), answers.text(self.vocabulary)
+        rivals = {}
+        for name, order in (("frequencies of bytes", 1), (f"{ORDER}-grams of bytes", ORDER)):
+            bits = grouped_sums(byte_bits(train, text, order), sizes.astype(int))
+            rivals[name] = Rival(self._judged(answers, bits, sizes), is_trivial=order == 1)
+        return rivals
+
+    def _judged(self, answers: Read, bits: Float[ndarray, "tokens"], sizes: Float[ndarray, "tokens"]) -> Judged:
+        """Scores of passages, by the bits and bytes of each token."""
+        passages = answers.passages()
+        return judged_means("bits_per_byte", "low", "bits", *(grouped_sums(each, passages) for each in (bits, sizes)))
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Beginnings of windows of the development split, how the model continues them, and how they go on."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import nn
 from typing_extensions import TypedDict
@@ -23,6 +23,8 @@ from subquad.models import ModelOptions, Size, with_stack
 from subquad.results import Row, place_of
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Predictions, Task, TaskOptions
+from subquad.tasks.comparing import Judged, Rival, judged_means, share_rows
+from subquad.tasks.counting import MOST_COUNTED, class_rivals
 from subquad.tasks.lra.model import Pooling, SequenceClassifier, head_numbers
 from subquad.tasks.lra.sources import FIRST, Example, Loaded, SequenceBatch, Source, collate
 from subquad.tasks.mlm.limits import length_bytes
@@ -257,6 +259,30 @@ class ArenaTask(Task[SequenceBatch]):
             {"metric": "accuracy", "split": "test", **grouped_mean(right, np.ones(len(right), np.int64))._asdict()},
             {"metric": "accuracy_of_most_frequent", "split": "test", "value": guessed},
         ]
+
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        splits = {"development": self.development, "test": self.test}
+        known = {name: np.array([example.positions for example in examples]) for name, examples in splits.items()}
+        return {**super().lengths(), **known}
+
+    def data_rows(self) -> list[Row]:
+        """Shares of the classes among the development sequences."""
+        counts = np.bincount([example.label for example in self.development], minlength=len(self.labels))
+        return share_rows("development", "class", dict(zip(self.labels, (counts / counts.sum()).tolist(), strict=True)))
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Whether the class of each test sequence is right."""
+        right = self._right(model, self.test)
+        return judged_means("accuracy", "high", "share", right, np.ones(len(right)))
+
+    def rivals(self) -> dict[str, Rival]:
+        """The most frequent class and, of single sequences that are stored, a linear model of the counts of tokens."""
+        if self.options.paired:
+            return {}
+        train, test = self.train.first(MOST_COUNTED), self.test
+        known, asked = ([example.tokens for example in examples] for examples in (train, test))
+        labels, truth = (np.array([example.label for example in examples]) for examples in (train, test))
+        return class_rivals(known, labels, asked, truth)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Sequences of the development split with predicted and true classes."""

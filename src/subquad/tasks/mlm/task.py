@@ -23,6 +23,7 @@ from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.comparing import Judged, Rival, judged_terms
 from subquad.tasks.mlm.corpus import TextSplits, Tokens, cut_sentences, split_texts
 from subquad.tasks.mlm.finding import find, interval_groups, perplexity
 from subquad.tasks.mlm.kept import check_texts, read_kept
@@ -234,6 +235,21 @@ class MlmTask(Task[MaskedBatch]):
         accuracy = grouped_mean((answers.likeliest == answers.right).astype(float), groups)
         rows.append({"metric": "accuracy", "split": "test", **accuracy._asdict()})
         return [*rows, {"metric": "masked_tokens", "split": "test", "unit": "tokens", "value": len(answers.nats)}]
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Nats of the masked tokens of each test window."""
+        answers = find(model, self.test.batch, self.options.evaluation_tokens)
+        return self._judged(answers.nats)
+
+    def rivals(self) -> dict[str, Rival]:
+        """The frequencies of tokens, whatever the text."""
+        batch = self.test.batch
+        return {"frequencies of tokens": Rival(self._judged(self.unigram(batch.right[batch.chosen].numpy())), True)}
+
+    def _judged(self, nats: Float[ndarray, "tokens"]) -> Judged:
+        """Scores by the groups that intervals are drawn by: documents, or windows of few documents."""
+        groups = interval_groups(self.test.batch.chosen.sum(1).numpy(), self.test.documents)
+        return judged_terms("nats_per_token", "low", "nats", nats, groups)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """The beginnings of development windows, with the predicted and the original tokens."""

@@ -17,12 +17,11 @@ from subquad.models import Decoder, ModelOptions, Size, decoder_size
 from subquad.results import Row
 from subquad.statistics import grouped_mean
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.comparing import TEST_SEED, Judged, Rival, judged_means
 from subquad.types import AttentionOptions
 
 UNASKED = -1
 """Stands in `AnswerBatch.answers` for a position at which nothing is asked."""
-TEST_SEED = 2**40
-"""Seed of the sequences of the test, which are the same for every run."""
 SHOWN = 24
 """Largest number of words of a sequence that a sample shows."""
 
@@ -134,6 +133,20 @@ class Answering(TaskOptions, Task[AnswerBatch]):
             {"metric": "accuracy_of_guessing", "split": "test", "value": self.chance},
             {"metric": "state_bytes", "split": "test", "unit": "B", "value": self.state_bytes(model)},
         ]
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Share of right answers of each test sequence."""
+        right = self._right(model, torch.Generator().manual_seed(TEST_SEED), self.tested)
+        return judged_means("accuracy", "high", "share", right.sum(1), np.full(len(right), right.shape[1]))
+
+    def rivals(self) -> dict[str, Rival]:
+        """Guessing among all tokens that can be an answer."""
+        asked = np.full(self.tested, float(self.count(self.batch(1, torch.Generator().manual_seed(TEST_SEED)))))
+        return {"guessing": Rival(judged_means("accuracy", "high", "share", self.chance * asked, asked), is_trivial=True)}
 
     @torch.no_grad()
     def state_bytes(self, model: nn.Module) -> int:

@@ -24,6 +24,7 @@ from subquad.models import ModelOptions, Size
 from subquad.results import Row
 from subquad.statistics import Interval, summed_interval
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Predictions, Task, TaskOptions
+from subquad.tasks.comparing import Judged, Rival, judged_means
 from subquad.tasks.speech.augmenting import masked, stretched
 from subquad.tasks.speech.decoding import BLANK, beam_search, edits, greedy
 from subquad.tasks.speech.loading import Loader, Splits, Units, Utterance, features_of, read_kept, unit_list
@@ -266,6 +267,24 @@ class SpeechTask(Task[SpeechBatch]):
             rates["word_error_rate"] = error_rate(utterances, heard, words=True)
         rows: list[Row] = [{"metric": name, "split": "test", **rate._asdict()} for name, rate in rates.items()]
         return [*rows, {"metric": "evaluated_recordings", "unit": "recordings", "split": "test", "value": len(utterances)}]
+
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        """Number of positions that the encoder attends to, of each recording."""
+        splits, joined = self.splits, 2**self.options.halvings
+        parts = {"train": splits.train, "development": splits.development, "test": splits.test}
+        return {name: np.array([-(-len(said.frames) // joined) for said in part]) for name, part in parts.items()}
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Edits of each test recording."""
+        utterances = self.splits.test[: self.options.tested]
+        pairs = [(said.units, heard) for said, heard in zip(utterances, self._heard(model, utterances), strict=True)]
+        wrong, counts = [edits(*pair) for pair in pairs], [max(1, len(said)) for said, _ in pairs]
+        return judged_means("error_rate", "low", "share", np.array(wrong), np.array(counts))
+
+    def rivals(self) -> dict[str, Rival]:
+        """Writing nothing, which gets every unit wrong."""
+        counts = np.array([max(1.0, len(utterance.units)) for utterance in self.splits.test[: self.options.tested]])
+        return {"writing nothing": Rival(judged_means("error_rate", "low", "share", counts, counts), is_trivial=True)}
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Recordings of the development split: their names, what the model writes and what was said."""

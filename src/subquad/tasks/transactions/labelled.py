@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
 from subquad.tasks.base import Best, Counted, DataSize, Predictions, Task, Vectors
+from subquad.tasks.comparing import Judged, Rival
 from subquad.tasks.transactions.aggregates import Aggregates, static_width
 from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.boosting import boosted
@@ -197,6 +198,28 @@ class TransactionsTask(Task[Any]):
         with suppress(SubquadError):  # scikit-learn, which is an extra, may not be installed
             predicted[BOOSTING] = boosted(target, tables[0], training.targets, tables[1])
         return predicted
+
+    @property
+    def ranked_by(self) -> Best:
+        """The metric on the development clients by which the target's models are chosen, however few clients there are."""
+        return self.target.best
+
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        histories, splits = self.data
+        latest = np.minimum(histories.lengths, self.options.latest)
+        return {part: latest[clients] for part, clients in splits._asdict().items()}
+
+    def judge(self, model: nn.Module) -> Judged:
+        """What the target's deciding metric is made of, for each test client."""
+        return self.target.judged(self.truth("test"), self.scores(model, "test"))
+
+    def rivals(self) -> dict[str, Rival]:
+        """The same answer for all clients, a linear model of counts, and gradient boosting on aggregates."""
+        histories, splits = self.data
+        truth = self.truth("test")
+        same = np.repeat(self.target.trivial(histories.targets[splits.train]), len(truth), axis=0)
+        rivals = {"the same for all": Rival(self.target.judged(truth, same), is_trivial=True)}
+        return rivals | {name: Rival(self.target.judged(truth, known)) for name, known in self.baselines().items()}
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Clients of the development split with their scores, predicted and true targets."""

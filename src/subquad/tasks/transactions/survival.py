@@ -11,6 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from subquad.statistics import RESAMPLES
+from subquad.tasks.comparing import Judged, judged_means
 from subquad.tasks.transactions.metrics import Draws, concordance_draws, mean_draws
 from subquad.tasks.transactions.target import Target, log_losses
 
@@ -77,13 +78,22 @@ class Event(Target):
         alive = np.concatenate([np.ones((len(predicted), 1)), predicted[:, : len(widths) - 1]], axis=1)
         return alive @ widths
 
-    def metrics(
-        self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"], resamples: int = RESAMPLES
-    ) -> dict[str, Draws]:
+    def _likelihoods(self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"]) -> Float[ndarray, "n"]:
+        """Probability of what happened to each client: the event in its interval, or none up to there."""
         reached = self.reached(truth)
         alive = np.concatenate([np.ones((len(predicted), 1)), predicted], axis=1)
         rows = np.arange(len(truth))
-        likelihood = np.where(truth[:, 1] > 0, alive[rows, reached] - alive[rows, reached + 1], alive[rows, reached])
+        return np.where(truth[:, 1] > 0, alive[rows, reached] - alive[rows, reached + 1], alive[rows, reached])
+
+    def judged(self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"]) -> Judged:
+        """The log-loss of what happened to each client."""
+        losses = log_losses(self._likelihoods(truth, predicted))
+        return judged_means("log_loss", "low", "nats", losses, np.ones(len(losses)))
+
+    def metrics(
+        self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"], resamples: int = RESAMPLES
+    ) -> dict[str, Draws]:
+        likelihood = self._likelihoods(truth, predicted)
         order = self.expected(predicted) + 1e-9 * predicted.sum(1)  # survival beyond the last edge decides ties
         return {
             "concordance": concordance_draws(truth[:, 0], truth[:, 1], order, resamples),

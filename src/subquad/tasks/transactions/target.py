@@ -12,6 +12,7 @@ from torch import Tensor
 from subquad.checking import Checked
 from subquad.statistics import RESAMPLES
 from subquad.tasks.base import Best
+from subquad.tasks.comparing import Judged
 from subquad.tasks.transactions.metrics import Draws
 
 SMALLEST = 1e-7
@@ -54,6 +55,10 @@ class Target(Checked, ABC):
         self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"], resamples: int = RESAMPLES
     ) -> dict[str, Draws]:
         """How good predictions are, with bootstrap draws over clients, the deciding metric first."""
+
+    @abstractmethod
+    def judged(self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"]) -> Judged:
+        """How good the predictions for single clients are, by a metric that is made of them."""
 
     @abstractmethod
     def columns(self) -> list[str]:

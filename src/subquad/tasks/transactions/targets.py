@@ -13,6 +13,7 @@ from torch import Tensor
 from subquad.checking import Positive, read_kind
 from subquad.statistics import RESAMPLES
 from subquad.tasks.base import Best
+from subquad.tasks.comparing import Judged, judged_means
 from subquad.tasks.transactions.metrics import Draws, auroc_draws, average_precision_draws, mean_draws, ratio_draws
 from subquad.tasks.transactions.survival import Event
 from subquad.tasks.transactions.target import Target, log_losses
@@ -74,6 +75,14 @@ class Classes(Target):
             "macro_auroc": np.mean(by_class, axis=0),
             "log_loss": mean_draws(log_losses(predicted[np.arange(len(numbers)), numbers]), resamples),
         }
+
+    def judged(self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"]) -> Judged:
+        """The AUROC of two classes, and the accuracy of more."""
+        numbers = truth[:, 0].astype(int)
+        if self.is_binary:
+            parts = np.stack([(numbers == 1).astype(float), predicted[:, 0]], axis=1)
+            return Judged("auroc", "high", "share", parts, "auroc")
+        return judged_means("accuracy", "high", "share", predicted.argmax(1) == numbers, np.ones(len(numbers)))
 
     def columns(self) -> list[str]:
         return ["score", "class"] if self.is_binary else ["class", *(f"P({name})" for name in self.names)]
@@ -141,6 +150,12 @@ class Labels(Target):
             "log_loss": mean_draws(losses.sum(1) / np.maximum(known.sum(1), 1), resamples),
         }
 
+    def judged(self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"]) -> Judged:
+        """The log-loss of the labels that are known."""
+        known = ~np.isnan(truth)
+        losses = np.where(known, log_losses(np.where(truth == 1, predicted, 1.0 - predicted)), 0.0)
+        return judged_means("log_loss", "low", "nats", losses.sum(1), known.sum(1))
+
     def columns(self) -> list[str]:
         return ["labels", *(f"P({name})" for name in self.names)]
 
@@ -189,6 +204,11 @@ class Number(Target):
         missed, spread = (truth - predicted)[:, 0], truth[:, 0] - truth[:, 0].mean()
         unexplained = ratio_draws(missed**2, spread**2, resamples)
         return {"r2": 1.0 - unexplained, "mean_absolute_error": mean_draws(np.abs(missed), resamples)}
+
+    def judged(self, truth: Float[ndarray, "n k"], predicted: Float[ndarray, "n p"]) -> Judged:
+        """The share of the variance that is not explained."""
+        missed, spread = (truth - predicted)[:, 0], truth[:, 0] - truth[:, 0].mean()
+        return judged_means("unexplained_share", "low", "share", missed**2, spread**2)
 
     def columns(self) -> list[str]:
         return ["prediction"]

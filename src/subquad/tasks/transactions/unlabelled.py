@@ -14,6 +14,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
 from subquad.tasks.base import Best, Counted, Predictions
+from subquad.tasks.comparing import Comparable, Judged, Rival
 from subquad.tasks.transactions.labelled import TransactionsTask
 from subquad.tasks.transactions.pretraining import (
     PartsBatch,
@@ -85,6 +86,18 @@ class PretrainingTask(TransactionsTask):
     def _development(self) -> Iterator[ndarray]:
         clients = self.data.splits.development[:512]
         yield from np.array_split(clients, max(1, len(clients) // 64))
+
+    @property
+    def ranked_by(self) -> Best:
+        """The loss on the development clients."""
+        return Best("held_out_loss", "low")
+
+    def judge(self, model: nn.Module) -> Judged:
+        """The loss on the development clients, as one score: without labels nothing is tested."""
+        return Comparable.judge(self, model)
+
+    def rivals(self) -> dict[str, Rival]:
+        return {}
 
     def final(self, model: nn.Module) -> list[Row]:
         """No rows: without labels nothing is tested."""

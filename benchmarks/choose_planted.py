@@ -1,0 +1,128 @@
+"""Races whose answer is planted: does `subquad choose` find it?
+
+    python benchmarks/choose_planted.py --seeds 10 --budget 5m
+
+| case | data | right if |
+|---|---|---|
+| far | sorting at 2048, where the whole sequence counts | a window is worse than the best attention |
+| recall | associative recall with many keys | linear attention is worse than softmax, and is not recommended |
+| short | masked words in windows of 32 tokens | softmax is recommended |
+| aggregates | clients whose counts tell the label | a model without attention is recommended |
+| noise | clients with random labels | nothing can be told |
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from subquad.choose.decision import Decision
+from subquad.choose.standings import Standings
+from subquad.report.choose import load_decision
+from subquad.results import Run
+
+CLIENTS, LONGEST = 1200, 60
+"""Number of clients of a table, and the largest number of their transactions."""
+
+Check = Callable[[Standings, Decision], bool]
+
+
+class Case(NamedTuple):
+    """The words of a race, and whether its decision is right."""
+
+    words: Callable[[Path, int], list[str]]
+    is_right: Check
+
+
+def write_clients(path: Path, seed: int, *, is_noise: bool) -> Path:
+    """Writes a table of transactions whose label depends on two counts of codes, or on nothing."""
+    rng = np.random.default_rng(seed)
+    lines = ["client,time,code,amount,label"]
+    for client in range(CLIENTS):
+        shares = rng.dirichlet(np.ones(6))
+        codes = rng.choice(6, size=rng.integers(10, LONGEST), p=shares)
+        first, second = (codes == 0).mean() > 0.13, (codes == 1).mean() > 0.13
+        label = int(rng.integers(2)) if is_noise else int(first != second)
+        times = np.sort(rng.uniform(0, 1e6, len(codes)))
+        lines += [
+            f"c{client},{time:.0f},k{code},{amount:.2f},{label}"
+            for time, code, amount in zip(times, codes, rng.lognormal(3, 1, len(codes)), strict=True)
+        ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def clients_words(folder: Path, seed: int, *, is_noise: bool) -> list[str]:
+    """The words of a race on a table of clients."""
+    table = write_clients(folder / f"clients-{seed}-{is_noise}.csv", seed, is_noise=is_noise)
+    return ["transactions", "--data", str(table), "--label", "label", "--mechanisms", "softmax", "linear", "hybrid"]
+
+
+def is_behind(name: str, standings: Standings, decision: Decision) -> bool:
+    """Whether the best attention is better than this one, by the paired interval."""
+    gain = standings.advantage(standings.of("attention")[0].name, name)
+    return gain is not None and gain.low > 0 and decision.chosen != name
+
+
+CASES: dict[str, Case] = {
+    "far": Case(
+        lambda folder, seed: ["sorting", "--length", "2048", "--mechanisms", "softmax", "linear", "window"],
+        lambda standings, decision: is_behind("window", standings, decision),
+    ),
+    "recall": Case(
+        lambda folder, seed: [
+            *("recall", "--length", "48", "--pairs", "12", "--keys", "24", "--values", "16"),
+            *("--mechanisms", "softmax", "linear", "hybrid"),
+        ],
+        lambda standings, decision: is_behind("linear", standings, decision),
+    ),
+    "short": Case(
+        lambda folder, seed: ["mlm", "--length", "32", "--vocabulary-size", "1000"],
+        lambda standings, decision: decision.kind == "softmax",
+    ),
+    "aggregates": Case(
+        lambda folder, seed: clients_words(folder, seed, is_noise=False),
+        lambda standings, decision: decision.kind == "rival",
+    ),
+    "noise": Case(
+        lambda folder, seed: clients_words(folder, seed, is_noise=True),
+        lambda standings, decision: decision.kind == "nothing",
+    ),
+}
+
+
+def race(name: str, seed: int, options: argparse.Namespace, folder: Path) -> bool:
+    """Runs a race, prints its answer, and returns whether it is the planted one."""
+    out = folder / f"{name}-{seed}"
+    words = [*CASES[name].words(folder, seed), "--seed", str(seed), "--budget", options.budget, "--out", str(out)]
+    jobs = ["--jobs", str(options.jobs)] if options.jobs else []
+    subprocess.run([sys.executable, "-m", "subquad", "choose", *words, *jobs], check=True, stdout=subprocess.DEVNULL)
+    standings, decision = load_decision(Run.open(out, "choose"))
+    right = CASES[name].is_right(standings, decision)
+    print(f"{name}, seed {seed}: {'right' if right else 'WRONG'}: {' '.join(decision.sentences)}", flush=True)
+    return right
+
+
+def main() -> None:
+    """Runs all cases with all seeds and prints how often the planted answer came out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--budget", default="5m")
+    parser.add_argument("--jobs", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=None)
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="planted-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in options.cases:
+        right = [race(name, seed, options, folder) for seed in range(options.seeds)]
+        print(f"{name}: {sum(right)} of {len(right)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Costs of attentions at the lengths of the data, measured with the instruments of `subquad compare`."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from subquad.attention import Softmax
+from subquad.choose.standings import LONGEST, READ_AT
+from subquad.compare.cells import Setting
+from subquad.compare.plan import Plan, measure
+from subquad.compare.runs import describe_run
+from subquad.compare.views import BASELINE, Comparison, What
+from subquad.measure.workers import Limits
+from subquad.models import ModelOptions
+from subquad.results import Row, Run, holds_run
+from subquad.types import AttentionOptions
+
+MEASURED_AT = (0.5, READ_AT, LONGEST)
+"""Quantiles of the lengths at which costs are measured."""
+RUN_SECONDS = 10.0
+"""Longest duration of one run of a measurement."""
+SECONDS: tuple[What, ...] = ("layer", "training", "step")
+"""Kinds of work: a forward pass of a layer, attention forward and backward, one decoding step."""
+
+
+def cost_lengths(quantiles: Mapping[float, float]) -> list[int]:
+    """Three lengths or more: those of the data, and shorter ones if these are too much alike for a curve."""
+    lengths = {max(2, round(quantiles[at])) for at in MEASURED_AT if at in quantiles}
+    while len(lengths) < 3 and min(lengths) >= 8:
+        lengths.add(min(lengths) // 2)
+    return sorted(lengths)
+
+
+def measure_costs(
+    folder: Path,
+    attentions: Mapping[str, AttentionOptions],
+    model: ModelOptions,
+    lengths: list[int],
+    *,
+    batch: int,
+    is_causal: bool,
+    budget: float,
+) -> list[Row]:
+    """Measures for at most `budget` seconds, in a run of `subquad compare`, and returns rows with each attention's costs."""
+    variants: dict[str, AttentionOptions] = {
+        BASELINE: Softmax(),
+        **{name: part for parts in _parts(attentions, model).values() for name, part, _ in parts},
+    }
+    setting = Setting(batch=batch, heads=model.attention_heads, head_dim=model.head_dim)
+    whats: tuple[What, ...] = SECONDS if is_causal else SECONDS[:2]
+    plan = Plan(variants, lengths, ("causal" if is_causal else "bidirectional",), whats, [setting])
+    limits = Limits(memory_bytes=psutil.virtual_memory().available // 2, run_seconds=RUN_SECONDS)
+    run = Run.open(folder, "compare") if holds_run(folder) else Run.create(folder, "compare", describe_run(plan, limits, ""))
+    with run.writing():
+        measure(plan, run, budget=budget, limits=limits)
+    return list(cost_rows(Comparison(run.rows()), attentions, model))
+
+
+def cost_rows(comparison: Comparison, attentions: Mapping[str, AttentionOptions], model: ModelOptions) -> Iterator[Row]:
+    """Yields seconds and bytes of each attention by length: of all layers, or of one attention for training."""
+    for name, parts in _parts(attentions, model).items():
+        for view in comparison.views:
+            weights = {part: count if view.what == "layer" else count / model.layers for part, _, count in parts}
+            medians = {part: comparison.seconds(view, part) for part in weights}
+            for length in sorted(set.intersection(*(set(known) for known in medians.values()))):
+                about = {"mechanism": name, "length": length, "form": view.form}
+                seconds = sum(weight * median(medians[part][length]) for part, weight in weights.items())
+                yield {"metric": "cost", "what": view.what, "value": seconds, "unit": "s", **about}
+                peaks = [comparison.peak(view, part, length) for part in weights]
+                if view.what == "training" and None not in peaks:
+                    peak = max(known or 0.0 for known in peaks)
+                    yield {"metric": "cost", "what": "memory", "value": peak, "unit": "bytes", **about}
+
+
+def _parts(
+    attentions: Mapping[str, AttentionOptions], model: ModelOptions
+) -> dict[str, list[tuple[str, AttentionOptions, int]]]:
+    """The mechanisms of each attention with a name and the number of its layers; the name is the attention's for one."""
+    return {
+        name: [
+            (name if len(options.parts) == 1 else f"{name}: {part.kind}", part, count)
+            for part, count in options.counts(model.layers)
+        ]
+        for name, options in attentions.items()
+    }

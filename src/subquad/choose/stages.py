@@ -1,0 +1,56 @@
+"""The stages of a race and the training seconds of each run, planned so that the budget is kept.
+
+Every attention has the same number of runs in every stage, and every run of a stage the same training seconds. A run of a
+later stage starts anew, with its own schedule: a schedule that is cut short says little about the whole one.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+MOST_SECONDS = 1e8
+"""Longest budget of a race."""
+StageName = Literal["search", "semifinal", "final"]
+
+SEARCH_SHARE, SEMIFINAL_SHARE = 0.3, 0.3
+"""Shares of the time left that the search takes, and after it the semifinal."""
+RESERVED_SHARE, RESERVED_SECONDS = 0.02, 4.0
+"""Part of the budget that is kept for the decision, the page and what takes longer than planned."""
+COST_SHARE, MOST_COST_SECONDS = 0.05, 60.0
+"""Part of the budget in which costs are measured, and its largest number of seconds."""
+LEAST_SECONDS = 0.2
+"""Smallest number of training seconds of a run."""
+USUAL_EFFICIENCY = 0.75
+"""Share of a worker's time that is expected to be training, until it is known."""
+SEARCH_SECONDS, FINAL_SECONDS, LONG_FINAL_SECONDS = 4.0, 6.0, 90.0
+"""Seconds of a run below which there are fewer settings; below which there are fewer seeds; above which there are more."""
+
+
+class Numbers(NamedTuple):
+    """Numbers of runs of each attention, by stage."""
+
+    settings: int
+    """Settings that the search tries."""
+    semifinalists: int
+    """Best settings of the search that are tried again for longer."""
+    seeds: int
+    """Runs of the best setting with different seeds, which are scored on the test."""
+
+
+def plan_numbers(budget: float, jobs: int, attentions: int) -> Numbers:
+    """How many settings and seeds of each attention a budget in seconds allows."""
+    each = budget * jobs * USUAL_EFFICIENCY / max(1, attentions)
+    settings = min(8, max(2, int(each * SEARCH_SHARE / SEARCH_SECONDS)))
+    finals = each * (1 - SEARCH_SHARE) * (1 - SEMIFINAL_SHARE)
+    seeds = 5 if finals / 5 >= LONG_FINAL_SECONDS else 3 if finals / 3 >= FINAL_SECONDS else 2
+    return Numbers(settings, max(1, settings // 3), seeds)
+
+
+def run_seconds(left: float, share: float, runs: int, jobs: int, efficiency: float) -> float:
+    """Training seconds of each of so many runs that take a share of the time left, side by side on so many workers."""
+    rounds = math.ceil(max(1, runs) / jobs)
+    return max(LEAST_SECONDS, share * max(0.0, left) * efficiency / rounds)
+
+
+def stop_time(start: float, budget: float) -> float:
+    """The moment at which the race ends, so that the decision and the page fit into the budget."""
+    return start + budget - max(RESERVED_SECONDS, RESERVED_SHARE * budget)

@@ -1,0 +1,119 @@
+"""The result of a race as it is read from its rows: qualities, paired advantages, costs, and who dominates whom.
+
+Rows of a race are flat. A contestant is an attention or a rival, which is a model without attention.
+
+========== ==============================================================================================
+quality    score on the test sequences with its interval, by mechanism; `role` is attention, rival or trivial
+advantage  by how much `mechanism` is better than `against` on the same sequences; positive is better
+cost       seconds (`what`: layer, training or step) or bytes (`what`: memory) at a `length`
+seen       `quantile` of the lengths of all sequences
+========== ==============================================================================================
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from subquad.results import Row
+from subquad.statistics import Interval
+
+SOFTMAX = "softmax"
+"""Name of the exact attention, which all others are compared with."""
+DERIVED = ("quality", "advantage")
+"""Metrics of rows that are computed from others and written again whenever more is known."""
+READ_AT = 0.9
+"""Quantile of the lengths at which contestants' speed is compared: nine of ten sequences are no longer."""
+LONGEST = 1.0
+"""Quantile of the lengths at which memory is compared: the longest sequence has to fit."""
+
+Role = Literal["attention", "rival", "trivial"]
+
+
+class Contestant(NamedTuple):
+    """What is known of an attention or a rival."""
+
+    name: str
+    role: Role
+    quality: Interval
+    seconds: float | None = None
+    """Seconds of a forward pass through all layers, for a batch of sequences of the length `READ_AT`."""
+    memory: float | None = None
+    """Peak bytes of one attention, forward and backward, for a batch of the longest sequences."""
+    steps: float | None = None
+    """Mean number of training steps of its final runs."""
+    seeds: int = 1
+
+
+class Standings(NamedTuple):
+    """All contestants with a score on the test, and the advantages between them."""
+
+    metric: str
+    good: str
+    unit: str
+    contestants: Mapping[str, Contestant]
+    advantages: Mapping[tuple[str, str], Interval]
+    lengths: Mapping[float, float]
+    """Quantiles of the lengths of all sequences."""
+
+    def of(self, *roles: Role) -> list[Contestant]:
+        """Contestants of some roles, the best first."""
+        sign = -1.0 if self.good == "high" else 1.0
+        return sorted(
+            (each for each in self.contestants.values() if each.role in roles), key=lambda e: sign * e.quality.value
+        )
+
+    def advantage(self, ours: str, theirs: str) -> Interval | None:
+        """By how much one contestant is better than another on the same sequences; None if they share no seed."""
+        if ours == theirs:
+            return Interval(0.0, 0.0, 0.0)
+        if (known := self.advantages.get((ours, theirs))) is not None:
+            return known
+        known = self.advantages.get((theirs, ours))
+        return None if known is None else Interval(-known.value, -known.high, -known.low)
+
+    def front(self) -> list[str]:
+        """Attentions that no other one dominates in quality, time and memory together."""
+        some = self.of("attention")
+        return [each.name for each in some if not any(self._dominates(other, each) for other in some)]
+
+    def _dominates(self, ours: Contestant, theirs: Contestant) -> bool:
+        sign = 1.0 if self.good == "high" else -1.0
+        pairs = [(sign * ours.quality.value, sign * theirs.quality.value)]
+        for mine, other in ((ours.seconds, theirs.seconds), (ours.memory, theirs.memory)):
+            if mine is not None and other is not None:
+                pairs.append((-mine, -other))
+        return all(mine >= other for mine, other in pairs) and any(mine > other for mine, other in pairs)
+
+
+def read_standings(rows: Sequence[Row]) -> Standings:
+    """Returns the standings that the rows of a race tell."""
+    qualities = [row for row in rows if row["metric"] == "quality"]
+    first: Mapping[str, Any] = qualities[0] if qualities else {}
+    lengths = {row["quantile"]: row["value"] for row in rows if row["metric"] == "seen"}
+    costs = read_costs(rows, lengths)
+    contestants = {}
+    for row in qualities:
+        name = row["mechanism"]
+        seconds, memory = costs.get(name, (None, None))
+        known = (Interval.of_row(row), seconds, memory, row.get("steps"), row["seeds"])
+        contestants[name] = Contestant(name, row["role"], *known)
+    advantages = {(row["mechanism"], row["against"]): Interval.of_row(row) for row in rows if row["metric"] == "advantage"}
+    about = (str(first.get("of", "")), str(first.get("good", "high")), str(first.get("unit", "")))
+    return Standings(*about, contestants, advantages, lengths)
+
+
+def read_costs(rows: Iterable[Row], lengths: Mapping[float, float]) -> dict[str, tuple[float | None, float | None]]:
+    """Seconds and bytes of each attention at the lengths that decide, or at the nearest ones that were measured."""
+    by_name: dict[str, dict[str, dict[float, float]]] = {}
+    for row in rows:
+        if row["metric"] == "cost" and row["value"] is not None:
+            by_name.setdefault(row["mechanism"], {}).setdefault(row["what"], {})[row["length"]] = row["value"]
+    return {
+        name: (_at(known.get("layer", {}), lengths.get(READ_AT)), _at(known.get("memory", {}), lengths.get(LONGEST)))
+        for name, known in by_name.items()
+    }
+
+
+def _at(measured: Mapping[float, float], length: float | None) -> float | None:
+    if not measured or length is None:
+        return None
+    return measured[min(measured, key=lambda known: abs(known - length))]

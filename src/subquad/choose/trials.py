@@ -1,0 +1,226 @@
+"""One run of a race: a training in a folder of its own, by the project's own loop, and its scores."""
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from subquad.checking import read
+from subquad.choose.scoring import score_draws
+from subquad.choose.space import Setting
+from subquad.choose.stages import StageName
+from subquad.errors import DivergedError, SubquadError
+from subquad.results import Row, Run, append_rows, describe_run, holds_run, read_rows
+from subquad.runs import RunOptions, build_model
+from subquad.tasks.base import Task
+from subquad.tasks.comparing import Best, Judged, Rival
+from subquad.training import TrainOptions
+from subquad.training.loop import BATCH, Progress, generator, parameters, train
+
+JUDGED = "judged.jsonl"
+"""Name of the file in a run's folder with the scores of single test sequences."""
+PROBE_SHARE, PROBE_STEPS = 0.06, 3
+"""Share of a run's seconds in which the duration of a step is measured first, and the smallest number of its steps."""
+OVERTIME = 1.25
+"""A run ends early once it has trained for so many times its seconds, which happens if steps turn out slower."""
+EVALUATIONS: dict[StageName, int] = {"search": 3, "semifinal": 4, "final": 8}
+"""Largest number of evaluations on the development sequences in a run."""
+EVALUATION_SHARE = 0.15
+"""Part of a run's seconds that its evaluations may take in addition, if there is more than one."""
+
+Spell = Callable[[RunOptions, int], list[str]]
+"""The words after `subquad` that train with some options and a seed. It must be picklable."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run of a race, before it is trained. The number of its steps follows from its seconds."""
+
+    name: str
+    mechanism: str
+    stage: StageName
+    setting: Setting
+    options: RunOptions
+    seed: int
+    seconds: float
+    evaluations: int
+
+    @property
+    def labels(self) -> Row:
+        """Fields of the rows about the run."""
+        about = {"trial": self.name, "mechanism": self.mechanism, "stage": self.stage, "seed": self.seed}
+        return {**about, "setting": self.setting.as_text(), "said": self.setting.words, "allotted": self.seconds}
+
+
+class _Clock:
+    """Training time of a run, without evaluations."""
+
+    def __init__(self, trial: Trial, steps: int) -> None:
+        self.trial, self.step_seconds = trial, trial.seconds / steps
+        self.trained, self.steps, self.evaluating, self.evaluations = 0.0, 0, 0.0, 0
+        self.last = time.perf_counter()
+        self.metrics: Mapping[str, float] = {}
+
+    def watch(self, done: Progress) -> None:
+        now = time.perf_counter()
+        took, is_evaluated = now - self.last, done.metrics is not self.metrics
+        training = min(took, self.trained / self.steps if self.steps else self.step_seconds) if is_evaluated else took
+        self.trained += training
+        self.evaluating += took - training
+        self.evaluations += is_evaluated
+        self.steps, self.metrics, self.last = self.steps + 1, done.metrics, now
+
+    def is_over(self) -> bool:
+        return self.trained > OVERTIME * self.trial.seconds
+
+
+def run_trial(task: Task[Any], *, trial: Trial, folder: Path, spell: Spell) -> list[Row]:
+    """Trains a run, scores it on the development sequences, and a final one on the test sequences; returns rows."""
+    ranked = task.ranked_by
+    assert ranked is not None
+    before = time.perf_counter()
+    run, options = _open(task, trial, folder, spell)
+    model = build_model(options, task, seed=trial.seed).model
+    clock = _Clock(trial, options.training.steps)
+    with run.writing():
+        train(
+            task,
+            model,
+            options.training,
+            run,
+            seed=trial.seed,
+            watch=clock.watch,
+            restart=True,
+            judged=False,
+            is_over=clock.is_over,
+        )
+    evaluated = [row for row in run.rows() if row["metric"] == ranked.metric and row.get("split") == "held out"]
+    score = _score(evaluated, ranked, is_best=task.chosen_by == ranked and options.training.keep_best)
+    rows = [_test_row(task, model, trial, run)] if trial.stage == "final" else []
+    about = {"steps": clock.steps, "seconds": clock.trained, "parameters": parameters(model)}
+    about["evaluation_seconds"] = clock.evaluating / max(1, clock.evaluations)
+    known = {**about, "of": ranked.metric, "good": ranked.good, "unit": task.units.get(ranked.metric, "share")}
+    curve = [
+        {"metric": "curve", "value": row["value"], "step": row["step"], "unit": known["unit"], "of": ranked.metric}
+        | {name: trial.labels[name] for name in ("trial", "mechanism", "seed", "stage")}
+        for row in evaluated
+        if row["value"] is not None
+    ]
+    took = {"wall_seconds": time.perf_counter() - before}
+    return [*curve, *rows, {"metric": "score", "value": score, **known, **took, **trial.labels}]
+
+
+def _open(task: Task[Any], trial: Trial, folder: Path, spell: Spell) -> tuple[Run, RunOptions]:
+    """Returns the run of a trial and its options with the number of steps, which a run that was killed has already."""
+    if holds_run(folder):
+        run = Run.open(folder, "train")
+        place = f"{folder / 'run.json'}: options: training"
+        return run, trial.options._replace(training=read(TrainOptions, run.about["options"]["training"], place))
+    shutil.rmtree(folder, ignore_errors=True)
+    steps = max(2, int(trial.seconds / step_seconds(task, trial.options, trial.seed, trial.seconds)))
+    options = trial.options._replace(training=with_steps(trial.options.training, steps, trial.evaluations))
+    about = describe_run(options.as_json(), spell(options, trial.seed), seed=trial.seed, page=False)
+    if (learned := task.learned) is not None:
+        about["learned"] = learned
+    return Run.create(folder, "train", about), options
+
+
+def with_steps(training: TrainOptions, steps: int, evaluations: int) -> TrainOptions:
+    """The same training with another number of steps, and with warm-up, evaluations and checkpoints to match."""
+    return replace(
+        training,
+        steps=steps,
+        warm_up=min(training.warm_up, steps // 10),
+        drop_at=min(training.drop_at, max(1, 2 * steps // 3)),
+        evaluate_every=max(1, -(-steps // evaluations)),
+        checkpoint_every=steps,
+        patience=0,
+    )
+
+
+def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float) -> float:
+    """Duration of a training step, measured with the batches of the run on a model of its own."""
+    model = build_model(options, task, seed=seed).model.train()
+    optimizer = options.training.build_optimizer(model.parameters())
+    start, durations = time.perf_counter(), []
+    while len(durations) < PROBE_STEPS or time.perf_counter() - start < PROBE_SHARE * seconds:
+        before = time.perf_counter()
+        batch = task.batch(options.training.batch, generator(seed, BATCH, len(durations)))
+        for losses in task.losses(model, batch):
+            (losses.total / max(1, task.count(batch))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        durations.append(time.perf_counter() - before)
+        if time.perf_counter() - start > seconds / 2:  # a single step takes a large part of the time
+            break
+    return max(1e-6, mean(durations[1:] or durations))  # the first step is a warm-up
+
+
+def _score(evaluated: list[Row], ranked: Best, *, is_best: bool) -> float:
+    """The score of the weights that a run ends with: the best evaluation if best weights are kept, else the last."""
+    values = [float(row["value"]) for row in evaluated if row["value"] is not None]
+    if not values:
+        raise DivergedError("no evaluation on the development sequences gave a finite number")
+    if not is_best:
+        return values[-1]
+    return max(values) if ranked.good == "high" else min(values)
+
+
+def _test_row(task: Task[Any], model: nn.Module, trial: Trial, run: Run) -> Row:
+    """Scores a final run on the test sequences, keeps the scores in its folder, and returns a row about them."""
+    judged = task.judge(model)
+    if not np.isfinite(judged.parts).all():
+        raise DivergedError("scores on the test sequences are not finite")
+    write_judged(run.folder / JUDGED, {"": Rival(judged)})
+    value = float(score_draws(judged, resamples=0)[0])
+    if not math.isfinite(value):
+        raise DivergedError("the score on the test sequences is not defined: there may be too few of them")
+    score = {"metric": "test_score", "value": value, "of": judged.metric, "unit": judged.unit}
+    return {**score, **{name: trial.labels[name] for name in ("trial", "mechanism", "seed")}}
+
+
+def judge_rivals(task: Task[Any], *, path: Path) -> list[Row]:
+    """Fits and judges the models without attention, keeps their scores in a file, and returns a row for each."""
+    rivals = {name: rival for name, rival in task.rivals().items() if np.isfinite(rival.judged.parts).all()}
+    path.unlink(missing_ok=True)
+    write_judged(path, rivals)
+    return [{"metric": "rival", "value": len(rivals), "unit": "models", "names": "; ".join(rivals)}]
+
+
+def write_judged(path: Path, rivals: Mapping[str, Rival]) -> None:
+    """Writes scores of single test sequences, of one model or of several by name, into a file that is replaced."""
+    aside = path.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    for name, rival in rivals.items():
+        judged = rival.judged
+        about = {"of": judged.metric, "good": judged.good, "unit": judged.unit, "statistic": judged.statistic}
+        about |= {"model": name, "trivial": rival.is_trivial}
+        parts = judged.parts.tolist()
+        append_rows(aside, ({"metric": "judged", "value": first, "weight": second, **about} for first, second in parts))
+    if aside.exists():
+        aside.replace(path)
+
+
+def read_judged(path: Path) -> dict[str, Rival]:
+    """Reads the scores that `write_judged` wrote; none if the file does not exist."""
+    if not path.exists():
+        return {}
+    by_name: dict[str, list[Row]] = {}
+    for row in read_rows(path):
+        by_name.setdefault(row["model"], []).append(row)
+    rivals = {}
+    for name, rows in by_name.items():
+        parts = np.array([[row["value"], row["weight"]] for row in rows], dtype=float)
+        first = rows[0]
+        if first["good"] not in ("low", "high") or first["statistic"] not in ("ratio", "auroc"):
+            raise SubquadError(f"{path} is not a file of scores: delete the folder and go on with --resume")
+        judged = Judged(first["of"], first["good"], first["unit"], parts, first["statistic"])
+        rivals[name] = Rival(judged, bool(first["trivial"]))
+    return rivals

@@ -1,0 +1,25 @@
+"""Writes options as the words of a command line of `subquad train`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from subquad.attention import Layers
+from subquad.cli.options import clashing
+from subquad.cli.training_options import Shared
+from subquad.cli.trainings import option_words
+from subquad.runs import RunOptions
+
+
+def training_words(options: RunOptions, seed: int) -> list[str]:
+    """The words after `subquad` that train with these options and a seed, with one mechanism or several by layer."""
+    return ["train", options.task.kind, "--attention", options.attention.name, *_words(options), "--seed", str(seed)]
+
+
+def _words(options: RunOptions) -> Iterator[str]:
+    """Yields all options except for the task's defaults, since defaults of the others depend on the task."""
+    parts = options.attention.parts if isinstance(options.attention, Layers) else (options.attention,)
+    attention: dict[str, Any] = {part.kind: part for part in parts} if len(parts) > 1 else {"attention": parts[0]}
+    groups = {"task": options.task, **attention, "model": options.model, "training": options.training}
+    flags = clashing({"shared": Shared(), **groups})
+    for name, part in groups.items():
+        yield from option_words(part, flags, skip_defaults=name == "task")

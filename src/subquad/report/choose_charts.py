@@ -1,0 +1,124 @@
+"""Charts of a race: quality against time, learning curves, costs by length over the lengths of the data."""
+
+from collections.abc import Iterator, Sequence
+
+import altair as alt
+
+from subquad.choose.decision import Decision
+from subquad.choose.standings import READ_AT, Standings
+from subquad.report.charts import HEIGHT, PALETTE, legend_columns
+from subquad.report.curves import curves
+from subquad.results import Row
+
+Drawn = tuple[str, str, alt.TopLevelMixin]
+"""Name, caption and chart."""
+
+COSTS = {
+    "layer": "Seconds of a forward pass through all layers, by length",
+    "training": "Seconds of one attention, forward and backward, by length",
+    "step": "Seconds of one decoding step of an attention, by length",
+    "memory": "Peak memory of one attention in MB, forward and backward, by length",
+}
+"""Captions of the charts of costs."""
+
+
+def choice_charts(rows: Sequence[Row], standings: Standings, decision: Decision) -> Iterator[Drawn]:
+    """Yields the charts of a race, that of the front first if there is one."""
+    if any(each.seconds is not None for each in standings.of("attention")):
+        yield "front", _front_caption(standings), front_chart(standings, decision)
+    if curve := curve_points(rows):
+        metric = next(row["of"] for row in rows if row["metric"] == "curve").replace("_", " ")
+        yield "curves", f"Learning curves of the final runs: {metric} in development by step", curves(curve, metric)
+    bins = [row for row in rows if row["metric"] == "length_bin"]
+    for what, caption in COSTS.items():
+        if costs := [row for row in rows if row["metric"] == "cost" and row["what"] == what and row["value"]]:
+            yield f"cost-{what}", f"{caption}; bars: how many of your sequences", cost_chart(costs, bins, what)
+    if bins:
+        yield "lengths", "Lengths of all sequences", length_chart(bins)
+
+
+def _front_caption(standings: Standings) -> str:
+    metric, better = standings.metric.replace("_", " "), "high" if standings.good == "high" else "low"
+    length = standings.lengths.get(READ_AT)
+    where = "" if length is None else f" at {length:,.0f} positions"
+    return f"{metric} on the test ({better} is good) against the seconds of a forward pass{where}; line: the front"
+
+
+def front_chart(standings: Standings, decision: Decision) -> alt.LayerChart:
+    """Returns the chart of quality against time with intervals; models without attention are horizontal lines."""
+    names = [each.name for each in standings.contestants.values()]
+    points = [
+        {"name": each.name, "seconds": each.seconds, **each.quality._asdict()}
+        for each in standings.of("attention")
+        if each.seconds is not None
+    ]
+    lines = [{"name": each.name, **each.quality._asdict()} for each in standings.of("rival", "trivial")]
+    front = [point for point in points if point["name"] in decision.front]
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=legend_columns(names), labelLimit=400)
+    colours = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
+    colour = alt.Color("name:N").scale(domain=names, range=colours).legend(legend)
+    scale = alt.Scale(zero=False)
+    y = alt.Y("value:Q", title=standings.metric.replace("_", " "), scale=scale)
+    x = alt.X("seconds:Q", title="seconds").scale(type="log")
+    hints = ["name:N", *(alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high", "seconds"))]
+    known = alt.Chart(alt.Data(values=points))
+    layers = [
+        alt.Chart(alt.Data(values=front)).mark_line(color="#888888", strokeDash=[4, 3]).encode(x=x, y=y),
+        known.mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q", scale=scale, title=None), y2="high:Q", color=colour),
+        known.mark_point(filled=True, size=90, opacity=1).encode(x=x, y=y, color=colour, tooltip=hints),
+    ]
+    if lines:
+        beside = alt.Chart(alt.Data(values=lines))
+        layers.append(beside.mark_rule(strokeDash=[6, 3]).encode(y=y, color=colour, tooltip=hints[:-1]))
+    return _finished(alt.layer(*layers))
+
+
+def curve_points(rows: Sequence[Row]) -> list[Row]:
+    """Returns the learning curves of the final runs, labelled by attention."""
+    return [
+        {"label": row["mechanism"], "run": row["trial"], "step": row["step"], "value": row["value"]}
+        for row in rows
+        if row["metric"] == "curve" and row["stage"] == "final"
+    ]
+
+
+def cost_chart(costs: Sequence[Row], bins: Sequence[Row], what: str) -> alt.LayerChart:
+    """Returns the chart of a cost by length on logarithmic axes, with the histogram of the data's lengths behind it."""
+    factor = 1e-6 if what == "memory" else 1.0
+    points = [{"name": row["mechanism"], "length": row["length"], "value": factor * row["value"]} for row in costs]
+    names = list(dict.fromkeys(point["name"] for point in points))
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=legend_columns(names))
+    colours = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
+    colour = alt.Color("name:N").scale(domain=names, range=colours).legend(legend)
+    x = alt.X("length:Q", title="length").scale(type="log", nice=False)
+    title = "MB" if what == "memory" else "seconds"
+    hints = ["name:N", "length:Q", alt.Tooltip("value:Q", format=".4~g")]
+    base = alt.Chart(alt.Data(values=points)).encode(x=x, y=alt.Y("value:Q", title=title).scale(type="log"), color=colour)
+    lines = alt.layer(base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=45, opacity=1).encode(tooltip=hints))
+    if not bins:
+        return _finished(lines)
+    return _finished(alt.layer(_bars(bins), lines).resolve_scale(y="independent"))
+
+
+def length_chart(bins: Sequence[Row]) -> alt.LayerChart:
+    """Returns the histogram of lengths."""
+    return _finished(alt.layer(_bars(bins)))
+
+
+def _bars(bins: Sequence[Row]) -> alt.Chart:
+    shown = [{"low": max(1.0, row["low"]), "high": row["high"], "sequences": row["value"]} for row in bins]
+    return (
+        alt.Chart(alt.Data(values=shown))
+        .mark_bar(opacity=0.25, color="#888888", stroke=None)
+        .encode(
+            x=alt.X("low:Q", title="length").scale(type="log", nice=False),
+            x2="high:Q",
+            y=alt.Y("sequences:Q", title="sequences"),
+            tooltip=["low:Q", "high:Q", "sequences:Q"],
+        )
+    )
+
+
+def _finished(drawn: alt.LayerChart) -> alt.LayerChart:
+    sized = drawn.properties(width="container", height=HEIGHT)
+    return sized.configure(background="transparent").configure_view(stroke=None)
