@@ -13,6 +13,8 @@ from subquad.cli.training_options import CommandLine
 from subquad.results import Run
 from subquad.runs import read_options
 from tests.choose.made import costs as made_costs
+from tests.choose.made import race
+from tests.compare.rows import rows as compare_rows
 
 SMALL = ("--length", "12", "--pairs", "2", "--keys", "4", "--values", "3", "--held-out", "16", "--tested", "32")
 MODEL = ("--layers", "2", "--heads", "1", "--head-dim", "8", "--batch", "4", "--budget", "25s", "--jobs", "1")
@@ -119,6 +121,18 @@ def test_a_budget_of_a_second_says_that_nothing_was_scored(tmp_path: Path, capsy
     assert "Nothing was scored on the test yet" in capsys.readouterr().out
     assert main(["predict", str(tmp_path / "race"), "1"]) == 2
     assert "has no model yet" in capsys.readouterr().err
+
+
+def test_advise_leaves_out_what_was_not_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compared = Run.create(tmp_path / "compared", "compare", {"mechanisms": {"softmax": {"exact": True}}})
+    compared.append(compare_rows(views=[("bidirectional", "training")]))
+    scores = {"softmax": 0.9, "linear": 0.5, "favor": 0.9}
+    Run.create(tmp_path / "race", "choose", {"options": {}}, race(scores, seconds={}))
+    words = ["advise", "--length", "4096", "--run", str(tmp_path / "compared"), "--race", str(tmp_path / "race")]
+    assert main(words) == 0
+    assert "worse than softmax in the race" in " ".join(capsys.readouterr().out.split())
+    assert main([*words[:-1], str(tmp_path / "compared")]) == 2
+    assert "not of `subquad choose`" in capsys.readouterr().err
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

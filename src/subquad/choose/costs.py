@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -43,7 +44,7 @@ def measure_costs(
     budget: float,
 ) -> list[Row]:
     """Measures for at most `budget` seconds, in a run of `subquad compare`, and returns rows with each attention's costs."""
-    variants = {
+    variants: dict[str, AttentionOptions] = {
         BASELINE: Softmax(),
         **{name: part for parts in _parts(attentions, model).values() for name, part, _ in parts},
     }
@@ -65,20 +66,12 @@ def cost_rows(comparison: Comparison, attentions: Mapping[str, AttentionOptions]
             medians = {part: comparison.seconds(view, part) for part in weights}
             for length in sorted(set.intersection(*(set(known) for known in medians.values()))):
                 about = {"mechanism": name, "length": length, "form": view.form}
-                seconds = sum(
-                    weight * sorted(medians[part][length])[len(medians[part][length]) // 2]
-                    for part, weight in weights.items()
-                )
+                seconds = sum(weight * median(medians[part][length]) for part, weight in weights.items())
                 yield {"metric": "cost", "what": view.what, "value": seconds, "unit": "s", **about}
                 peaks = [comparison.peak(view, part, length) for part in weights]
                 if view.what == "training" and None not in peaks:
-                    yield {
-                        "metric": "cost",
-                        "what": "memory",
-                        "value": max(peak or 0.0 for peak in peaks),
-                        "unit": "bytes",
-                        **about,
-                    }
+                    peak = max(known or 0.0 for known in peaks)
+                    yield {"metric": "cost", "what": "memory", "value": peak, "unit": "bytes", **about}
 
 
 def _parts(

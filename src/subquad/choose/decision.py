@@ -130,7 +130,7 @@ def _fits(contestant: Contestant, wishes: Wishes) -> bool:
     return all(limit is None or (known is not None and known <= limit) for known, limit in limits)
 
 
-def _nothing_told(standings: Standings) -> tuple[str, str] | None:
+def _nothing_told(standings: Standings) -> tuple[str, ...] | None:
     """Sentences if not even the best contestant is better than the best trivial answer, or None."""
     trivial, others = standings.of("trivial"), standings.of("attention", "rival")
     if not trivial:
@@ -144,8 +144,8 @@ def _nothing_told(standings: Standings) -> tuple[str, str] | None:
         return None
     return (
         f"Nothing can be told: no model is better than {trivial[0].name}, which has {_score(standings, trivial[0])}.",
-        f"The best one, {best.name}, has {_score(standings, best)}, and its advantage of {_signed(gain)} may be chance; "
-        "more data, other columns or a larger --budget may show something.",
+        f"The best model, {best.name}, has {_score(standings, best)}, an advantage of {_signed(gain)}.",
+        "More data, other columns or a larger --budget may show something.",
     )
 
 

@@ -18,7 +18,7 @@ from subquad.choose.decision import Decision, Wishes, decide
 from subquad.choose.entries import enter
 from subquad.choose.race import BEST, Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe
-from subquad.choose.space import Setting, import_optuna
+from subquad.choose.space import import_optuna
 from subquad.choose.standings import read_standings
 from subquad.choose.workers import Inline, Pool, Workers
 from subquad.errors import SubquadError
@@ -209,14 +209,13 @@ def choose(
 
 
 def _conclude(race: Race, kept: Kept, task: OwnTask) -> Choice:
-    standings = read_standings(race.rows)
+    standings = read_standings(race.ledger.rows)
     gives_up = {name: options.traits.gives_up for name, options in kept.field.attentions.items()}
     decision = decide(standings, kept.wishes, gives_up)
     chosen = race.chosen(decision.chosen)
     if not chosen or race.keep_best(chosen) is None:
         return Choice(decision, None, None, race.run.folder)
-    row = next(row for row in race.rows if row["metric"] == "score" and row["trial"] == race.best_trial(chosen))
-    attention = Setting.from_text(row["setting"]).attention
+    attention = race.ledger.finalists()[chosen].attention
     model = task.build(attention, kept.field.model, torch.Generator().manual_seed(0))
     load_model(race.run.folder / BEST, model, warnings.warn)
     return Choice(decision, attention, model.eval(), race.run.folder)

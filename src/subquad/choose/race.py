@@ -5,46 +5,44 @@ Everything that is known is in the rows of the run. What comes next follows from
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from statistics import mean, median
 from typing import Any, NamedTuple
 
 import psutil
 
 from subquad.choose import costs
-from subquad.choose.scoring import Entrant, score_rows
+from subquad.choose.ledger import RIVALS, TRIALS, Ledger, trial_name
+from subquad.choose.scoring import score_rows
 from subquad.choose.seeing import seen_rows, seen_sentences
-from subquad.choose.space import Setting, Tried, suggest
+from subquad.choose.space import Setting, suggest
 from subquad.choose.stages import (
     COST_SHARE,
     MOST_COST_SECONDS,
     SEARCH_SHARE,
     SEMIFINAL_SHARE,
-    USUAL_EFFICIENCY,
     StageName,
     plan_numbers,
     run_seconds,
     stop_time,
 )
-from subquad.choose.standings import DERIVED, LONGEST, read_standings
-from subquad.choose.trials import EVALUATION_SHARE, EVALUATIONS, JUDGED, Spell, Trial, judge_rivals, read_judged, run_trial
+from subquad.choose.standings import LONGEST, read_standings
+from subquad.choose.trials import JUDGED, Spell, Trial, judge_rivals, run_trial
 from subquad.choose.workers import Ended, Job, Workers
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
-from subquad.results import Row, Run, folder_name
+from subquad.results import Row, Run
 from subquad.runs import RunOptions
 from subquad.tasks.base import Task, TaskOptions
 from subquad.tasks.comparing import Best
 from subquad.training import TrainOptions
 from subquad.types import AttentionOptions
-from subquad.words import compact
 
-TRIALS, RIVALS, COST, BEST = "trials", "rivals.jsonl", "cost", "best"
-"""Names in the folder of a race: its runs, the scores of rivals, the measurements of costs, and the model that is kept."""
+COST, BEST = "cost", "best"
+"""Names in the folder of a race: the measurements of costs, and the model that is kept."""
 LEAST_MEMORY = 2**28
 """Smallest number of bytes that a run may allocate."""
 RIVALS_SECONDS = 600.0
@@ -112,13 +110,11 @@ class Race:
     ) -> None:
         """`started` is the time from which on the budget counts, by the monotonic clock; now if it is not given."""
         self.run, self.field, self.terms, self.task, self.spell, self.watch = run, field, terms, task, spell, watch
-        self.rows = run.rows()
-        spent = max((row["elapsed"] for row in self.rows if "elapsed" in row), default=0.0)
-        self.start = (time.monotonic() if started is None else started) - spent
-        self.stop = stop_time(self.start, terms.budget)
         self.workers = workers
-        self.numbers = plan_numbers(terms.budget, terms.jobs, len(field.attentions))
-        self.ranked: Best = require_rank(task)
+        self.ledger = Ledger(run, list(field.attentions), require_rank(task))
+        self.start = (time.monotonic() if started is None else started) - self.ledger.spent
+        self.stop = stop_time(self.start, terms.budget)
+        self.numbers = self.ledger.numbers(plan_numbers(terms.budget, terms.jobs, len(field.attentions)))
 
     def go(self) -> None:
         """Runs what is missing. The rows are conclusive at every moment, also after an interrupt."""
@@ -134,26 +130,19 @@ class Race:
 
     def conclude(self) -> None:
         """Writes the qualities and advantages that follow from the final runs so far."""
-        self.run.keep_rows(lambda row: row["metric"] not in DERIVED)
-        self.rows = [row for row in self.rows if row["metric"] not in DERIVED]
-        self._keep(score_rows(list(self._entrants())))
-
-    @property
-    def quantiles(self) -> dict[float, float]:
-        """Quantiles of the lengths of the sequences."""
-        return {row["quantile"]: row["value"] for row in self.rows if row["metric"] == "seen"}
+        self.ledger.replace_derived(score_rows(list(self.ledger.entrants(self.terms.seed))))
 
     def _see(self) -> None:
-        if not any(row["metric"] == "seen" for row in self.rows):
-            self._keep(seen_rows(self.task))
-        for sentence in [*self.task.description, *seen_sentences(self.rows)]:
+        if not self.ledger.has("seen"):
+            self.ledger.keep(seen_rows(self.task))
+        for sentence in [*self.task.description, *seen_sentences(self.ledger.rows)]:
             self.watch.tell(sentence)
 
     def _search(self) -> None:
         """Tries settings of each attention in two generations; the second one knows the scores of the first."""
         count = self.numbers.settings
         allotted = self._allot("search", SEARCH_SHARE, count * len(self.field.attentions) + 1)
-        jobs = [] if any(row["metric"] == "rival" for row in self.rows) else [self._rivals_job()]
+        jobs = [] if self.ledger.has("rival") else [self._rivals_job()]
         for generation, wanted in enumerate((-(-count // 2), count // 2)):
             trials = [self._generation(name, generation, wanted, allotted) for name in self.field.attentions]
             self._run("search", interleaved(trials), jobs)
@@ -161,21 +150,21 @@ class Race:
 
     def _generation(self, name: str, generation: int, wanted: int, allotted: Allotment) -> list[Trial]:
         first = -(-self.numbers.settings // 2) if generation else 0
-        before = [self._tried(name, "search", number) for number in range(first)]
+        before = [self.ledger.tried(name, "search", number) for number in range(first)]
         tried = [each for each in before if each is not None]
         start = Setting(self.field.training.learning_rate, self.field.attentions[name])
-        length = int(self.quantiles[LONGEST])
+        length = int(self.ledger.quantiles[LONGEST])
         numbers = (self.terms.seed, list(self.field.attentions).index(name), generation)
         if generation and not tried:
             return []
-        settings = suggest(start, length, wanted, tried, good=self.ranked.good, seed=numbers)
+        settings = suggest(start, length, wanted, tried, good=self.ledger.ranked.good, seed=numbers)
         return [self._trial(name, "search", first + at, each, allotted) for at, each in enumerate(settings)]
 
     def _semifinal(self) -> None:
         """Tries the best settings of the search for longer, if there are several to choose from."""
         if self.numbers.semifinalists < 2:
             return
-        best = {name: self._ranking(name, "search")[: self.numbers.semifinalists] for name in self.field.attentions}
+        best = {name: self.ledger.ranking(name, "search")[: self.numbers.semifinalists] for name in self.field.attentions}
         allotted = self._allot("semifinal", SEMIFINAL_SHARE, sum(map(len, best.values())))
         trials = [
             [self._trial(name, "semifinal", at, each.setting, allotted) for at, each in enumerate(settings)]
@@ -183,33 +172,28 @@ class Race:
         ]
         self._run("semifinal", interleaved(trials))
 
-    def finalists(self) -> dict[str, Setting]:
-        """The best setting of each attention that has one."""
-        ranked = {name: self._ranking(name, "semifinal") or self._ranking(name, "search") for name in self.field.attentions}
-        return {name: tried[0].setting for name, tried in ranked.items() if tried}
-
     def _measure(self) -> None:
         """Measures what the finalists cost at the lengths of the data, once."""
-        if any(row["metric"] == "cost" for row in self.rows) or not (finalists := self.finalists()):
+        if self.ledger.has("cost") or not (finalists := self.ledger.finalists()):
             return
         self.watch.show("measuring costs at the lengths of the data")
-        longest = int(self.quantiles[LONGEST])
+        longest = int(self.ledger.quantiles[LONGEST])
         attentions = {name: setting.attention.for_length(longest) for name, setting in finalists.items()}
         left = max(0.0, self.stop - time.monotonic())
         rows = costs.measure_costs(
             self.run.folder / COST,
             attentions,
             self.field.model,
-            costs.cost_lengths(self.quantiles),
+            costs.cost_lengths(self.ledger.quantiles),
             batch=self.field.training.batch,
             is_causal=self.task.is_causal,
             budget=min(COST_SHARE * self.terms.budget, MOST_COST_SECONDS, left / 3),
         )
-        self._keep([row | {"elapsed": self._elapsed()} for row in rows])
+        self.ledger.keep([row | {"elapsed": self._elapsed()} for row in rows])
 
     def _final(self) -> None:
         """Trains the finalists with several seeds, seed by seed, and scores each run on the test."""
-        finalists, seeds = self.finalists(), self.numbers.seeds
+        finalists, seeds = self.ledger.finalists(), self.numbers.seeds
         allotted = self._allot("final", 1.0, len(finalists) * seeds)
         trials = [
             self._trial(name, "final", at, setting, allotted, seed=self.terms.seed + at)
@@ -220,54 +204,39 @@ class Race:
 
     def _allot(self, stage: StageName, share: float, runs: int) -> Allotment:
         """What each run of a stage gets, decided once and kept as a row."""
-        for row in self.rows:
+        for row in self.ledger.rows:
             if row["metric"] == "allotment" and row["stage"] == stage:
                 return Allotment(float(row["value"]), row["evaluations"])
         left = self.stop - time.monotonic()
-        seconds = run_seconds(left, share, runs, self.terms.jobs, self._efficiency())
-        evaluations = self._evaluations(stage, seconds)
+        seconds = run_seconds(left, share, runs, self.terms.jobs, self.ledger.efficiency())
+        evaluations = self.ledger.evaluations(stage, seconds)
+        if left <= 0 or not runs:  # nothing starts any more, and a later resume may have more time
+            return Allotment(seconds, evaluations)
         about = {"unit": "s", "stage": stage, "runs": runs, "evaluations": evaluations}
-        self._keep([{"metric": "allotment", "value": seconds, **about}])
+        self.ledger.keep([{"metric": "allotment", "value": seconds, **about}])
         self.watch.tell(f"{stage}: {runs} runs of {seconds:.3g} s of training each, {self.terms.jobs} side by side")
         return Allotment(seconds, evaluations)
-
-    def _efficiency(self) -> float:
-        """Share of the workers' time in the latest stage that was training."""
-        done = [row for row in self.rows if row["metric"] == "score" and row["value"] is not None]
-        latest = [row for row in done if row["stage"] == done[-1]["stage"]]
-        if not latest:
-            return USUAL_EFFICIENCY
-        return min(0.95, max(0.2, sum(row["seconds"] for row in latest) / sum(row["wall_seconds"] for row in latest)))
 
     def _trial(
         self, name: str, stage: StageName, number: int, setting: Setting, allotted: Allotment, seed: int | None = None
     ) -> Trial:
         training = replace(self.field.training, learning_rate=setting.learning_rate)
         options = RunOptions(self.field.task, setting.attention, self.field.model, training)
-        called = f"{folder_name(name)}-{stage}-{number}"
         seed = self.terms.seed if seed is None else seed
-        return Trial(called, name, stage, setting, options, seed, *allotted)
-
-    def _evaluations(self, stage: StageName, seconds: float) -> int:
-        """Number of evaluations of a run, so that they take a small part of its time."""
-        known = [row["evaluation_seconds"] for row in self.rows if "evaluation_seconds" in row]
-        if not known:
-            return 2
-        return max(1, min(EVALUATIONS[stage], int(EVALUATION_SHARE * seconds / max(1e-6, median(known)))))
+        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted)
 
     def _run(self, stage: StageName, trials: Sequence[Trial], first: Sequence[Job] = ()) -> None:
         """Runs the trials that have no row yet, and writes the rows of each as it ends."""
-        done = {row["trial"] for row in self.rows if row["metric"] == "score"}
-        by_name = {trial.name: trial for trial in trials if trial.name not in done}
+        by_name = {trial.name: trial for trial in trials if trial.name not in self.ledger.done}
         jobs = [*first, *map(self._job, by_name.values())]
         left = len(by_name)
         for ended in self.workers.run(jobs, lambda job: self._may_start(by_name.get(job.name))):
             trial = by_name.get(ended.job.name)
-            self._keep([row | {"elapsed": self._elapsed()} for row in self._rows(ended, trial)])
+            self.ledger.keep([row | {"elapsed": self._elapsed()} for row in self._rows(ended, trial)])
             left -= trial is not None
             if ended.failure:
                 self.watch.tell(f"{ended.job.name}: {ended.failure} ({ended.message})")
-            self.watch.show(f"{stage}: {self.leaders(stage)}; {left} of {len(trials)} runs left, {self._time_left()}")
+            self.watch.show(f"{stage}: {self.ledger.leaders(stage)}; {left} of {len(trials)} runs left, {self._time_left()}")
 
     def _may_start(self, trial: Trial | None) -> bool:
         needed = 0.0 if trial is None or trial.stage != "final" else 0.8 * trial.seconds
@@ -290,69 +259,16 @@ class Race:
             return [{"metric": "rival", "names": "", **problem}]
         return [{"metric": "score", **problem, **trial.labels}]
 
-    def leaders(self, stage: StageName) -> str:
-        """Which attentions lead a stage, by their scores on the development sequences."""
-        best = {name: ranking[0].score for name in self.field.attentions if (ranking := self._ranking(name, stage))}
-        sign = -1.0 if self.ranked.good == "high" else 1.0
-        ordered = sorted(best.items(), key=lambda item: sign * (item[1] or 0.0))
-        if not ordered:
-            return "no scores yet"
-        metric = self.ranked.metric.replace("_", " ")
-        first, *others = (f"{name} {compact(score or 0.0)}" for name, score in ordered)
-        return f"{first} leads ({metric})" + (f", then {', '.join(others[:2])}" if others else "")
-
-    def _tried(self, name: str, stage: StageName, number: int) -> Tried | None:
-        called = f"{folder_name(name)}-{stage}-{number}"
-        row = next((row for row in self.rows if row["metric"] == "score" and row["trial"] == called), None)
-        return None if row is None else Tried(Setting.from_text(row["setting"]), row["value"])
-
-    def _ranking(self, name: str, stage: StageName) -> list[Tried]:
-        """The settings of an attention that a stage scored, the best first."""
-        sign = -1.0 if self.ranked.good == "high" else 1.0
-        scored = [
-            Tried(Setting.from_text(row["setting"]), row["value"])
-            for row in self.rows
-            if row["metric"] == "score" and row["mechanism"] == name and row["stage"] == stage and row["value"] is not None
-        ]
-        return sorted(scored, key=lambda tried: sign * (tried.score or 0.0))
-
-    def _entrants(self) -> Iterator[Entrant]:
-        """Yields the attentions with final runs, and the rivals."""
-        finals = [
-            row for row in self.rows if row["metric"] == "score" and row["stage"] == "final" and row["value"] is not None
-        ]
-        for name in self.field.attentions:
-            mine = [row for row in finals if row["mechanism"] == name]
-            judged = {row["seed"]: read_judged(self.run.folder / TRIALS / row["trial"] / JUDGED) for row in mine}
-            known = {seed: by_name[""].judged for seed, by_name in judged.items() if "" in by_name}
-            if known:
-                yield Entrant(name, "attention", known, mean(row["steps"] for row in mine))
-        for name, rival in read_judged(self.run.folder / RIVALS).items():
-            yield Entrant(name, "trivial" if rival.is_trivial else "rival", {self.terms.seed: rival.judged})
-
     def chosen(self, recommended: str) -> str:
         """The attention whose model is kept: the recommended one, or the best on the test; empty if none was scored."""
         if recommended in self.field.attentions:
             return recommended
-        attentions = read_standings(self.rows).of("attention")
+        attentions = read_standings(self.ledger.rows).of("attention")
         return attentions[0].name if attentions else ""
-
-    def best_trial(self, name: str) -> str | None:
-        """Name of the final run of an attention that is best in development; None if there is none."""
-        sign = -1.0 if self.ranked.good == "high" else 1.0
-        finals = [
-            row
-            for row in self.rows
-            if row["metric"] == "score" and row["stage"] == "final" and row["mechanism"] == name and row["value"] is not None
-        ]
-        if not finals:
-            return None
-        best: str = min(finals, key=lambda row: sign * row["value"])["trial"]
-        return best
 
     def keep_best(self, name: str) -> Path | None:
         """Copies the best final run of an attention to the folder `BEST` of the race; None if there is none."""
-        if (trial := self.best_trial(name)) is None:
+        if (trial := self.ledger.best_trial(name)) is None:
             return None
         folder = self.run.folder / BEST
         aside = folder.with_name(f".{folder.name}.new")
@@ -361,10 +277,6 @@ class Race:
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
         return folder
-
-    def _keep(self, rows: Sequence[Row]) -> None:
-        self.rows += rows
-        self.run.append(rows)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.start

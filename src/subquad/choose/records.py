@@ -47,11 +47,12 @@ class WishFields(Checked):
 def describe(kept: Kept) -> dict[str, Any]:
     """Returns the field ``options`` of a run.json."""
     field = kept.field
+    attentions: Mapping[str, Any] = field.attentions
     return {
         "task": dataclasses.asdict(field.task),
         "model": dataclasses.asdict(field.model),
         "training": dataclasses.asdict(field.training),
-        "attentions": {name: dataclasses.asdict(options) for name, options in field.attentions.items()},  # type: ignore[call-overload]
+        "attentions": {name: dataclasses.asdict(options) for name, options in attentions.items()},
         "terms": dataclasses.asdict(kept.terms),
         "wishes": kept.wishes._asdict(),
     }

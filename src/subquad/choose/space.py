@@ -29,7 +29,8 @@ class Setting(NamedTuple):
 
     def as_text(self) -> str:
         """The setting as JSON, for a row."""
-        return json.dumps({RATE: self.learning_rate, "attention": dataclasses.asdict(self.attention)})
+        options: Any = self.attention
+        return json.dumps({RATE: self.learning_rate, "attention": dataclasses.asdict(options)})
 
     @classmethod
     def from_text(cls, text: str) -> "Setting":

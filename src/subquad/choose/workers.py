@@ -113,21 +113,20 @@ class Pool:
         """Does jobs in their order, side by side; see `Workers`."""
         waiting = deque(jobs)
         while True:
-            while waiting and (worker := self._idle()) is not None:
+            while waiting and self._has_room():
                 job = waiting.popleft()
                 if may_start(job):
-                    worker.begin(job)
-            busy = {worker.connection: worker for worker in self.workers if worker.job is not None}
+                    self._idle().begin(job)
+            busy: dict[Any, _Worker] = {worker.connection: worker for worker in self.workers if worker.job is not None}
             if not busy:
                 if waiting:
                     continue
                 return
             for connection in wait(list(busy), POLL_SECONDS):
-                yield busy[connection].receive()  # type: ignore[index]
+                yield busy[connection].receive()
             for worker in list(self.workers):
                 if (late := worker.check_time()) is not None:
                     yield late
-            self.workers = [worker for worker in self.workers if worker.is_alive]
 
     def close(self) -> None:
         """Ends all processes, whatever they are doing."""
@@ -135,9 +134,14 @@ class Pool:
             worker.close()
         self.workers = []
 
-    def _idle(self) -> "_Worker | None":
+    def _has_room(self) -> bool:
+        self.workers = [worker for worker in self.workers if worker.is_alive]
+        return len(self.workers) < self.jobs or any(worker.job is None for worker in self.workers)
+
+    def _idle(self) -> "_Worker":
+        """A process without a job, which is started if all others have one."""
         idle = next((worker for worker in self.workers if worker.job is None), None)
-        if idle is None and len(self.workers) < self.jobs:
+        if idle is None:
             with interrupts_wait():
                 idle = _Worker(self.source, self.memory_bytes, is_forked=self.is_forked)
             self.workers.append(idle)

@@ -14,6 +14,7 @@ from subquad.compare.advice import FAVOR, Advice, Wish, advise, has_view
 from subquad.compare.views import Comparison, What
 from subquad.errors import SubquadError
 from subquad.machine import describe, same_machine
+from subquad.report.choose import load_decision
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Run
 from subquad.words import amount, duration
@@ -39,6 +40,8 @@ class Advise(Checked):
     """Largest relative error of an approximation, such as 0.05: FAVOR+ is considered with as many features as that takes."""
     run: FilePath | None = None
     """Folder of the comparison to use; the newest of this machine under runs/ by default."""
+    race: FilePath | None = None
+    """Folder of a race of `subquad choose`: attentions that were not level with the best on its sequences are left out."""
     error_run: FilePath | None = None
     """Folder of the run of `subquad error` to use with --error; the newest under runs/ by default."""
 
@@ -62,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         memory_bytes=None if options.memory is None else parse_bytes("--memory", options.memory),
         wish=wish,
         accuracy=None if options.error is None else _accuracy(options.error, options.error_run, run),
+        unfit=None if options.race is None else _not_level(Run.open(options.race, "choose")),
     )
     console = Output()
     for sentence in advice.sentences:
@@ -69,6 +73,13 @@ def main(arguments: Sequence[str]) -> int:
     show(_table(advice), console)
     console.print(f"From {run.folder}, measured {run.about.get('started', 'at an unknown time')}.", soft_wrap=True)
     return 0
+
+
+def _not_level(race: Run) -> dict[str, str]:
+    """What a race says against attentions that are not level with its standard, by name."""
+    _, decision = load_decision(race)
+    words = {"worse": f"worse than {decision.standard} in the race", "unclear": "not clearly level in the race"}
+    return {name: words[level] for name, level in decision.levels.items() if level in words}
 
 
 def _accuracy(error: float, folder: Path | None, comparison: Run) -> Accuracy:

@@ -231,7 +231,7 @@ def _race(run: Run, kept: Kept, task: Task[Any], started: float) -> int:
 def conclude(race: Race, wishes: Wishes, console: Output) -> Decision:
     """Prints the recommendation, keeps the best model, and writes the page."""
     run = race.run
-    standings = read_standings(race.rows)
+    standings = read_standings(race.ledger.rows)
     gives_up = {name: str(traits.get("gives_up", "")) for name, traits in run.about.get("mechanisms", {}).items()}
     decision = decide(standings, wishes, gives_up)
     if standings.contestants:

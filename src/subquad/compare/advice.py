@@ -45,14 +45,17 @@ def advise(
     memory_bytes: float | None = None,
     wish: Wish = "either",
     accuracy: Accuracy | None = None,
+    unfit: Mapping[str, str] | None = None,
 ) -> Advice:
     """Chooses the fastest mechanism that fits, and the fastest exact one unless an approximation is worth it.
 
     `traits` are those of the mechanisms in run.json. With `accuracy`, FAVOR+ is considered with the number of features that
-    reaches the error, and other approximations are not.
+    reaches the error, and other approximations are not. `unfit` has mechanisms that cannot be used for another reason, which
+    it says.
     """
     view = _view(comparison, form, what)
     options = [_option(comparison, view, name, traits, length, memory_bytes, accuracy) for name in comparison.measured(view)]
+    options = [option._replace(obstacle=option.obstacle or (unfit or {}).get(option.mechanism, "")) for option in options]
     possible = [option for option in options if not option.obstacle and _wished(option, wish)]
     if not possible:
         raise SubquadError(_nothing(options, wish, length, "--memory" if accuracy is None else "--memory or --error"))

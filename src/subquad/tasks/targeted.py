@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from numpy import ndarray
@@ -13,6 +14,7 @@ from torch import nn
 from subquad.data.splits import SplitName
 from subquad.results import Row
 from subquad.tasks.base import Batch, Best
+from subquad.tasks.comparing import Judged, Rival
 from subquad.tasks.sourced import SourcedTask
 from subquad.tasks.transactions.judging import compared_rows, curve_rows, trivial_rows
 from subquad.tasks.transactions.target import Target
@@ -75,6 +77,17 @@ class TargetedTask(SourcedTask[Batch]):
         rows += trivial_rows(self.target, truth, self.target.trivial(self.truth("train")))
         rows += curve_rows(self.target, truth, predicted)
         return [row for row in rows if math.isfinite(row["value"])]  # some metrics need several classes in the test
+
+    def judge(self, model: nn.Module) -> Judged:
+        """What the target's deciding metric is made of, for each test sequence."""
+        return self.target.judged(self.truth("test"), self.scores(model, "test"))
+
+    def rivals(self) -> dict[str, Rival]:
+        """The same answer for all sequences, and the baselines."""
+        truth = self.truth("test")
+        same = np.repeat(self.target.trivial(self.truth("train")), len(truth), axis=0)
+        rivals = {"the same for all": Rival(self.target.judged(truth, same), is_trivial=True)}
+        return rivals | {name: Rival(self.target.judged(truth, known)) for name, known in self.baselines().items()}
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Sequences of the development split with predicted and true targets."""

@@ -15,6 +15,7 @@ from torch import nn
 from subquad.data.splits import SplitName
 from subquad.models import ModelOptions
 from subquad.results import Row
+from subquad.tasks import comparing
 from subquad.tasks.base import Best, Counted, Predictions
 from subquad.tasks.mlm.limits import check_longest
 from subquad.tasks.series.baselines import Baselines
@@ -153,6 +154,24 @@ class ForecastTask(SourcedTask[ForecastBatch]):
             rows.append({"metric": f"best_possible_{CRPS}", "unit": "deviations", "split": "test", "value": best})
         return [*rows, *example_rows(self.source, self.test, batch, ours)]
 
+    def lengths(self) -> dict[str, ndarray]:
+        """The number of steps that the model reads and forecasts, for each window of each split."""
+        windows = {"train": self.train, "development": self.development, "test": self.test}
+        steps = self.source.context + self.source.horizon
+        return {split: np.full(len(of_split.series), steps) for split, of_split in windows.items()}
+
+    def judge(self, model: nn.Module) -> comparing.Judged:
+        """The CRPS of each group of windows of the test part."""
+        return _compared(self._judged(model, self.test))
+
+    def rivals(self) -> dict[str, comparing.Rival]:
+        """The training distribution, and forecasts without a trained model."""
+        batch, groups = self._cut(self.test), self._groups(self.test)
+        others = self.baselines.predict(batch.values.numpy(), batch.mask.numpy())
+        usual = np.broadcast_to(self.baselines.usual, next(iter(others.values())).shape)
+        rivals = {"training distribution": comparing.Rival(_compared(judge(usual, batch, groups)), is_trivial=True)}
+        return rivals | {name: comparing.Rival(_compared(judge(known, batch, groups))) for name, known in others.items()}
+
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Forecasts of the development part: the last known value, the median forecast of the last step, and what came."""
         chosen = torch.randperm(len(self.development.series), generator=generator)[:count].numpy()
@@ -196,6 +215,10 @@ class ForecastTask(SourcedTask[ForecastBatch]):
                 cells = [f"{quantiles[level, step, at]:.7g}" for level in (LOW, MIDDLE, HIGH)]
                 lines.append([series.names[place], channel, str(step + 1), _written(time, is_date=is_date), *cells])
         return lines
+
+
+def _compared(judged: Judged) -> comparing.Judged:
+    return comparing.judged_means(CRPS, "low", "deviations", judged.sums[CRPS], judged.counts)
 
 
 def _written(time: float, *, is_date: bool) -> str:

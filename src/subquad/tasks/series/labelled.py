@@ -117,6 +117,9 @@ class LabelSeries(TargetedTask[SeriesBatch]):
     def count(self, batch: SeriesBatch) -> int:
         return len(batch.target)
 
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        return {split: np.maximum(prepared.series.lengths, 1) for split, prepared in self.splits.items()}
+
     def truth(self, split: SplitName) -> Float[ndarray, "series k"]:
         return self.source.truth(split)
 

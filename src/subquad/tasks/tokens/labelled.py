@@ -107,6 +107,9 @@ class LabelTokens(TargetedTask[LabelledBatch]):
     def count(self, batch: LabelledBatch) -> int:
         return len(batch.target)
 
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        return {"train": self.train.lengths, "development": self.development.lengths, "test": self.test.lengths}
+
     def truth(self, split: SplitName) -> Float[ndarray, "sequences k"]:
         return self._of(split).truth
 

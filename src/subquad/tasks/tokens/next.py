@@ -17,13 +17,22 @@ from subquad.data.splits import SplitName
 from subquad.models import Decoder, ModelOptions
 from subquad.results import Row
 from subquad.tasks.base import Best, Completion, Counted, LineForm, Predictions
+from subquad.tasks.comparing import Judged, Rival, judged_terms
 from subquad.tasks.lm.task import NextBatch
 from subquad.tasks.lm.vocabulary import BEGIN
 from subquad.tasks.lm.writing import write
 from subquad.tasks.mlm.finding import perplexity
-from subquad.tasks.sourced import SourcedTask
+from subquad.tasks.sourced import SPLITS, SourcedTask
 from subquad.tasks.tokens.loading import load_symbols
-from subquad.tasks.tokens.reading import NATS, ORDERS, compared_rows, next_probabilities, ngram_nats, read_sequences
+from subquad.tasks.tokens.reading import (
+    NATS,
+    ORDERS,
+    compared_rows,
+    groups_of,
+    next_probabilities,
+    ngram_nats,
+    read_sequences,
+)
 from subquad.tasks.tokens.source import Encoded, Source
 from subquad.tasks.tokens.vocabulary import UNKNOWN
 from subquad.types import AttentionOptions
@@ -121,6 +130,31 @@ class NextTokens(SourcedTask[NextBatch]):
             best = np.concatenate(self.options.simulator.best_nats(self.source.splits["test"]))
             rows.append({"metric": f"best_possible_{NATS}", "unit": "nats", "split": "test", "value": float(best.mean())})
         return rows
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        """Numbers of tokens that the model reads of each sequence."""
+        lengths = {split: self.source.encoded(split).lengths for split in SPLITS}
+        return {split: np.minimum(of_split, self.options.length) for split, of_split in lengths.items()}
+
+    def judge(self, model: nn.Module) -> Judged:
+        """Nats of the tokens of each test sequence, or of each passage if there are few sequences."""
+        tested = self._some("test", self.options.tested)
+        return self._judged(np.concatenate(self.nats(model, tested)), tested)
+
+    def rivals(self) -> dict[str, Rival]:
+        """Frequencies of tokens, and n-grams."""
+        tested, train, size = self._some("test", self.options.tested), self.train.tokens, self.source.vocabulary.size
+        rivals = {"frequencies": Rival(self._judged(ngram_nats(train, tested, size, 1), tested), is_trivial=True)}
+        by_order = {order: ngram_nats(train, tested, size, order) for order in ORDERS}
+        return rivals | {f"{order}-grams": Rival(self._judged(nats, tested)) for order, nats in by_order.items()}
+
+    def _judged(self, nats: Float[ndarray, "tokens"], sequences: Sequence[Int[ndarray, "_"]]) -> Judged:
+        groups = groups_of(np.array([len(tokens) for tokens in sequences], np.int64))
+        return judged_terms(NATS, "low", "nats", nats, groups)
 
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Beginnings of sequences of the development split, how the model continues them, and how they go on."""

@@ -1,0 +1,141 @@
+"""What the rows of a race tell while it runs: what was tried, who leads, and how much of the time is training."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from subquad.choose.scoring import Entrant
+from subquad.choose.space import Setting, Tried
+from subquad.choose.stages import USUAL_EFFICIENCY, Numbers, StageName
+from subquad.choose.standings import DERIVED
+from subquad.choose.trials import EVALUATION_SHARE, EVALUATIONS, JUDGED, read_judged
+from subquad.results import Row, Run, folder_name
+from subquad.tasks.comparing import Best
+from subquad.words import compact
+
+TRIALS, RIVALS = "trials", "rivals.jsonl"
+"""Names in the folder of a race: its runs, and the scores of rivals."""
+FIRST_EVALUATIONS = 2
+"""Number of evaluations of a run before it is known how long one takes."""
+
+
+def trial_name(mechanism: str, stage: StageName, number: int) -> str:
+    """Name of a run of a race, which is also the name of its folder."""
+    return f"{folder_name(mechanism)}-{stage}-{number}"
+
+
+class Ledger:
+    """The rows of a race, which are written as they come."""
+
+    def __init__(self, run: Run, names: Sequence[str], ranked: Best) -> None:
+        """`names` are the attentions that are raced, `ranked` the metric of their scores in development."""
+        self.run, self.names, self.ranked = run, list(names), ranked
+        self.rows = run.rows()
+        self.sign = -1.0 if ranked.good == "high" else 1.0
+
+    def keep(self, rows: Sequence[Row]) -> None:
+        """Writes rows."""
+        self.rows += rows
+        self.run.append(rows)
+
+    def replace_derived(self, rows: Sequence[Row]) -> None:
+        """Writes rows that follow from others in place of those that were written before."""
+        self.run.keep_rows(lambda row: row["metric"] not in DERIVED)
+        self.rows = [row for row in self.rows if row["metric"] not in DERIVED]
+        self.keep(rows)
+
+    def has(self, metric: str) -> bool:
+        """Whether there are rows of a metric."""
+        return any(row["metric"] == metric for row in self.rows)
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the budget that were used before."""
+        return max((row["elapsed"] for row in self.rows if "elapsed" in row), default=0.0)
+
+    @property
+    def quantiles(self) -> dict[float, float]:
+        """Quantiles of the lengths of the sequences."""
+        return {row["quantile"]: row["value"] for row in self.rows if row["metric"] == "seen"}
+
+    @property
+    def done(self) -> set[str]:
+        """Names of the runs that ended, well or not."""
+        return {row["trial"] for row in self.rows if row["metric"] == "score"}
+
+    def numbers(self, planned: Numbers) -> Numbers:
+        """Numbers of runs of each stage: those that the race began with, or else those that are planned now."""
+        for row in self.rows:
+            if row["metric"] == "plan":
+                return Numbers(row["value"], row["semifinalists"], row["seeds"])
+        about = {"semifinalists": planned.semifinalists, "seeds": planned.seeds}
+        self.keep([{"metric": "plan", "value": planned.settings, "unit": "settings", **about}])
+        return planned
+
+    def scored(self, stage: StageName, name: str | None = None) -> list[Row]:
+        """Rows of the runs of a stage that have a score, of one attention or of all."""
+        return [
+            row
+            for row in self.rows
+            if row["metric"] == "score" and row["value"] is not None and row["stage"] == stage
+            if name is None or row["mechanism"] == name
+        ]
+
+    def tried(self, name: str, stage: StageName, number: int) -> Tried | None:
+        """The setting and the score of a run; None if it did not end yet."""
+        called = trial_name(name, stage, number)
+        row = next((row for row in self.rows if row["metric"] == "score" and row["trial"] == called), None)
+        return None if row is None else Tried(Setting.from_text(row["setting"]), row["value"])
+
+    def ranking(self, name: str, stage: StageName) -> list[Tried]:
+        """The settings of an attention that a stage scored, the best first."""
+        ordered = sorted(self.scored(stage, name), key=lambda row: self.sign * row["value"])
+        return [Tried(Setting.from_text(row["setting"]), row["value"]) for row in ordered]
+
+    def finalists(self) -> dict[str, Setting]:
+        """The best setting of each attention that has one."""
+        ranked = {name: self.ranking(name, "semifinal") or self.ranking(name, "search") for name in self.names}
+        return {name: tried[0].setting for name, tried in ranked.items() if tried}
+
+    def leaders(self, stage: StageName) -> str:
+        """Which attentions lead a stage, by their scores in development, in words."""
+        best = {name: ranking[0].score or 0.0 for name in self.names if (ranking := self.ranking(name, stage))}
+        if not best:
+            return "no scores yet"
+        ordered = sorted(best.items(), key=lambda item: self.sign * item[1])
+        first, *others = (f"{name} {compact(score)}" for name, score in ordered)
+        leader = f"{first} leads ({self.ranked.metric.replace('_', ' ')})"
+        return leader + (f", then {', '.join(others[:2])}" if others else "")
+
+    def efficiency(self) -> float:
+        """Share of the workers' time in the latest stage that was training."""
+        done = [row for row in self.rows if row["metric"] == "score" and row["value"] is not None]
+        latest = [row for row in done if row["stage"] == done[-1]["stage"]]
+        if not latest:
+            return USUAL_EFFICIENCY
+        return min(0.95, max(0.2, sum(row["seconds"] for row in latest) / sum(row["wall_seconds"] for row in latest)))
+
+    def evaluations(self, stage: StageName, seconds: float) -> int:
+        """Number of evaluations of a run of so many seconds, so that they take a small part of its time."""
+        known = [row["evaluation_seconds"] for row in self.rows if "evaluation_seconds" in row]
+        if not known:
+            return FIRST_EVALUATIONS
+        return max(1, min(EVALUATIONS[stage], int(EVALUATION_SHARE * seconds / max(1e-6, median(known)))))
+
+    def best_trial(self, name: str) -> str | None:
+        """Name of the final run of an attention that is best in development; None if there is none."""
+        finals = self.scored("final", name)
+        best: str | None = min(finals, key=lambda row: self.sign * row["value"])["trial"] if finals else None
+        return best
+
+    def entrants(self, seed: int) -> Iterator[Entrant]:
+        """Yields the attentions with final runs, and the rivals, which go with any seed."""
+        folder: Path = self.run.folder
+        for name in self.names:
+            finals = self.scored("final", name)
+            judged = {row["seed"]: read_judged(folder / TRIALS / row["trial"] / JUDGED) for row in finals}
+            known = {number: by_name[""].judged for number, by_name in judged.items() if "" in by_name}
+            if known:
+                yield Entrant(name, "attention", known, mean(row["steps"] for row in finals))
+        for name, rival in read_judged(folder / RIVALS).items():
+            yield Entrant(name, "trivial" if rival.is_trivial else "rival", {seed: rival.judged})
