@@ -101,6 +101,7 @@ def test_resume_and_interrupt(
         (["recall", "--quality-loss", "-1"], "--quality-loss"),
         (["recall", "--pairs", "0"], "--pairs"),
         (["events", "--data", "no-such-folder"], "no-such-folder"),
+        (["classify", "--start", "some-run"], "leave --start out"),
         (["--resume", "no-such-race"], "is not a run"),
         (["recall", "--no-such-option"], "there is no option"),
     ],

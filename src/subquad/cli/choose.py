@@ -140,6 +140,8 @@ def _parse(name: str, words: list[str]) -> tuple[Any, TaskOptions, Task[Any]]:
     first = _parse_with(name, words, plain, None, checked=False)
     check_parts(first.task, clashing(_groups(first.task, None)))
     command = _parse_with(name, words, plain, None, defaults_of=first.task)
+    if command.task.start:
+        raise SubquadError("a race starts every model afresh, each with its own attention: leave --start out")
     task = command.task.prepare()
     if (size := task.data_size) is not None:
         command = _parse_with(name, words, plain, size, defaults_of=command.task)

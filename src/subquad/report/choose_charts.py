@@ -59,13 +59,13 @@ def front_chart(standings: Standings, decision: Decision) -> alt.LayerChart:
     colours = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
     colour = alt.Color("name:N").scale(domain=names, range=colours).legend(legend)
     scale = alt.Scale(zero=False)
-    y = alt.Y("value:Q", title=standings.metric.replace("_", " "), scale=scale)
-    x = alt.X("seconds:Q", title="seconds").scale(type="log")
+    y, low = (alt.Y(f"{name}:Q", title=standings.metric.replace("_", " "), scale=scale) for name in ("value", "low"))
+    x = alt.X("seconds:Q", title="seconds").scale(type="log", nice=False, padding=24)
     hints = ["name:N", *(alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high", "seconds"))]
     known = alt.Chart(alt.Data(values=points))
     layers = [
         alt.Chart(alt.Data(values=front)).mark_line(color="#888888", strokeDash=[4, 3]).encode(x=x, y=y),
-        known.mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q", scale=scale, title=None), y2="high:Q", color=colour),
+        known.mark_rule(strokeWidth=1.5).encode(x=x, y=low, y2="high:Q", color=colour),
         known.mark_point(filled=True, size=90, opacity=1).encode(x=x, y=y, color=colour, tooltip=hints),
     ]
     if lines:
@@ -109,15 +109,15 @@ def length_chart(bins: Sequence[Row]) -> alt.LayerChart:
 
 
 def _bars(bins: Sequence[Row]) -> alt.Chart:
-    shown = [{"low": max(1.0, row["low"]), "high": row["high"], "sequences": row["value"]} for row in bins]
+    shown = [{"low": max(1.0, row["low"]), "high": row["high"], "sequences": row["value"], "none": 0} for row in bins]
     return (
         alt.Chart(alt.Data(values=shown))
-        .mark_rect(opacity=0.25, color="#888888", stroke=None)
+        .mark_rect(opacity=0.25, color="#888888")
         .encode(
             x=alt.X("low:Q", title="length").scale(type="log", nice=False),
             x2="high:Q",
             y=alt.Y("sequences:Q", title="sequences"),
-            y2=alt.datum(0),
+            y2="none:Q",
             tooltip=["low:Q", "high:Q", "sequences:Q"],
         )
     )

@@ -1,0 +1,55 @@
+"""The page of a race, from made-up rows."""
+
+from pathlib import Path
+
+from subquad.report.choose import advantage_table, brief_table, choice_page, load_decision, run_table
+from subquad.report.page import render
+from subquad.results import Row, Run
+from tests.choose.made import costs, race
+
+ABOUT = {"options": {"wishes": {"quality_loss": 0.02}}, "mechanisms": {"linear": {"gives_up": "some exactness"}}}
+
+
+def made(folder: Path) -> Run:
+    rows = race({"softmax": 0.9, "linear": 0.893}, seconds={"softmax": 1.0, "linear": 0.2}, rivals={"counts": 0.6})
+    rows += costs({"softmax": 0.1, "linear": 0.1}, {"softmax": 2e6, "linear": 1e6}, length=64)
+    rows += [{"metric": "length_bin", "value": 5, "unit": "sequences", "low": 10.0, "high": 600.0}]
+    rows += [{"metric": "sequences", "value": 7, "unit": "1", "part": "train", "positions": 99}]
+    about: Row = {"mechanism": "linear", "stage": "final", "trial": "linear-final-0", "seed": 0}
+    rows += [{"metric": "curve", "value": 0.1 * step, "step": step, "of": "accuracy", **about} for step in (1, 2, 3)]
+    scored: Row = {"seconds": 1.5, "steps": 30, "said": "rate 0.01", "of": "accuracy"}
+    rows += [{"metric": "score", "value": 0.3, **scored, **about}]
+    rows += [{"metric": "score", "value": None, "failure": "not finite", "message": "nan at step 2", **about}]
+    return Run.create(folder, "choose", ABOUT, rows)
+
+
+def test_the_page_has_the_answer_the_front_and_all_charts(tmp_path: Path) -> None:
+    run = made(tmp_path / "race")
+    page = choice_page(run)
+    assert page.answer.startswith("Linear: it is level with softmax")
+    assert page.answer.endswith("What is given up: some exactness.")
+    assert page.picture is not None
+    assert page.picture.name == "front"
+    assert [picture.name for picture in page.pictures] == ["front", "curves", "cost-layer", "cost-memory", "lengths"]
+    written = render(page)
+    assert "linear-final-0: not finite (nan at step 2)" in written
+    assert "How it was done" in written
+
+
+def test_tables(tmp_path: Path) -> None:
+    run = made(tmp_path / "race")
+    standings, decision = load_decision(run)
+    brief = brief_table(standings, decision)
+    assert [row[0].text for row in brief.rows] == ["softmax", "linear *", "counts", "guessing"]
+    assert [row[3].text for row in brief.rows] == ["standard", "level", "no attention", "no attention"]
+    assert advantage_table(standings).rows[1][1].text == "-0.007 (-0.012 to -0.002)"
+    runs = run_table([row for row in run.rows() if row["metric"] == "score"])
+    assert [row[-1].text for row in runs.rows] == ["0.3", "not finite"]
+
+
+def test_a_race_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
+    rows: list[Row] = [{"metric": "sequences", "value": 7, "unit": "1", "part": "train", "positions": 99}]
+    page = choice_page(Run.create(tmp_path / "race", "choose", {"options": {}}, rows))
+    assert page.answer.startswith("Nothing was scored")
+    assert page.pictures == []
+    assert render(page)
