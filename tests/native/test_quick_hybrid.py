@@ -18,6 +18,7 @@ OPTIONS = {
     "elu": sq.Hybrid(block=20, rest=sq.feature_maps.Elu()),
     "favor": sq.Hybrid(block=3, rest=sq.feature_maps.Random(features=19)),
 }
+WIDE = sq.Hybrid(block=24, rest=sq.feature_maps.Random(features=4096))  # kernels keep features of the last hundred positions
 
 
 def setup(name: str, before: int, head_dim: int = 16) -> tuple[Any, list[Tensor], Any]:
@@ -79,7 +80,8 @@ def test_inputs_that_are_not_finite_are_named(before: int, where: int) -> None:
 def causal_results(name: str, length: int, head_dim: int, dtype: torch.dtype, kernels: native.Kernels) -> list[Tensor]:
     """Mixed values, the state after them, and gradients of all inputs and weights, through the state too."""
     generator = torch.Generator().manual_seed(length)
-    attend: Any = OPTIONS[name].build(heads=3, head_dim=head_dim, generator=generator).to(dtype)
+    options = OPTIONS.get(name, WIDE)
+    attend: Any = options.build(heads=3, head_dim=head_dim, generator=generator).to(dtype)
     x = [torch.randn(2, 3, length, head_dim, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
     with native.using(kernels):
         mixed, state = attend.causal(*x)
@@ -95,6 +97,11 @@ def causal_results(name: str, length: int, head_dim: int, dtype: torch.dtype, ke
 @pytest.mark.parametrize("head_dim", [16, 5])
 def test_the_quick_causal_form_is_the_causal_form(name: str, length: int, head_dim: int) -> None:
     results, wanted = (causal_results(name, length, head_dim, torch.float64, kernels) for kernels in native.KERNELS)
+    assert_close(results, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_are_the_same_where_not_all_features_are_kept() -> None:
+    results, wanted = (causal_results("wide", 205, 5, torch.float64, kernels) for kernels in native.KERNELS)
     assert_close(results, wanted, rtol=1e-9, atol=1e-9)
 
 

@@ -83,7 +83,7 @@ class FusedHybrid:
         maps = (0, -(-n // block), *self.queries.arguments(None), *self.keys.arguments(None))
         inputs = (q.data_ptr(), *q.stride()[:3], k.data_ptr(), *k.stride()[:3], v.data_ptr(), *v.stride()[:3])
         rest = (0, self.log_gain.data_ptr(), 0 if inverse is None else inverse.data_ptr(), *pointers)
-        arguments = (*sizes, *maps, *inputs, *views, *NO_FEATURES, *rest, LEAST_GROUP, 0, 0, *ends, 0, 0)
+        arguments = (*sizes, *maps, *inputs, *views, *NO_FEATURES, *rest, LEAST_GROUP, 0, 0, *ends, 0, 0, 0, 0, 0)
         if native.call(name, NUMBERS[self.dtype], arguments) == NOT_FINITE:
             raise ResultNotFiniteError
 
