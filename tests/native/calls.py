@@ -39,7 +39,7 @@ def attend_hybrid(rest: Any, dtype: torch.dtype, length: int, d: int) -> None:
     """The causal hybrid with gradients, through the state too."""
     attend: Any = sq.Hybrid(block=8, rest=rest).build(heads=2, head_dim=d, generator=torch.Generator().manual_seed(0))
     mixed, state = attend.to(dtype).causal(*inputs(length, length, d, d, dtype, heads=2))
-    sum(part.float().sum() for part in (mixed, *state[:4])).backward()  # type: ignore[union-attr]
+    sum(part.float().sum() for part in (mixed, *state[:4])).backward()
 
 
 def attend_everything(name: str, dtype: torch.dtype, length: int, d: int, e: int) -> None:

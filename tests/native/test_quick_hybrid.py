@@ -18,6 +18,8 @@ OPTIONS = {
     "elu": sq.Hybrid(block=20, rest=sq.feature_maps.Elu()),
     "favor": sq.Hybrid(block=3, rest=sq.feature_maps.Random(features=19)),
 }
+KERNELS: tuple[native.Kernels, ...] = ("native", "torch")
+WIDE = sq.Hybrid(block=24, rest=sq.feature_maps.Random(features=4096))  # kernels keep features of the last hundred positions
 
 
 def setup(name: str, before: int, head_dim: int = 16) -> tuple[Any, list[Tensor], Any]:
@@ -79,7 +81,8 @@ def test_inputs_that_are_not_finite_are_named(before: int, where: int) -> None:
 def causal_results(name: str, length: int, head_dim: int, dtype: torch.dtype, kernels: native.Kernels) -> list[Tensor]:
     """Mixed values, the state after them, and gradients of all inputs and weights, through the state too."""
     generator = torch.Generator().manual_seed(length)
-    attend: Any = OPTIONS[name].build(heads=3, head_dim=head_dim, generator=generator).to(dtype)
+    options = OPTIONS.get(name, WIDE)
+    attend: Any = options.build(heads=3, head_dim=head_dim, generator=generator).to(dtype)
     x = [torch.randn(2, 3, length, head_dim, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
     with native.using(kernels):
         mixed, state = attend.causal(*x)
@@ -94,7 +97,12 @@ def causal_results(name: str, length: int, head_dim: int, dtype: torch.dtype, ke
 @pytest.mark.parametrize("length", [0, 1, 3, 8, 43, 80])
 @pytest.mark.parametrize("head_dim", [16, 5])
 def test_the_quick_causal_form_is_the_causal_form(name: str, length: int, head_dim: int) -> None:
-    results, wanted = (causal_results(name, length, head_dim, torch.float64, kernels) for kernels in native.KERNELS)
+    results, wanted = (causal_results(name, length, head_dim, torch.float64, kernels) for kernels in KERNELS)
+    assert_close(results, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_are_the_same_where_not_all_features_are_kept() -> None:
+    results, wanted = (causal_results("wide", 205, 5, torch.float64, kernels) for kernels in KERNELS)
     assert_close(results, wanted, rtol=1e-9, atol=1e-9)
 
 
@@ -111,4 +119,4 @@ def test_the_quick_causal_form_names_the_input_that_is_not_finite(place: str) ->
     x = {name: torch.randn(2, 3, 21, 16) for name in ("q", "k", "v")}
     x[place][1, 2, 20, 3] = torch.nan
     with pytest.raises(NotFiniteError, match=f"{place} holds NaN"):
-        attend.causal(**x)
+        attend.causal(x["q"], x["k"], x["v"])

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from subquad.feature_maps import Random
 from subquad.ops.linear import LinearState, attend_in_blocks, attend_in_chunks
 from subquad.ops.linear import native as native_form
+from subquad.types import Maps
 from tests.native.forms import (
     MAPS,
     QKV,
@@ -44,6 +46,16 @@ def check(form: str, name: str, x: QKV, keep: Tensor | None = None, state: Linea
 def test_equals_the_form_of_pytorch(name: str, dtype: torch.dtype, form: str) -> None:
     check(form, name, inputs(157, 157, 7, 5, dtype))
     check(form, name, inputs(70, 70, 7, 7, dtype), some_keep(2, 70))
+
+
+def test_gradients_are_the_same_where_not_all_features_are_kept() -> None:
+    """The causal backward keeps what its first pass computes for its second, up to a million numbers."""
+    x, keep = inputs(205, 205, 5, 7), some_keep(2, 205)
+    maps: Maps = (
+        Random(features=4096).build(heads=2, head_dim=5, generator=torch.Generator().manual_seed(1)).double().sides()
+    )
+    results, wanted = (causal(x, maps, keep, is_native=is_native) for is_native in (True, False))
+    assert_as_close_as_rounding(results, wanted, TOLERANCES[torch.float64])
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -39,6 +39,9 @@ typedef struct {
     const REAL *d_sums, *d_norms;    /* for gradients: those of the state after; NULL for zeros */
     int64_t is_first;                /* 1 if dk and dv hold nothing yet, 0 to add to them */
     int64_t not_finite;              /* 1 if the sum of a head's results is NaN or infinite; 0 before the call */
+    /* set below */
+    int64_t kept, kept_at; /* positions, the last ones, whose features are kept for the second pass; where in a thread's memory */
+    int64_t is_second;     /* whether this is the second pass */
 } hybrid_call;
 
 /* Blocks of keys and values that are near: a block is in slot `block % 3`. Rows of turned ones are filled up with zeros. */
@@ -62,7 +65,10 @@ typedef struct {
     const REAL *x;       /* queries: a copy, or where the caller has them, */
     int64_t x_row;       /* with this distance between rows */
     int direct;          /* whether the caller's rows can be used where they are */
-    REAL *q, *k;         /* CHUNK x m: features */
+    REAL *q, *k;         /* CHUNK x m: features, in these buffers or where they are kept: */
+    REAL *shared_q, *shared_k;
+    REAL *kept_q, *kept_k, *kept_exponents; /* of positions from kept_from on; NULL if none are kept */
+    int64_t kept_from;
     REAL *v, *mixed, *g; /* CHUNK x e: values as they enter the sums, results, gradients */
     REAL *d_features, *dx, *dx_far;
     REAL *scores, *pairs; /* CHUNK x near keys */
@@ -97,7 +103,7 @@ static hybrid_space new_hybrid_space(const hybrid_call *call, int back, REAL **m
         slot->dk = take(memory, w.c_columns * w.d_row), slot->dv = take(memory, w.c_columns * w.e_row);
     }
     w.copy = take(memory, CHUNK * w.d_row), w.dx = take(memory, CHUNK * w.d_row), w.dx_far = take(memory, CHUNK * w.d_row);
-    w.q = take(memory, CHUNK * w.m_row), w.k = take(memory, CHUNK * w.m_row), w.d_features = take(memory, CHUNK * w.m_row);
+    w.q = w.shared_q = take(memory, CHUNK * w.m_row), w.k = w.shared_k = take(memory, CHUNK * w.m_row), w.d_features = take(memory, CHUNK * w.m_row);
     w.v = take(memory, CHUNK * w.e_row), w.mixed = take(memory, CHUNK * w.e_row), w.g = take(memory, CHUNK * w.e_row);
     w.scores = take(memory, CHUNK * w.s_row), w.pairs = take(memory, CHUNK * w.s_row);
     w.turned = take(memory, e * row_length(rounded_up(w.m, LANES)));
@@ -124,6 +130,17 @@ static hybrid_space prepare_hybrid(const hybrid_call *call, int64_t index, int b
     return w;
 }
 
+/* Numbers that are kept of a position: features of its query and key, and the exponent of the key. */
+INLINE int64_t kept_numbers(const hybrid_call *call) { return 2 * row_length(call->m) + 1; }
+
+/* Finds the memory for features that the first pass keeps for the second. */
+static void keep_features(const hybrid_call *call, hybrid_space *w, REAL *memory) {
+    if (!call->kept) return;
+    w->kept_from = call->length - call->kept;
+    w->kept_q = memory + call->kept_at;
+    w->kept_k = w->kept_q + call->kept * w->m_row, w->kept_exponents = w->kept_k + call->kept * w->m_row;
+}
+
 INLINE int64_t head_of(const hybrid_call *call, const hybrid_space *w) { return w->b * call->heads + w->h; }
 
 /* Number of real positions in a block. */
@@ -137,6 +154,9 @@ INLINE int64_t count_in(const hybrid_space *w, int64_t block) {
 /* Features of `count` queries, and the queries themselves, in w->q and w->x. */
 static void hybrid_queries(const hybrid_call *call, hybrid_space *w, int64_t first, int64_t count) {
     const feature_map *map = &call->of_queries;
+    int is_kept = w->kept_q && first >= w->kept_from;
+    w->q = is_kept ? w->kept_q + (first - w->kept_from) * w->m_row : w->shared_q;
+    if (is_kept && call->is_second) return; /* the second pass needs nothing else of queries */
     w->x = w->direct ? (const REAL *)row_of(call->q, w->b, w->h, first, SAME) : w->copy;
     w->x_row = w->direct ? call->q.row : w->d_row;
     if (!w->direct) read_rows(w->copy, w->d_row, call->q, w->b, w->h, first, count, w->d, call->type, NULL);
@@ -154,8 +174,16 @@ static void hybrid_queries(const hybrid_call *call, hybrid_space *w, int64_t fir
 /* Features of `count` keys, which are in `keys`, in w->k. */
 static void hybrid_keys(const hybrid_call *call, hybrid_space *w, const REAL *keys, int64_t row, int64_t first, int64_t count) {
     const feature_map *map = &call->of_keys;
+    int64_t place = first - w->kept_from;
+    int is_kept = w->kept_k && place >= 0;
+    w->k = is_kept ? w->kept_k + place * w->m_row : w->shared_k;
+    if (is_kept && call->is_second) {
+        memcpy(w->exponents, w->kept_exponents + place, (size_t)count * sizeof(REAL));
+        return;
+    }
     if (map->kind != GIVEN) {
         compute_features(map, &w->for_k, keys, row, count, w->d, w->m, w->k, w->m_row, w->exponents);
+        if (is_kept) memcpy(w->kept_exponents + place, w->exponents, (size_t)count * sizeof(REAL));
         return;
     }
     int64_t at = first - call->key_start;

@@ -239,6 +239,7 @@ static void hybrid_causal_queries_task(void *context, void *memory, int64_t inde
     REAL *space = memory, *peaks = peaks_of(call, index);
     double slope = 0;
     hybrid_space w = prepare_hybrid(call, index, 1, &space);
+    keep_features(call, &w, memory);
     growing sums = new_growing(w.e, w.m, w.m, &space);
     direction_slopes slopes = new_slopes(call, &call->of_queries, &space);
     begin(&sums, state_of_head(call, index), w.m, w.e, 1, lowest_peak(call));
@@ -260,6 +261,7 @@ static void hybrid_causal_keys_task(void *context, void *memory, int64_t index) 
     REAL *space = memory;
     const REAL *peaks = peaks_of(call, index);
     hybrid_space w = prepare_hybrid(call, index, 1, &space);
+    keep_features(call, &w, memory);
     growing later = new_growing(w.m, w.e, w.m, &space);
     direction_slopes slopes = new_slopes(call, &call->of_keys, &space);
     int64_t current = w.total / w.c;

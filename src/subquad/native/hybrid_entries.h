@@ -58,13 +58,16 @@ EXPORT(hybrid_causal_back)(hybrid_call *call) {
     if (!notes) return 1;
     call->far_factors = notes, call->errors = notes + heads * call->length, call->peaks = notes + 2 * heads * call->length;
     call->first = 0, call->last = blocks, call->is_first = 1;
+    int64_t most = MOST_KEPT / kept_numbers(call), rest = call->length > most ? call->length - most : 0;
+    call->kept = call->length - least(call->length, rounded_up(rest, call->block)); /* of whole blocks, all or nothing */
+    call->kept_at = numbers;
     ask_for_large_pages(call->dq, call->batch, call->heads, call->length, call->d, sizeof(REAL));
     ask_for_large_pages(call->dk, call->batch, call->heads, call->length, call->d, sizeof(REAL));
     ask_for_large_pages(call->dv, call->batch, call->heads, call->length, call->e, sizeof(REAL));
     hybrid_call passes[2] = {*call, *call};
-    passes[1].last = blocks + 1, passes[1].is_first = 0;
+    passes[1].last = blocks + 1, passes[1].is_first = 0, passes[1].is_second = 1;
     passes[1].sums = call->d_sums, passes[1].norms = call->d_norms, passes[1].peak = NULL;
-    int failed = run_heads(passes, hybrid_causal_back_task, numbers);
+    int failed = run_heads(passes, hybrid_causal_back_task, numbers + call->kept * kept_numbers(call));
     free(notes);
     return failed;
 }

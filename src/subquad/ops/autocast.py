@@ -99,6 +99,6 @@ def _is_asked_for(ctx: Any, index: int) -> bool:
         return bool(ctx.needs_input_grad[index])
     node = ctx.next_functions[index][0]
     try:
-        return node is not None and torch._C._will_engine_execute_node(node)  # type: ignore[attr-defined]
+        return node is not None and torch._C._will_engine_execute_node(node)
     except RuntimeError:
         return True

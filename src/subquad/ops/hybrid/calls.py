@@ -186,7 +186,7 @@ class Inputs:
         for x in (self.total, self.log_gain, inverse, *before, *after, *notes, *slopes):
             arguments.append(0 if x is None else x.data_ptr())
         arguments += [self.group, *(0 if x is None else x.data_ptr() for x in groups)]
-        native.call(name, NUMBERS[self.dtype], [*arguments, 0, 0, 0, 0, 0, 0])
+        native.call(name, NUMBERS[self.dtype], [*arguments, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 
     # ---- forward
 

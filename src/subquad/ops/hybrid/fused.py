@@ -37,7 +37,9 @@ def quick_causal(
             mixed, *state = FusedHybrid(q, k, v, maps, log_gain, block).mix(None)
     except ResultNotFiniteError:
         return None
-    return mixed, HybridState(*state, torch.full((q.shape[0],), _held(q.shape[2], block)))
+    keys, values, sums, norms, peak = state
+    filled = torch.full((q.shape[0],), _held(q.shape[2], block))
+    return mixed, HybridState(keys, values, sums, norms, peak, filled)
 
 
 def _held(length: int, block: int) -> int:
@@ -83,7 +85,7 @@ class FusedHybrid:
         maps = (0, -(-n // block), *self.queries.arguments(None), *self.keys.arguments(None))
         inputs = (q.data_ptr(), *q.stride()[:3], k.data_ptr(), *k.stride()[:3], v.data_ptr(), *v.stride()[:3])
         rest = (0, self.log_gain.data_ptr(), 0 if inverse is None else inverse.data_ptr(), *pointers)
-        arguments = (*sizes, *maps, *inputs, *views, *NO_FEATURES, *rest, LEAST_GROUP, 0, 0, *ends, 0, 0)
+        arguments = (*sizes, *maps, *inputs, *views, *NO_FEATURES, *rest, LEAST_GROUP, 0, 0, *ends, 0, 0, 0, 0, 0)
         if native.call(name, NUMBERS[self.dtype], arguments) == NOT_FINITE:
             raise ResultNotFiniteError
 
@@ -102,18 +104,18 @@ class FusedHybrid:
         """Returns all gradients; `later` holds those of the sums and norms of the state after."""
         b, h = self.q.shape[:2]
         gradient = dense(gradient)
-        to = [torch.empty_like(x, dtype=self.dtype) for x in (self.q, self.k, self.v)]
+        dq, dk, dv = (torch.empty_like(x, dtype=self.dtype) for x in (self.q, self.k, self.v))
         gain, of_queries, of_keys = (
             torch.zeros(b, h, dtype=self.dtype),
             self.queries.new_slopes(b, h),
             self.keys.new_slopes(b, h),
         )
-        views = tuple(number for x in (mixed, gradient, *to) for number in (x.data_ptr(), *x.stride()[:3]))
+        views = tuple(number for x in (mixed, gradient, dq, dk, dv) for number in (x.data_ptr(), *x.stride()[:3]))
         slopes = (0 if x is None else x.data_ptr() for x in (gain, of_queries, of_keys))
         d_state = tuple(0 if x is None else x.data_ptr() for x in later[:2])
         self._run("hybrid_causal_back", views, inverse, (0, 0, 0, 0, 0, 0, 0, 0, 0, *slopes), (0, 0, *d_state))
         weights = [*self.queries.gradients(of_queries), *self.keys.gradients(of_keys)]
-        return HybridGradients(*to, gain.sum(0), weights)
+        return HybridGradients(dq, dk, dv, gain.sum(0), weights)
 
 
 class _FusedHybrid(torch.autograd.Function):
