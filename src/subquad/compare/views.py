@@ -222,7 +222,8 @@ class Comparison:
 
 def view_of(row: Row) -> View:
     """The view that a row belongs to."""
-    return View(row["form"], row["what"], tuple(row[axis] if axis in row else EARLIER[axis] for axis in AXES))
+    setting = tuple(EARLIER[axis] if axis in EARLIER and axis not in row else row[axis] for axis in AXES)
+    return View(row["form"], row["what"], setting)
 
 
 def name_setting(view: View, views: Iterable[View]) -> str:
