@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from subquad.choose.workers import Job, Pool
+from subquad.choose.workers import Job, Pool, Work
 from subquad.errors import DivergedError
 from subquad.results import Row
 from subquad.tasks.base import Task
@@ -50,7 +50,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
 
 
 def test_jobs_end_with_rows_or_reasons(pool: Pool) -> None:
-    works = {"first": partial(answer, number=1), "fail": fail, "die": die, "large": allocate, "late": sleep}
+    works: dict[str, Work] = {"first": partial(answer, number=1), "fail": fail, "die": die, "large": allocate, "late": sleep}
     works["last"] = partial(answer, number=2)
     jobs = [Job(name, work, 1.0 if name == "late" else 60.0) for name, work in works.items()]
     ended = {each.job.name: each for each in pool.run(jobs, lambda job: True)}

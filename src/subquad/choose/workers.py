@@ -39,11 +39,15 @@ Source = Callable[[], Task[Any]]
 """Returns the task with its data, in a process of its own. It must be picklable."""
 
 
+Work = Callable[[Task[Any]], list[Row]]
+"""Computes rows with a task."""
+
+
 class Job(NamedTuple):
     """Work on a task that gives rows. `work` must be picklable."""
 
     name: str
-    work: Callable[[Task[Any]], list[Row]]
+    work: Work
     limit_seconds: float
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import altair as alt
 
@@ -123,6 +124,6 @@ def _bars(bins: Sequence[Row]) -> alt.Chart:
     )
 
 
-def _finished(drawn: alt.LayerChart) -> alt.LayerChart:
+def _finished(drawn: Any) -> alt.LayerChart:
     sized = drawn.properties(width="container", height=HEIGHT)
     return sized.configure(background="transparent").configure_view(stroke=None)
