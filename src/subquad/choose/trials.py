@@ -149,7 +149,8 @@ def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float
     """Duration of a training step, measured with the batches of the run on a model of its own."""
     model = build_model(options, task, seed=seed).model.train()
     optimizer = options.training.build_optimizer(model.parameters())
-    start, durations = time.perf_counter(), []
+    start = time.perf_counter()
+    durations: list[float] = []
     while len(durations) < PROBE_STEPS or time.perf_counter() - start < PROBE_SHARE * seconds:
         before = time.perf_counter()
         batch = task.batch(options.training.batch, generator(seed, BATCH, len(durations)))
@@ -200,7 +201,7 @@ def write_judged(path: Path, rivals: Mapping[str, Rival]) -> None:
     aside.unlink(missing_ok=True)
     for name, rival in rivals.items():
         judged = rival.judged
-        about = {"of": judged.metric, "good": judged.good, "unit": judged.unit, "statistic": judged.statistic}
+        about: Row = {"of": judged.metric, "good": judged.good, "unit": judged.unit, "statistic": judged.statistic}
         about |= {"model": name, "trivial": rival.is_trivial}
         parts = judged.parts.tolist()
         append_rows(aside, ({"metric": "judged", "value": first, "weight": second, **about} for first, second in parts))

@@ -101,7 +101,8 @@ class Sorting(TaskOptions, Task[SortingBatch]):
     @torch.no_grad()
     def judge(self, model: nn.Module) -> Judged:
         """Share of positions with the right symbol in each test sequence."""
-        drawing, shares = torch.Generator().manual_seed(TEST_SEED), []
+        drawing = torch.Generator().manual_seed(TEST_SEED)
+        shares: list[float] = []
         model.eval()
         while len(shares) < self.held_out:
             batch = self.batch(min(self.evaluation_batch, self.held_out - len(shares)), drawing)
