@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,13 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
 
 
 def test_jobs_end_with_rows_or_reasons(pool: Pool) -> None:
-    works = {"first": partial(answer, number=1), "fail": fail, "die": die, "large": allocate, "late": sleep}
+    works: dict[str, Callable[[Task[Any]], list[Row]]] = {
+        "first": partial(answer, number=1),
+        "fail": fail,
+        "die": die,
+        "large": allocate,
+        "late": sleep,
+    }
     works["last"] = partial(answer, number=2)
     jobs = [Job(name, work, 1.0 if name == "late" else 60.0) for name, work in works.items()]
     ended = {each.job.name: each for each in pool.run(jobs, lambda job: True)}

@@ -1,6 +1,7 @@
 """Charts of a race: quality against time, learning curves, costs by length over the lengths of the data."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import altair as alt
 
@@ -120,6 +121,7 @@ def _bars(bins: Sequence[Row]) -> alt.Chart:
     )
 
 
-def _finished(drawn: alt.LayerChart) -> alt.LayerChart:
+def _finished(drawn: Any) -> alt.LayerChart:
     sized = drawn.properties(width="container", height=HEIGHT)
-    return sized.configure(background="transparent").configure_view(stroke=None)
+    finished: alt.LayerChart = sized.configure(background="transparent").configure_view(stroke=None)
+    return finished
