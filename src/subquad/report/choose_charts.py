@@ -126,4 +126,5 @@ def _bars(bins: Sequence[Row]) -> alt.Chart:
 
 def _finished(drawn: Any) -> alt.LayerChart:
     sized = drawn.properties(width="container", height=HEIGHT)
-    return sized.configure(background="transparent").configure_view(stroke=None)
+    finished: alt.LayerChart = sized.configure(background="transparent").configure_view(stroke=None)
+    return finished
