@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from subquad.results import Row
 
-GOOD = {"accuracy": "high", "nll": "low", "auroc": "high"}
+GOOD = {"nats_per_token": "low", "accuracy": "high", "nll": "low", "auroc": "high"}
 
 
 def quality(name: str, value: float, half: float = 0.005, *, role: str = "attention", metric: str = "accuracy") -> Row:

@@ -78,6 +78,11 @@ def test_low_scores_can_be_good() -> None:
     assert decision.levels["window"] == "worse"
 
 
+def test_nats_and_bits_are_counted() -> None:
+    rows = race({"softmax": 4.31, "linear": 6.0}, trivial=7.0, metric="nats_per_token", seconds=FAST)
+    assert "It has 4.31 (4.30 to 4.31) nats per token on the test" in decided(rows).sentences[1]
+
+
 def test_wide_intervals_are_not_level() -> None:
     decision = decided(race({"softmax": 0.9, "linear": 0.9}, half=0.1, seconds=FAST))
     assert decision.chosen == "softmax"

@@ -256,12 +256,13 @@ def _cost(contestant: Contestant) -> str:
 
 
 def _score(standings: Standings, contestant: Contestant) -> str:
-    """A contestant's score with its interval, such as "an accuracy of 0.912 (0.9 to 0.923)"."""
+    """A score with its interval, such as "an accuracy of 0.91 (0.9 to 0.92)" or "4.31 (4.1 to 4.5) nats per token"."""
     name = standings.metric.replace("_", " ")
     article = "an" if name[:1] in "aeiou" or name[:3] == "nll" else "a"
     low, high = contestant.quality.low, contestant.quality.high
     spread = f" ({compact(low)} to {compact(high)})" if math.isfinite(low) and math.isfinite(high) else ""
-    return f"{article} {name} of {compact(contestant.quality.value)}{spread}"
+    value = f"{compact(contestant.quality.value)}{spread}"
+    return f"{value} {name}" if name.startswith(("nats ", "bits ")) else f"{article} {name} of {value}"
 
 
 def _signed(gain: Interval | None) -> str:

@@ -189,23 +189,25 @@ def choose(
     """
     import_optuna()
     task = OwnTask(factory, divided(data, seed), is_causal=causal, tokens=4 * batch * 256)
-    model = _model_options(factory)
     training = TrainOptions(batch=batch, learning_rate=learning_rate, optimizer="adamw", schedule="cosine", warm_up=50)
-    names = [[_known(name) for name in names_by_layer(text)] for text in mechanisms]
-    entries = enter(names, task, OwnOptions(), model, training, max(int(some.max()) for some in task.lengths().values()))
     jobs = jobs or cores()
-    kept = Kept(
-        Field(OwnOptions(), model, training, entries.attentions),
-        Terms(float(budget), jobs, seed, memory_share(jobs)),
-        wishes or Wishes(),
-    )
+    terms = Terms(float(budget), jobs, seed, memory_share(jobs))
+    kept = Kept(_field(task, factory, mechanisms, training), terms, wishes or Wishes())
     about = describe_run(describe(kept), ["choose", "own"], seed=seed)
-    about["mechanisms"] = {name: dataclasses.asdict(each.traits) for name, each in entries.attentions.items()}
+    about["mechanisms"] = {name: dataclasses.asdict(each.traits) for name, each in kept.field.attentions.items()}
     run = Run.create(Path(out) if out is not None else new_folder("choose", "own"), "choose", about)
     with run.writing():
         race = Race(run, kept.field, kept.terms, task, _workers(task, kept.terms), own_words, Watch(tell=say))
         race.go()
     return _conclude(race, kept, task)
+
+
+def _field(task: OwnTask, factory: Factory, mechanisms: Sequence[str], training: TrainOptions) -> Field:
+    """What is raced: the model with each attention that it takes."""
+    model = _model_options(factory)
+    names = [[_known(name) for name in names_by_layer(text)] for text in mechanisms]
+    longest = max(int(some.max()) for some in task.lengths().values())
+    return Field(OwnOptions(), model, training, enter(names, task, OwnOptions(), model, training, longest).attentions)
 
 
 def _conclude(race: Race, kept: Kept, task: OwnTask) -> Choice:
