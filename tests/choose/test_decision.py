@@ -152,3 +152,37 @@ def test_widened_intervals_hold_for_several_comparisons() -> None:
     plain = Interval(0.0, -1.0, 1.0)
     assert widened(plain, 1) == pytest.approx(plain)
     assert widened(plain, 10).low == pytest.approx(-2.807 / 1.96, rel=1e-3)
+
+
+def scores(name: str, search: tuple[int, float], final: tuple[int, float], good: str = "high") -> list[Row]:
+    return [
+        {"metric": "score", "mechanism": name, "stage": stage, "steps": steps, "value": value, "good": good}
+        for stage, (steps, value) in (("search", search), ("search", (search[0], 0.5)), ("final", final))
+    ]
+
+
+def test_a_race_that_was_too_short_says_so() -> None:
+    rows = race({"softmax": 0.7, "linear": 0.7}, trivial=0.5, seconds=FAST)
+    assert len(decided(rows).sentences) == 3
+    short = decided([*rows, *scores("softmax", (20, 0.6), (60, 0.7)), *scores("linear", (30, 0.69), (90, 0.7))])
+    assert short.chosen == "linear"
+    assert short.sentences[3].startswith("The attentions were still learning: softmax had 0.6 in development after 20 steps")
+    learned = [*scores("softmax", (200, 0.699), (600, 0.7)), *scores("linear", (300, 0.7), (900, 0.699))]
+    assert len(decided([*rows, *learned]).sentences) == 3
+    equally_long = scores("softmax", (60, 0.6), (60, 0.7))
+    assert len(decided([*rows, *equally_long]).sentences) == 3
+
+
+def test_far_fewer_steps_than_usual_are_said() -> None:
+    made = race({"softmax": 0.7, "linear": 0.7}, seconds=FAST)
+    rows = [{**row, "steps": 60} if row["metric"] == "quality" else row for row in made]
+    short = decide(read_standings(rows), Wishes(), GIVES_UP, usual_steps=600)
+    assert "had 60 training steps at most, where `subquad train` takes 600" in short.sentences[-1]
+    long = decide(read_standings(rows), Wishes(), GIVES_UP, usual_steps=240)
+    assert "training steps" not in " ".join(long.sentences)
+
+
+def test_low_scores_are_learned_too() -> None:
+    rows = race({"softmax": 1.0, "linear": 1.001}, trivial=2.0, metric="nll", seconds=FAST)
+    longer = scores("linear", (20, 0.4), (60, 0.2), "low")
+    assert "linear had 0.4 in development after 20 steps and 0.2 after 60" in decided([*rows, *longer]).sentences[-1]

@@ -26,6 +26,10 @@ LEVEL_SHARE = 0.03
 """Default margin of "level": this share of what the best contestant gains over the trivial answer."""
 LEVEL_WITHOUT_TRIVIAL = 0.01
 """The same where no trivial answer is known, as a share of the best contestant's score."""
+ENOUGH = 0.25
+"""Share of the usual number of training steps below which a race says that its runs were short."""
+LONGER = 1.3
+"""How many times as many steps runs must have for their gain to tell whether attentions are still learning."""
 
 Kind = Literal["attention", "softmax", "rival", "nothing", "none", "unknown"]
 Level = Literal["better", "level", "worse", "unclear"]
@@ -56,8 +60,15 @@ class Decision(NamedTuple):
     front: tuple[str, ...]
 
 
-def decide(standings: Standings, wishes: Wishes, gives_up: Mapping[str, str]) -> Decision:
-    """Returns the decision. `gives_up` says for each attention what a user does without."""
+def decide(standings: Standings, wishes: Wishes, gives_up: Mapping[str, str], usual_steps: int = 0) -> Decision:
+    """Returns the decision.
+
+    Args:
+        standings: what is known of each contestant.
+        wishes: what the user asks of the recommended attention.
+        gives_up: what a user does without, for each attention.
+        usual_steps: number of training steps of this task without a budget; 0 if it has none.
+    """
     attentions = standings.of("attention")
     if not attentions:
         sentence = "Nothing was scored on the test yet: go on with --resume, or give a larger --budget."
@@ -69,7 +80,8 @@ def decide(standings: Standings, wishes: Wishes, gives_up: Mapping[str, str]) ->
     front = tuple(standings.front())
 
     def decision(kind: Kind, chosen: str, *sentences: str) -> Decision:
-        return Decision(kind, chosen, tuple(filter(None, sentences)), margin, levels, standard.name, front)
+        said = (*sentences, _few_steps(attentions, usual_steps) or _still_learning(standings, margin))
+        return Decision(kind, chosen, tuple(filter(None, said)), margin, levels, standard.name, front)
 
     if (doubt := _nothing_told(standings)) is not None:
         return decision("nothing", "", *doubt)
@@ -238,6 +250,35 @@ def _why_not(standings: Standings, other: Contestant, chosen: Contestant, level:
 def _given_up(chosen: Contestant, standings: Standings, gives_up: Mapping[str, str]) -> str:
     words = gives_up.get(chosen.name, "")
     return f"What is given up: {words}." if words else ""
+
+
+def _few_steps(attentions: Sequence[Contestant], usual_steps: int) -> str:
+    """A warning if all final runs were far shorter than the task's trainings usually are."""
+    most = max((each.steps or 0.0 for each in attentions), default=0.0)
+    if not most or most >= ENOUGH * usual_steps:
+        return ""
+    return (
+        f"The final runs had {most:,.0f} training steps at most, where `subquad train` takes {usual_steps:,}: a larger "
+        "--budget may change the answer."
+    )
+
+
+def _still_learning(standings: Standings, margin: float) -> str:
+    """A warning if longer runs were better by more than the margin: runs that are longer still might change the answer."""
+    sign = 1.0 if standings.good == "high" else -1.0
+    gains = [
+        (sign * (known.after_more - known.after_few), each.name, known)
+        for each in standings.of("attention")
+        if (known := each.progress) is not None and known.more_steps >= LONGER * known.few_steps
+    ]
+    gain, name, known = max(gains, default=(0.0, "", None))
+    if known is None or gain <= margin:
+        return ""
+    return (
+        f"The attentions were still learning: {name} had {compact(known.after_few)} in development after "
+        f"{known.few_steps:,.0f} steps and {compact(known.after_more)} after {known.more_steps:,.0f}; a larger --budget may "
+        "change the answer."
+    )
 
 
 def _speedup(ours: Contestant, theirs: Contestant) -> float:

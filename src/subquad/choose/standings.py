@@ -7,10 +7,12 @@ quality    score on the test sequences with its interval, by mechanism; `role` i
 advantage  by how much `mechanism` is better than `against` on the same sequences; positive is better
 cost       seconds (`what`: layer, training or step) or bytes (`what`: memory) at a `length`
 seen       `quantile` of the lengths of all sequences
+score      score of one run on the development sequences, with its `stage` and number of `steps`
 ========== ==============================================================================================
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 from subquad.results import Row
@@ -28,6 +30,15 @@ LONGEST = 1.0
 Role = Literal["attention", "rival", "trivial"]
 
 
+class Progress(NamedTuple):
+    """Development scores of an attention after few training steps, its best short run, and after more, its final runs."""
+
+    few_steps: float
+    after_few: float
+    more_steps: float
+    after_more: float
+
+
 class Contestant(NamedTuple):
     """What is known of an attention or a rival."""
 
@@ -41,6 +52,7 @@ class Contestant(NamedTuple):
     steps: float | None = None
     """Mean number of training steps of its final runs."""
     seeds: int = 1
+    progress: Progress | None = None
 
 
 class Standings(NamedTuple):
@@ -90,15 +102,32 @@ def read_standings(rows: Sequence[Row]) -> Standings:
     first: Mapping[str, Any] = qualities[0] if qualities else {}
     lengths = {row["quantile"]: row["value"] for row in rows if row["metric"] == "seen"}
     costs = read_costs(rows, lengths)
+    progress = read_progress(rows)
     contestants = {}
     for row in qualities:
         name = row["mechanism"]
         seconds, memory = costs.get(name, (None, None))
         known = (Interval.of_row(row), seconds, memory, row.get("steps"), row["seeds"])
-        contestants[name] = Contestant(name, row["role"], *known)
+        contestants[name] = Contestant(name, row["role"], *known, progress.get(name))
     advantages = {(row["mechanism"], row["against"]): Interval.of_row(row) for row in rows if row["metric"] == "advantage"}
     about = (str(first.get("of", "")), str(first.get("good", "high")), str(first.get("unit", "")))
     return Standings(*about, contestants, advantages, lengths)
+
+
+def read_progress(rows: Iterable[Row]) -> dict[str, Progress]:
+    """What more training steps gave each attention that has runs of the search and of the final."""
+    scores: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        if row["metric"] == "score" and row["value"] is not None:
+            scores.setdefault(row["mechanism"], {}).setdefault(row["stage"], []).append(row)
+    progress = {}
+    for name, stages in scores.items():
+        if "search" in stages and "final" in stages:
+            pick = max if stages["search"][0]["good"] == "high" else min
+            short, long = pick(stages["search"], key=lambda row: row["value"]), stages["final"]
+            steps, value = (mean(row[field] for row in long) for field in ("steps", "value"))
+            progress[name] = Progress(short["steps"], short["value"], steps, value)
+    return progress
 
 
 def read_costs(rows: Iterable[Row], lengths: Mapping[float, float]) -> dict[str, tuple[float | None, float | None]]:

@@ -235,7 +235,7 @@ def conclude(race: Race, wishes: Wishes, console: Output) -> Decision:
     run = race.run
     standings = read_standings(race.ledger.rows)
     gives_up = {name: str(traits.get("gives_up", "")) for name, traits in run.about.get("mechanisms", {}).items()}
-    decision = decide(standings, wishes, gives_up)
+    decision = decide(standings, wishes, gives_up, race.field.training.steps)
     if standings.contestants:
         show(brief_table(standings, decision), console)
     for sentence in decision.sentences:

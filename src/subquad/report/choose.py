@@ -34,7 +34,9 @@ def load_decision(run: Run) -> tuple[Standings, Decision]:
     wishes = options.get("wishes", {}) if isinstance(options, Mapping) else {}
     traits = run.about.get("mechanisms", {})
     gives_up = {name: str(known.get("gives_up", "")) for name, known in traits.items()}
-    return standings, decide(standings, _wishes(wishes), gives_up)
+    training = options.get("training", {}) if isinstance(options, Mapping) else {}
+    steps = training.get("steps") if isinstance(training, Mapping) else None
+    return standings, decide(standings, _wishes(wishes), gives_up, steps if isinstance(steps, int) else 0)
 
 
 def _wishes(values: Any) -> Wishes:
