@@ -11,7 +11,7 @@ from jaxtyping import Int, UInt8
 from numpy import ndarray
 
 from subquad.data.pickles import read_pickle
-from subquad.data.png import SIGNATURE, Picture, decode_png
+from subquad.data.png import SIGNATURE, Picture, decode_png, read_chunks
 from subquad.errors import SubquadError
 from subquad.files import read_bytes
 
@@ -137,23 +137,45 @@ class DamagedPictureError(SubquadError):
 
 
 def read_picture(path: Path) -> Picture:
-    """A grey or RGB picture from a file: PNG always, other formats if the package Pillow is installed."""
+    """A grey or RGB picture from a file: PNG always, other formats if the package Pillow is installed.
+
+    PNG files are checked here, because Pillow reads some damaged ones as if they were whole, and decoded here where Pillow
+    is not installed or stricter than needed; it is the faster of the two.
+    """
     content = read_bytes(path)
+    is_png = content.startswith(SIGNATURE)
     try:
         from PIL import Image
     except ImportError:
-        if not content.startswith(SIGNATURE) and path.suffix.lower() != ".png":
+        if not is_png and path.suffix.lower() != ".png":
             raise SubquadError(
                 f"{path} is no PNG picture; others need Pillow: pip install 'subquad[images]', or save it as PNG"
             ) from None
-        try:
-            return decode_png(content, path.name)
-        except SubquadError as error:
-            raise DamagedPictureError(str(error)) from None
+        return _decoded(content, path)
+    if is_png:
+        _require_whole(content, path)
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as picture:
             warnings.simplefilter("error")  # a huge picture is only warned about
             values = np.asarray(picture.convert("L" if picture.mode in ("1", "L", "LA", "I;16") else "RGB"))
     except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombWarning) as error:
+        if is_png:
+            return _decoded(content, path)
         raise DamagedPictureError(f"{path.name} is a damaged picture ({str(error)[:60]}): save it again") from None
     return values[..., None] if values.ndim == 2 else values
+
+
+def _require_whole(content: bytes, path: Path) -> None:
+    """Raises `DamagedPictureError` if parts of a PNG file are missing or changed."""
+    try:
+        read_chunks(content, path.name)
+    except SubquadError as error:
+        raise DamagedPictureError(str(error)) from None
+
+
+def _decoded(content: bytes, path: Path) -> Picture:
+    """A PNG picture, decoded without Pillow."""
+    try:
+        return decode_png(content, path.name)
+    except SubquadError as error:
+        raise DamagedPictureError(str(error)) from None

@@ -40,7 +40,7 @@ def _chunk(name: bytes, content: bytes) -> bytes:
 
 def decode_png(content: bytes, name: str) -> Picture:
     """Returns the grey or RGB picture in a PNG file; alpha is dropped. `name` is that of the file, for error messages."""
-    chunks = _chunks(content, name)
+    chunks = read_chunks(content, name)
     header = next((part for kind, part in chunks if kind == b"IHDR"), b"")
     if len(header) != 13:
         raise SubquadError(f"{name} is a damaged PNG file, without a header: save the picture again")
@@ -65,8 +65,8 @@ def decode_png(content: bytes, name: str) -> Picture:
     return values[..., : 3 if channels > 2 else 1]
 
 
-def _chunks(content: bytes, name: str) -> list[tuple[bytes, bytes]]:
-    """The parts of a PNG file with their names, each checked against its sum."""
+def read_chunks(content: bytes, name: str) -> list[tuple[bytes, bytes]]:
+    """The parts of a PNG file with their names, each checked against its sum. Raises `SubquadError` for a damaged file."""
     chunks, at = [], len(SIGNATURE)
     if not content.startswith(SIGNATURE):
         raise SubquadError(f"{name} is no PNG file, whatever its name says: save the picture again")
