@@ -6,8 +6,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
+from subquad import native
 from subquad.feature_maps import Random
+from subquad.ops import linear
 from subquad.ops.linear import LinearState, attend_in_blocks, attend_in_chunks
 from subquad.ops.linear import native as native_form
 from subquad.types import Maps
@@ -134,6 +137,22 @@ def test_an_expanded_gradient_and_an_expanded_mask() -> None:
             mixed = run(q, k, v, maps, keep=keep)
             results.append(torch.autograd.grad((mixed if isinstance(mixed, Tensor) else mixed[0]).sum(), (q, k, v)))
         assert_as_close_as_rounding(list(results[0]), list(results[1]), 1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kernels", ["native", "torch"])
+def test_denominators_underflow_at_the_same_number_as_in_pytorch(kernels: native.Kernels, dtype: torch.dtype) -> None:
+    """A row below the limit is zero; between two different limits it would be right in one form and lost in the other."""
+    limit, n, maps = torch.finfo(dtype).tiny ** 0.8, 48, maps_of("relu", 1, 1, dtype)
+    above = torch.tensor([0.8, 0.99, 1.01, 1.2], dtype=dtype).repeat(n // 4)  # denominators, in units of the limit
+    k, v = torch.zeros(1, 1, n, 1, dtype=dtype), torch.ones(1, 1, n, 16, dtype=dtype)
+    q, k[:, :, 0] = (limit * above).view(1, 1, n, 1), 1.0
+    wanted = (above > 1).to(dtype).view(1, 1, n, 1).expand_as(v)
+    with native.using(kernels):
+        steps = [linear.step(q[:, :, i : i + 1], k[:, :, :1], v[:, :, :1], maps)[0] for i in range(n)]
+        for mixed in (linear.attend(q, k, v, maps), linear.attend_causal(q, k, v, maps)[0], torch.cat(steps, dim=2)):
+            assert_close(mixed, wanted)
 
 
 @pytest.mark.parametrize("name", ["elu", "relu", "positive", "hyperbolic"])

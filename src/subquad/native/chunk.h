@@ -2,10 +2,12 @@
 
 #define CHUNK 32       /* positions in a chunk of the causal form, where every pair of them has a score */
 #define LARGE_CHUNK 64 /* positions in a chunk where there are no scores */
+/* A denominator below this is zero or underflowed: the smallest normal number to the power of .8, as in or_infinite of
+   ops/linear/sums.py. A row between two different limits would be zero in one form and right in the other. */
 #if DOUBLE
-#define NOTHING 7e-247 /* a denominator below this is zero or underflowed */
+#define NOTHING 7.548758734497557e-247
 #else
-#define NOTHING 5.2e-31f
+#define NOTHING 4.530816120744224e-31f
 #endif
 
 typedef struct {

@@ -41,7 +41,7 @@ INLINE int64_t directions_size(const feature_map *map, int64_t chunk, int64_t d)
     return packed_size(d, map->directions) + packed_size(map->directions, d) + chunk * row_length(map->directions);
 }
 
-INLINE REAL direction_scale(int64_t d) { return (REAL)(1 / sqrt(sqrt((double)d))); }
+INLINE double direction_scale(int64_t d) { return 1 / sqrt(sqrt((double)d)); } /* in double, to be rounded once */
 #define LOG2_E 1.4426950408889634
 
 static directions pack_directions(const feature_map *map, int64_t head, int64_t d, int64_t chunk, int back, REAL **memory) {
@@ -49,11 +49,11 @@ static directions pack_directions(const feature_map *map, int64_t head, int64_t 
     if (!is_random(map)) return packed;
     const REAL *omega = map->omega + head * map->omega_head;
     packed.bias = map->kind == LEARNED ? map->exponents + head * map->directions : NULL;
-    pack(d, map->directions, plain(omega, map->directions), direction_scale(d) * (REAL)LOG2_E, *memory);
+    pack(d, map->directions, plain(omega, map->directions), (REAL)(direction_scale(d) * LOG2_E), *memory);
     *memory += packed_size(d, map->directions);
     packed.back = *memory;
     *memory += packed_size(map->directions, d);
-    if (back) pack(map->directions, d, transposed(omega, map->directions), direction_scale(d), packed.back);
+    if (back) pack(map->directions, d, transposed(omega, map->directions), (REAL)direction_scale(d), packed.back);
     packed.logits = *memory;
     packed.logits_row = row_length(map->directions);
     *memory += chunk * packed.logits_row;
@@ -65,7 +65,7 @@ static directions plain_directions(const feature_map *map, int64_t head, int64_t
     if (!is_random(map) || map->kind == LEARNED || map->directions % LANES)
         return pack_directions(map, head, d, rows, 0, memory);
     directions given = {.forward = map->omega + head * map->omega_head, .forward_row = map->directions,
-                        .panel = TILE_COLUMNS, .scale = direction_scale(d) * (REAL)LOG2_E};
+                        .panel = TILE_COLUMNS, .scale = (REAL)(direction_scale(d) * LOG2_E)};
     given.logits = *memory;
     given.logits_row = row_length(map->directions);
     *memory += rows * given.logits_row;
@@ -91,7 +91,7 @@ static void exponential_features(const feature_map *map, const directions *packe
     int64_t r = map->directions, filled = rounded_up(r, LANES), paired = map->kind == HYPERBOLIC;
     multiply_panels(count, filled, d, plain(x, x_row), packed->forward, packed->forward_row, packed->panel,
                     packed->logits, packed->logits_row, 0);
-    REAL half_log = (REAL)(log2((double)m) / 2), square_factor = (REAL)LOG2_E / 2 / (REAL)sqrt((double)d);
+    REAL half_log = (REAL)(log2((double)m) / 2), square_factor = (REAL)(LOG2_E / 2 / sqrt((double)d));
     for (int64_t first = 0; first < count; first += LANES) {
         int64_t rows = least(LANES, count - first);
         REAL square[2][LANE_COUNT * LANE_COUNT];

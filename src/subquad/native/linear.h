@@ -48,18 +48,21 @@ static void divide_rows(const workspace *w, const REAL *scores, const REAL *norm
     }
 }
 
-/* A tile of the result, written once: (Q S times the rows' factors, if any, + T V) times `inverse`. Returns its sum. */
+/* A tile of the result, written once: (Q S times the rows' factors, if any, + T V) times `inverse`. Returns its sum. Without
+   factors T V is summed first: it is the smaller part, and every addition to the larger one would be rounded to its size. */
 static vec mix_tile(int64_t m, matrix q, const REAL *sums, int64_t sums_row, const REAL *factors, int64_t seen,
                      matrix scores, const REAL *v, int64_t v_row, const REAL *inverse, REAL *to, int64_t to_row) {
     vec tile_sums[MOST_ROWS][TILE_VECTORS];
     clear_sums(TILE_ROWS, TILE_VECTORS, tile_sums);
+    if (!factors) add_product(TILE_ROWS, TILE_VECTORS, seen, scores, v, v_row, tile_sums);
     add_product(TILE_ROWS, TILE_VECTORS, m, q, sums, sums_row, tile_sums);
-    if (factors)
+    if (factors) {
 #pragma GCC unroll 8
         for (int i = 0; i < TILE_ROWS; i++)
 #pragma GCC unroll 8
             for (int j = 0; j < TILE_VECTORS; j++) tile_sums[i][j] *= factors[i];
-    add_product(TILE_ROWS, TILE_VECTORS, seen, scores, v, v_row, tile_sums);
+        add_product(TILE_ROWS, TILE_VECTORS, seen, scores, v, v_row, tile_sums);
+    }
     vec total = splat(0);
 #pragma GCC unroll 8
     for (int i = 0; i < TILE_ROWS; i++)

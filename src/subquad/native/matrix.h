@@ -272,15 +272,22 @@ static void transpose(int64_t rows, int64_t columns, const REAL *from, int64_t f
 
 /* ---- sums and maxima of rows ------------------------------------------------------------------------------------------- */
 
-/* The sum, or the largest, of the numbers in each row of a square of LANES x LANES. */
+/* The sum, or the largest, of the numbers in each row of a square of LANES x LANES. Sums are added in pairs, whose rounding
+   errors are smaller than those of a running sum. */
 INLINE vec reduce_rows(const REAL *square, int largest) {
     REAL turned[LANE_COUNT * LANE_COUNT];
     transpose_square(square, LANES, turned, LANES);
-    vec total = load(turned);
+    vec parts[LANE_COUNT];
 #pragma GCC unroll 16
-    for (int i = 1; i < LANE_COUNT; i++) {
-        vec x = load(turned + i * LANES);
-        total = largest ? larger(x, total) : total + x;
+    for (int i = 0; i < LANE_COUNT; i++) parts[i] = load(turned + i * LANES);
+    if (largest) {
+#pragma GCC unroll 16
+        for (int i = 1; i < LANE_COUNT; i++) parts[0] = larger(parts[i], parts[0]);
+        return parts[0];
     }
-    return total;
+#pragma GCC unroll 4
+    for (int apart = 1; apart < LANE_COUNT; apart *= 2)
+#pragma GCC unroll 16
+        for (int i = 0; i < LANE_COUNT; i += 2 * apart) parts[i] += parts[i + apart];
+    return parts[0];
 }
