@@ -10,6 +10,7 @@ from subquad.attention import MECHANISMS, Linear, Softmax
 from subquad.cli import convert, main, trainings
 from subquad.cli.options import joined, registry
 from subquad.cli.parsing import parse
+from subquad.cli.reproduce import page_of
 from subquad.cli.training_options import CommandLine
 from subquad.conversion import ConversionOptions
 from subquad.experiments.base import Conversion, Experiment, Instruments, Scale, Training, Trial, finished_rows, last_value
@@ -121,3 +122,11 @@ def parse_conversion(words: list[str]) -> Any:
     mechanism = MECHANISMS[words[words.index("--attention") + 1]]
     options = joined("Convert", {"shared": convert.Shared, "mechanism": mechanism(), "conversion": ConversionOptions()})
     return parse(options, words, prog="subquad convert", registry=registry([mechanism, ConversionOptions]))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_page_names_the_data_in_its_command(name: str, tmp_path: Path) -> None:
+    options = {"experiment": name, "scale": "quick", "data": "some where", "original": None}
+    run = Run.create(tmp_path / "run", "reproduce", {"options": options})
+    (command,) = page_of(run).commands
+    assert command.line == f"subquad reproduce {name} --scale quick --data 'some where'"

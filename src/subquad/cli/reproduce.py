@@ -25,6 +25,7 @@ from subquad.errors import SubquadError
 from subquad.experiments.base import Experiment, Instruments, Scale, Timing, Trial
 from subquad.experiments.registry import EXPERIMENTS
 from subquad.report.page import Page, write_page
+from subquad.report.runs import command_of
 from subquad.report.verdicts import verdict_table
 from subquad.results import Row, Run
 from subquad.statistics import Verdict
@@ -102,10 +103,11 @@ def _row(verdict: Verdict) -> Row:
 
 
 def page_of(run: Run) -> Page:
-    """Returns the page of a finished experiment."""
+    """Returns the page of a finished experiment, with the command that made it, which names the data."""
     options = read(Kept, run.about["options"], f"{run.folder / 'run.json'}: options")
     experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
-    return experiment.page(run.folder, choose("scale", options.scale, experiment.scales))
+    page = experiment.page(run.folder, choose("scale", options.scale, experiment.scales))
+    return dataclasses.replace(page, commands=[command_of(run, f"subquad reproduce {options.words}")])
 
 
 def measure_timing(folder: Path, timing: Timing, command: str, console: Console) -> None:
