@@ -58,11 +58,11 @@ def test_the_gradient_of_the_gain_is_as_exact_as_in_pytorch() -> None:
 def compare(case: Case) -> None:
     """Over three seeds, the median of the mean error is at most 1.1 times PyTorch's, that of the largest twice.
 
-    The largest of many errors differs by such factors between seeds. So does the mean for FAVOR+ with inputs ten times as
-    large, whose exponents go into the hundreds: errors there are percents in both forms.
+    The largest of many errors differs by such factors between seeds. The mean for FAVOR+ with inputs ten times as large,
+    whose exponents go into the hundreds, differs by a sixth between seeds and may be 1.2 times PyTorch's.
     """
     runs = [measure(case, seed) for seed in range(SEEDS)]
-    mean_factor = 1.5 if case.mechanism == "favor" and case.scale > 1 else 1.1
+    mean_factor = 1.2 if case.mechanism == "favor" and case.scale > 1 else 1.1
     for name in RESULTS:
         for kind, most in (("mean", mean_factor), ("largest", 2.0)):
             ours, theirs = (

@@ -49,7 +49,7 @@ def or_infinite(total: Tensor) -> Tensor:
 
     A row divided by infinity is zero, and so is its gradient.
     """
-    nothing = total.abs() < torch.finfo(total.dtype).tiny ** 0.8  # 5e-31 in float32: 1 / total is far from overflow
+    nothing = total.abs() < torch.finfo(total.dtype).tiny ** 0.8  # 4.5e-31 in float32, as in native/chunk.h
     return total.masked_fill(nothing, math.inf)
 
 
