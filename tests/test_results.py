@@ -41,6 +41,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     [
         ({"metric": "loss", "value": None}, "line 1 of .*: 'loss' has no value: mend the row or take it out"),
         ({"metric": "seconds", "value": 1, "form": "sideways"}, "line 1 of .*: .*form.* must be causal or bidirectional"),
+        ({"metric": "loss", "value": 1, "elapsed": "\0"}, "line 1 of .*: .*elapsed.* must be a number"),
         ({"metric": "sample", "value": None, "right": 7}, "line 1 of .*: .*right.* must be a text"),
     ],
 )

@@ -78,6 +78,7 @@ class RowFields(TypedDict, total=False):
     low: float | None
     high: float | None
     step: Whole
+    elapsed: float | int
     at: Whole
     split: str
     mechanism: str

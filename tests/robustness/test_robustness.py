@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_sample_of_cases_ends_as_it_must() -> None:
-    """The same hundred every time, of every kind some. `make test-robustness` runs two thousand."""
+    """The same every time, at least one of every kind. `make test-robustness` runs two thousand."""
     _run("--sample", "80", "--jobs", "1")
 
 

@@ -12,9 +12,8 @@ The rules, in this order:
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Literal, NamedTuple
-
-import scipy.stats
 
 from subquad.choose.standings import READ_AT, SOFTMAX, Contestant, Standings
 from subquad.statistics import ENDS, Interval
@@ -130,7 +129,8 @@ def level_of(standings: Standings, name: str, standard: str, margin: float) -> L
 
 def widened(found: Interval, comparisons: int) -> Interval:
     """An interval that holds for the best of so many comparisons together (Bonferroni's correction)."""
-    factor = scipy.stats.norm.ppf(1 - ENDS[0] / max(1, comparisons)) / scipy.stats.norm.ppf(ENDS[1])
+    quantile = NormalDist().inv_cdf
+    factor = quantile(1 - ENDS[0] / max(1, comparisons)) / quantile(ENDS[1])
     return Interval(
         found.value, found.value - factor * (found.value - found.low), found.value + factor * (found.high - found.value)
     )
