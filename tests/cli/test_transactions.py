@@ -180,7 +180,10 @@ CELLS: dict[str, tuple[str, Callable[[int], str], str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("target", CELLS)
+@pytest.mark.parametrize(
+    "target",
+    ["classes", "event", pytest.param("labels", marks=pytest.mark.slow), pytest.param("number", marks=pytest.mark.slow)],
+)
 def test_every_target_from_the_command_to_predictions(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
