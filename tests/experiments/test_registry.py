@@ -17,7 +17,7 @@ from subquad.experiments.base import Conversion, Experiment, Instruments, Scale,
 from subquad.experiments.registry import EXPERIMENTS
 from subquad.models import ModelOptions
 from subquad.report.curves import curves
-from subquad.report.page import Command, Page, Picture
+from subquad.report.page import Page, Picture
 from subquad.report.training import Trained, points
 from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Run
@@ -56,7 +56,6 @@ class PairExperiment(Experiment):
             verdict_answer(verdicts),
             picture=Picture("loss", "Loss by step", curves(points(trained, "loss"), "loss")),
             folds=[verdict_fold(verdicts)],
-            commands=[Command("", "subquad reproduce pair")],
         )
 
 

@@ -122,7 +122,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def page(self, folder: Path, scale: str) -> Page:
-        """Returns the page, from the finished trials in the folder."""
+        """Returns the page, from the finished trials in the folder, without the command that made them."""
 
 
 def open_part(folder: Path, kind: str, command: str) -> Run:

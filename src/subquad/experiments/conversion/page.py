@@ -8,7 +8,7 @@ import altair as alt
 from subquad.experiments.conversion.grid import FAVOR, SCALES, WAYS, WINDOW, Grid, Way
 from subquad.experiments.conversion.verdicts import CONTROL, Converted, converted, judge, nats
 from subquad.report.curves import curves
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Chapter, Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row
@@ -58,7 +58,6 @@ def conversion_page(folder: Path, scale: str) -> Page:
             Fold("Beside the published curves", [paragraph(PUBLISHED_NOTE), table(published_table(runs))]),
             Fold("Perplexity after each stage", [paragraph(_words(grid)), table(way_table(runs))]),
         ],
-        commands=[Command("", f"subquad reproduce conversion --scale {scale}")],
     )
 
 

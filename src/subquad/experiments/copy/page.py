@@ -15,7 +15,7 @@ from subquad.experiments.copy.verdicts import judge
 from subquad.report import charts, tables
 from subquad.report.compare import all_points, load
 from subquad.report.curves import curves
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, table
+from subquad.report.page import Chapter, Fold, Page, Picture, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, final_table, metric_words, points, sample_table, training_charts
 from subquad.report.verdicts import verdict_answer, verdict_fold
@@ -56,7 +56,6 @@ def copy_page(folder: Path, scale: str) -> Page:
         views=list(dict.fromkeys(row["view"] for row in rows)),
         chapters=chapters,
         folds=folds,
-        commands=[Command("", f"subquad reproduce copy --scale {scale}")],
     )
 
 

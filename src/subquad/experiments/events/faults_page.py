@@ -5,10 +5,9 @@ from pathlib import Path
 
 import altair as alt
 
-from subquad.experiments.events.faults import ARMS, NAME, NONE, Trained, by_batch, judge, trained, values
-from subquad.experiments.events.grid import SIMULATED
+from subquad.experiments.events.faults import ARMS, NONE, Trained, by_batch, judge, trained, values
 from subquad.report.charts import HEIGHT, LEGEND_COLUMNS, PALETTE
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Chapter, Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row
@@ -37,7 +36,6 @@ def faults_page(folder: Path) -> Page:
     words = [f"{name}: {text}." for name, text in FAULTS.items()]
     folds = [verdict_fold(verdicts), Fold("The faults", [paragraph(line) for line in words])]
     folds += [Fold(f"Figures: {source}", [table(fault_table(runs, source))]) for source in sources]
-    real = " --data FOLDER" if any(source != SIMULATED for source in sources) else ""
     return Page(
         TITLE,
         verdict_answer(verdicts),
@@ -46,7 +44,6 @@ def faults_page(folder: Path) -> Page:
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("More pictures", pictures[1:])] if pictures[1:] else [],
         folds=folds,
-        commands=[Command("", f"subquad reproduce events --scale {NAME}{real}")],
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from subquad.experiments.base import part_rows
-from subquad.experiments.events.grid import ATTENTIONS, BASELINE, BATCH, LONG, PUBLISHED, SIMULATED, TABLE, Setting
+from subquad.experiments.events.grid import ATTENTIONS, BASELINE, BATCH, LONG, PUBLISHED, TABLE, Setting
 from subquad.experiments.events.verdicts import (
     Trained,
     difference,
@@ -17,7 +17,7 @@ from subquad.experiments.events.verdicts import (
 )
 from subquad.report import training
 from subquad.report.curves import curves
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Chapter, Fold, Page, Picture, paragraph, table
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.verdicts import verdict_answer, verdict_fold
@@ -60,7 +60,6 @@ def events_page(folder: Path, scale: str) -> Page:
         folds.append(Fold("Cost of a training step", [table(cost_table(costs))]))
     if rates := part_rows(folder / "speeds", "speeds"):
         folds.append(Fold("Speed of training by length", [paragraph(speed_sentence(rates)), table(speed_table(rates))]))
-    real = " --data FOLDER" if any(setting.source != SIMULATED for setting in settings) else ""
     return Page(
         TITLE,
         verdict_answer(verdicts),
@@ -68,7 +67,6 @@ def events_page(folder: Path, scale: str) -> Page:
         picture=first,
         chapters=[Chapter(capitalized(str(setting)), drawn) for setting, drawn in pictures.items() if drawn],
         folds=folds,
-        commands=[Command("", f"subquad reproduce events --scale {scale}{real}")],
     )
 
 

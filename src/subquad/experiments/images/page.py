@@ -8,7 +8,7 @@ from subquad.experiments.images.grid import SCALES
 from subquad.experiments.images.throughput import METHODS
 from subquad.experiments.images.verdicts import METRIC, judge, tested
 from subquad.report.curves import curves
-from subquad.report.page import Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import points, sample_table
 from subquad.report.verdicts import verdict_answer, verdict_fold
@@ -48,7 +48,6 @@ def images_page(folder: Path, scale: str) -> Page:
                 [table(sample_table([training for training in runs if training.run.about["seed"] == grid.seeds[0]]))],
             ),
         ],
-        commands=[Command("", f"subquad reproduce images --scale {scale}")],
     )
 
 

@@ -7,7 +7,7 @@ from subquad.experiments.base import Trial, finished_rows, is_finished, last_val
 from subquad.experiments.infinity.grid import SCALES
 from subquad.experiments.infinity.verdicts import judge
 from subquad.report.curves import curves
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Chapter, Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, points
 from subquad.report.verdicts import verdict_answer, verdict_fold
@@ -39,7 +39,6 @@ def infinity_page(folder: Path, scale: str) -> Page:
         picture=right[0] if right else None,
         chapters=[Chapter("Sorting symbols by frequency", [*right[1:], *losses], WINDOW_NOTE)] if trials else [],
         folds=folds,
-        commands=[Command("", f"subquad reproduce infinity --scale {scale}")],
     )
 
 

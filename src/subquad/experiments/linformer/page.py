@@ -17,7 +17,7 @@ from subquad.experiments.linformer.slot_tables import closeness_table, error_tab
 from subquad.experiments.linformer.verdicts import WORDS, judge, layer_shares
 from subquad.report import tables, training
 from subquad.report.curves import curves
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Chapter, Fold, Page, Picture, paragraph, table
 from subquad.report.spectrum import spectrum_charts
 from subquad.report.tables import Cell, Table
 from subquad.report.training import value_on_test
@@ -79,7 +79,6 @@ def linformer_page(folder: Path, scale: str) -> Page:
         picture=pictures[0] if pictures else None,
         chapters=chapters,
         folds=folds,
-        commands=[Command("", f"subquad reproduce linformer --scale {scale}")],
     )
 
 

@@ -13,7 +13,7 @@ from subquad.experiments.lra.published import ACCURACIES, DIFFERENCES, LENGTH, M
 from subquad.experiments.lra.runs import Score, data_of, scores
 from subquad.experiments.lra.verdicts import judge, short_name
 from subquad.report.charts import PALETTE
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, bullets, paragraph, table
+from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row
@@ -64,7 +64,6 @@ def lra_page(folder: Path, scale: str) -> Page:
         picture=accuracy_picture(measured) if measured else None,
         chapters=[Chapter("Accuracy and speed", [tradeoff])] if tradeoff is not None else [],
         folds=folds,
-        commands=[Command("", f"subquad reproduce lra --scale {scale}")],
     )
 
 

@@ -8,7 +8,7 @@ from subquad.experiments.recall.grid import INDUCTION, RECALL, SCALES, Grid
 from subquad.experiments.recall.runs import Remembered, remembered
 from subquad.experiments.recall.verdicts import judge
 from subquad.report.curves import curves
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Chapter, Fold, Page, Picture, paragraph, table
 from subquad.report.ranges import Axis, ranged_lines
 from subquad.report.tables import Cell, Table
 from subquad.report.training import Trained, points
@@ -55,7 +55,6 @@ def recall_page(folder: Path, scale: str) -> Page:
         picture=picture,
         chapters=[Chapter("Accuracy by step", drawn)] if drawn else [],
         folds=folds,
-        commands=[Command("", f"subquad reproduce recall --scale {scale}")],
     )
 
 

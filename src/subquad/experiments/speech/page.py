@@ -7,7 +7,7 @@ from subquad.experiments.base import Trial, labelled_runs, part_rows
 from subquad.experiments.speech.grid import PUBLISHED, SCALES
 from subquad.experiments.speech.verdicts import METRIC, judge, rates_on_test, said
 from subquad.report.curves import curves
-from subquad.report.page import Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import points, sample_table
 from subquad.report.verdicts import verdict_answer, verdict_fold
@@ -48,7 +48,6 @@ def speech_page(folder: Path, scale: str) -> Page:
             Fold("Costs", [paragraph(COST_NOTE), table(cost_table(costs))]),
             Fold("What was heard", [table(sample_table(first))]),
         ],
-        commands=[Command("", f"subquad reproduce speech --scale {scale}")],
     )
 
 

@@ -7,7 +7,7 @@ from subquad.experiments.base import is_finished, part_rows
 from subquad.experiments.transactions.grid import BASELINE, BOOSTING, COUNTS
 from subquad.experiments.transactions.verdicts import Scores, best_possible, difference, gather, judge, quality
 from subquad.report.curves import curves
-from subquad.report.page import Chapter, Command, Fold, Page, Picture, paragraph, table
+from subquad.report.page import Chapter, Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.training import Trained, points
 from subquad.report.verdicts import verdict_answer, verdict_fold
@@ -48,7 +48,6 @@ def transactions_page(folder: Path, scale: str) -> Page:
             Fold("Quality", [*map(paragraph, notes), *by_label]),
             Fold("Cost", [table(cost_table(rows))]),
         ],
-        commands=[Command("", f"subquad reproduce transactions --scale {scale}")],
     )
 
 
