@@ -20,7 +20,7 @@ from subquad.choose.standings import Role
 from subquad.results import Row
 from subquad.statistics import ENDS, RESAMPLES, Interval, percentile_interval
 from subquad.tasks.comparing import Judged
-from subquad.tasks.transactions.metrics import auroc_draws, ratio_draws
+from subquad.tasks.targets.metrics import auroc_draws, ratio_draws
 
 PRIOR_SEEDS = 4
 """Degrees of freedom of the typical scatter of seeds."""

@@ -10,13 +10,13 @@ import torch
 
 from subquad import Linear, ModelOptions
 from subquad.tasks import Transactions
+from subquad.tasks.targets.kinds import Classes
+from subquad.tasks.targets.linear import LinearModel, fit_linear
+from subquad.tasks.targets.metrics import auroc
 from subquad.tasks.transactions import TransactionsTask
 from subquad.tasks.transactions.aggregates import Aggregates, static_width
 from subquad.tasks.transactions.features import learn
 from subquad.tasks.transactions.labelled import BOOSTING, COUNTS
-from subquad.tasks.transactions.linear import LinearModel, fit_linear
-from subquad.tasks.transactions.metrics import auroc
-from subquad.tasks.transactions.targets import Classes
 from tests.tasks.transactions.test_features import history
 from tests.tasks.transactions.test_further import table
 

@@ -11,9 +11,9 @@ import torch
 
 from subquad import Linear, ModelOptions, SubquadError
 from subquad.tasks import TASKS, Transactions
+from subquad.tasks.targets.metrics import auroc
 from subquad.tasks.transactions import Histories, TransactionsTask
 from subquad.tasks.transactions.batches import EventBatch
-from subquad.tasks.transactions.metrics import auroc
 from subquad.tasks.transactions.model import Classifier
 
 SMALL = ModelOptions(layers=1, heads=2, head_dim=8)

@@ -15,7 +15,7 @@ from subquad.experiments.base import part_rows
 from subquad.experiments.transactions.grid import BASELINE, BEST_POSSIBLE, BOOSTING, COUNTS, LONG, SCORE
 from subquad.results import Row
 from subquad.statistics import Interval, Verdict, at_most, is_positive, percentile_interval
-from subquad.tasks.transactions.metrics import auroc, resampled_aurocs
+from subquad.tasks.targets.metrics import auroc, resampled_aurocs
 from subquad.words import between
 
 NEAR = 0.02

@@ -26,7 +26,7 @@ from subquad.tasks.series.sets import SeriesSet
 from subquad.tasks.series.simulator import best_crps
 from subquad.tasks.series.source import Source
 from subquad.tasks.series.windows import ForecastBatch, Windows, cut_windows
-from subquad.tasks.sourced import FEW, SourcedTask
+from subquad.tasks.targets.sourced import FEW, SourcedTask
 from subquad.types import AttentionOptions
 
 MOST_FITTED = 4000

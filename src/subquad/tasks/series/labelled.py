@@ -22,10 +22,10 @@ from subquad.tasks.mlm.limits import check_longest
 from subquad.tasks.series.model import SeriesClassifier
 from subquad.tasks.series.sets import SeriesSet
 from subquad.tasks.series.source import Source
-from subquad.tasks.targeted import TargetedTask
-from subquad.tasks.transactions.boosting import boosted
-from subquad.tasks.transactions.linear import fit_linear
-from subquad.tasks.transactions.target import Target
+from subquad.tasks.targets.boosting import boosted
+from subquad.tasks.targets.linear import fit_linear
+from subquad.tasks.targets.target import Target
+from subquad.tasks.targets.task import TargetedTask
 from subquad.types import AttentionOptions
 
 LINEAR, BOOSTING = "linear model of summary statistics", "boosting on summary statistics"

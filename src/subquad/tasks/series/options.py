@@ -11,7 +11,7 @@ from subquad.tasks.base import DataSize, Defaults, TaskOptions
 from subquad.tasks.series.loading import load_series
 from subquad.tasks.series.sets import Layout, Reading, SeriesSet
 from subquad.tasks.series.simulator import Simulator
-from subquad.tasks.transactions.labels import ColumnTarget
+from subquad.tasks.targets.labels import ColumnTarget
 from subquad.types import AttentionOptions
 
 Goal = Literal["auto", "forecast", "label"]

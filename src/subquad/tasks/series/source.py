@@ -21,7 +21,9 @@ from subquad.tasks.series.options import SeriesOptions
 from subquad.tasks.series.scales import OUT_OF_SIGHT, Scales, learn_scales, reading_from
 from subquad.tasks.series.sets import Reading, SeriesSet
 from subquad.tasks.series.windows import Windows, find_windows, parts_of
-from subquad.tasks.sourced import (
+from subquad.tasks.targets.kinds import learn_target, target_from
+from subquad.tasks.targets.labels import Labelled, label_column
+from subquad.tasks.targets.sourced import (
     FEW,
     SPLITS,
     USES,
@@ -32,9 +34,7 @@ from subquad.tasks.sourced import (
     resolve_goal,
     target_json,
 )
-from subquad.tasks.transactions.labels import Labelled, label_column
-from subquad.tasks.transactions.target import Target
-from subquad.tasks.transactions.targets import learn_target, target_from
+from subquad.tasks.targets.target import Target
 
 HORIZON, CONTEXTS = 24, 4
 """Default number of steps to forecast, and of steps before them for each."""

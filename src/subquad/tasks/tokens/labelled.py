@@ -21,11 +21,11 @@ from subquad.tasks.base import Counted, LineForm, Predictions
 from subquad.tasks.classify.model import TextClassifier
 from subquad.tasks.lm.vocabulary import BEGIN
 from subquad.tasks.mlm.limits import check_longest
-from subquad.tasks.targeted import TargetedTask
+from subquad.tasks.targets.linear import fit_linear
+from subquad.tasks.targets.target import Target
+from subquad.tasks.targets.task import TargetedTask
 from subquad.tasks.tokens.loading import load_symbols
 from subquad.tasks.tokens.source import Encoded, Source
-from subquad.tasks.transactions.linear import fit_linear
-from subquad.tasks.transactions.target import Target
 from subquad.types import AttentionOptions
 
 BAG = "linear model of token counts"

@@ -22,7 +22,7 @@ from subquad.tasks.lm.task import NextBatch
 from subquad.tasks.lm.vocabulary import BEGIN
 from subquad.tasks.lm.writing import write
 from subquad.tasks.mlm.finding import perplexity
-from subquad.tasks.sourced import SPLITS, SourcedTask
+from subquad.tasks.targets.sourced import SPLITS, SourcedTask
 from subquad.tasks.tokens.loading import load_symbols
 from subquad.tasks.tokens.reading import (
     NATS,

@@ -10,10 +10,10 @@ from subquad.errors import OptionError
 from subquad.models import ModelOptions, Size, decoder_size
 from subquad.tasks.base import DataSize, Defaults, TaskOptions
 from subquad.tasks.mlm.limits import check_length
+from subquad.tasks.targets.labels import ColumnTarget
 from subquad.tasks.tokens.forms import Form
 from subquad.tasks.tokens.loading import Columns, SymbolSequences, load_symbols
 from subquad.tasks.tokens.simulator import Simulator
-from subquad.tasks.transactions.labels import ColumnTarget
 from subquad.types import AttentionOptions
 
 TOKENS_A_STEP = 4096

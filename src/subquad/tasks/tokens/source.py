@@ -14,7 +14,9 @@ from subquad.data.splits import SplitName, shuffled
 from subquad.errors import SubquadError
 from subquad.results import place_of
 from subquad.tasks.base import DataSize
-from subquad.tasks.sourced import (
+from subquad.tasks.targets.kinds import learn_target, target_from
+from subquad.tasks.targets.labels import Labelled, label_column
+from subquad.tasks.targets.sourced import (
     FEW,
     SPLITS,
     USES,
@@ -25,12 +27,10 @@ from subquad.tasks.sourced import (
     resolve_goal,
     target_json,
 )
+from subquad.tasks.targets.target import Target
 from subquad.tasks.tokens.loading import SymbolSequences
 from subquad.tasks.tokens.options import TokenOptions
 from subquad.tasks.tokens.vocabulary import UNKNOWN, Vocabulary, learn_vocabulary
-from subquad.tasks.transactions.labels import Labelled, label_column
-from subquad.tasks.transactions.target import Target
-from subquad.tasks.transactions.targets import learn_target, target_from
 
 TENTH = 10
 SHORTEST = 30

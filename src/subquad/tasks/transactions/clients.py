@@ -12,12 +12,12 @@ from numpy import ndarray
 
 from subquad.errors import SubquadError
 from subquad.results import Run
+from subquad.tasks.targets.linear import LinearModel, fit_linear, left_out, scale
 from subquad.tasks.transactions.aggregates import Aggregates
 from subquad.tasks.transactions.batches import EventBatch, pad
 from subquad.tasks.transactions.collecting import Reading
 from subquad.tasks.transactions.features import Features, learn
 from subquad.tasks.transactions.histories import Histories
-from subquad.tasks.transactions.linear import LinearModel, fit_linear, left_out, scale
 from subquad.tasks.transactions.loading import load_histories
 from subquad.tasks.transactions.options import ClientOptions
 from subquad.tasks.transactions.splits import Splits, split, split_unlabelled

@@ -14,8 +14,8 @@ from subquad.data.columns import NUMBERS, Column, decide, recognise
 from subquad.data.tables import LARGEST_NUMBER, Chunk, Names, StoredColumn, Tally, find_column, listed
 from subquad.data.times import WRITTEN, ReadTime, detect, guess, is_ambiguous, lenient, numbers
 from subquad.errors import SubquadError
+from subquad.tasks.targets.labels import OBSERVED, TargetChoice, label_roles
 from subquad.tasks.transactions.histories import OPTIONAL
-from subquad.tasks.transactions.labels import OBSERVED, TargetChoice, label_roles
 
 KNOWN = {  # names by which columns are recognized; the second is Sberbank's
     "client": ("client", "customer_id", "client_id", "account_id", "user_id"),

@@ -17,10 +17,10 @@ from subquad.data.ragged import first_places
 from subquad.data.times import DAY
 from subquad.errors import SubquadError
 from subquad.results import place_of
+from subquad.tasks.targets.kinds import Classes, learn_target, target_from
+from subquad.tasks.targets.target import Target
 from subquad.tasks.transactions.further import BINS, MANY, MOST_KEPT, ColumnFeatures, as_json, learn_column, read_features
 from subquad.tasks.transactions.histories import Histories
-from subquad.tasks.transactions.target import Target
-from subquad.tasks.transactions.targets import Classes, learn_target, target_from
 
 Amounts = Literal["quantile", "log"]
 UNKNOWN = 0

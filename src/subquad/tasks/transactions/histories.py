@@ -10,7 +10,6 @@ from subquad.data.column_values import ColumnValues
 from subquad.data.columns import Column
 from subquad.data.ragged import offsets_of, places_of
 
-UNLABELLED = -1
 OPTIONAL = ("code", "type", "amount")  # fields that an event may lack
 
 

@@ -20,14 +20,17 @@ from subquad.models import ModelOptions
 from subquad.results import Row
 from subquad.tasks.base import Best, Counted, DataSize, Predictions, Task, Vectors
 from subquad.tasks.comparing import Judged, Rival
+from subquad.tasks.targets.boosting import boosted
+from subquad.tasks.targets.judging import compared_rows, curve_rows, trivial_rows
+from subquad.tasks.targets.kinds import Classes
+from subquad.tasks.targets.linear import fit_linear
+from subquad.tasks.targets.target import Target
 from subquad.tasks.transactions.aggregates import Aggregates, static_width
 from subquad.tasks.transactions.batches import EventBatch
-from subquad.tasks.transactions.boosting import boosted
 from subquad.tasks.transactions.clients import Clients, Data
 from subquad.tasks.transactions.features import Features
 from subquad.tasks.transactions.histories import Histories
-from subquad.tasks.transactions.judging import compared_rows, curve_rows, importance_rows, trivial_rows
-from subquad.tasks.transactions.linear import fit_linear
+from subquad.tasks.transactions.importance import importance_rows
 from subquad.tasks.transactions.loading import load_histories
 from subquad.tasks.transactions.model import Classifier, Heads
 from subquad.tasks.transactions.options import ClientOptions
@@ -35,8 +38,6 @@ from subquad.tasks.transactions.pretraining import (
     Pretrainer,
 )
 from subquad.tasks.transactions.summary import lines
-from subquad.tasks.transactions.target import Target
-from subquad.tasks.transactions.targets import Classes
 from subquad.types import AttentionOptions
 
 COUNTS, BOOSTING = "linear model of counts", "boosting on aggregates"

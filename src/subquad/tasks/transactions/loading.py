@@ -15,9 +15,9 @@ from subquad.data.tables import PARQUET, Chunk, Names, Tally, find_column, liste
 from subquad.data.times import short_date
 from subquad.errors import SubquadError
 from subquad.files import kind_of
+from subquad.tasks.targets.labels import OBSERVED, UNLABELLED, LabelTexts, count, first, read_labels
 from subquad.tasks.transactions.collecting import FURTHER, KNOWN, Columns, Events, FurtherReaders, Reading, collect
-from subquad.tasks.transactions.histories import UNLABELLED, Histories
-from subquad.tasks.transactions.labels import OBSERVED, LabelTexts, count, first, read_labels
+from subquad.tasks.transactions.histories import Histories
 
 TABLES = (".csv", ".tsv", ".txt", *PARQUET)
 EVENT_FILES = ("transactions", "events")

@@ -8,9 +8,9 @@ from subquad.checking import AtLeastTwo, BelowOne, Count, FileName, PositiveShar
 from subquad.data.columns import read_kinds
 from subquad.errors import OptionError, SubquadError
 from subquad.tasks.base import DataSize, Defaults, TaskOptions
+from subquad.tasks.targets.labels import TargetChoice
 from subquad.tasks.transactions.collecting import Columns, Reading, check_time_form
 from subquad.tasks.transactions.features import Amounts
-from subquad.tasks.transactions.labels import TargetChoice
 from subquad.tasks.transactions.model import Pooling
 from subquad.tasks.transactions.simulator import Simulator
 

@@ -20,8 +20,8 @@ from subquad.checking import AtLeastTwo, BelowOne, Checked, Count, Seed
 from subquad.data.ragged import first_places, offsets_of
 from subquad.data.times import DAY
 from subquad.errors import OptionError, SubquadError
+from subquad.tasks.targets.metrics import auroc
 from subquad.tasks.transactions.histories import Histories
-from subquad.tasks.transactions.metrics import auroc
 
 DAYS = 456.0
 MANY = 10_000

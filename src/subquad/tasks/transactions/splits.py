@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from subquad.data.splits import shuffled
 from subquad.errors import SubquadError
-from subquad.tasks.transactions.histories import UNLABELLED
+from subquad.tasks.targets.labels import UNLABELLED
 
 
 class Splits(NamedTuple):

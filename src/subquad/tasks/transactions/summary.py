@@ -7,8 +7,9 @@ import numpy as np
 
 from subquad.data.column_values import ColumnValues
 from subquad.data.times import DAY
+from subquad.tasks.targets.labels import UNLABELLED
 from subquad.tasks.transactions.features import Features
-from subquad.tasks.transactions.histories import UNLABELLED, Histories
+from subquad.tasks.transactions.histories import Histories
 from subquad.words import compact
 
 Entry = dict[str, Any]

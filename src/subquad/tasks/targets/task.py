@@ -15,10 +15,10 @@ from subquad.data.splits import SplitName
 from subquad.results import Row
 from subquad.tasks.base import Batch, Best
 from subquad.tasks.comparing import Judged, Rival
-from subquad.tasks.sourced import SourcedTask
-from subquad.tasks.transactions.judging import compared_rows, curve_rows, trivial_rows
-from subquad.tasks.transactions.target import Target
-from subquad.tasks.transactions.targets import Classes
+from subquad.tasks.targets.judging import compared_rows, curve_rows, trivial_rows
+from subquad.tasks.targets.kinds import Classes
+from subquad.tasks.targets.sourced import SourcedTask
+from subquad.tasks.targets.target import Target
 
 
 class TargetedTask(SourcedTask[Batch]):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from subquad import statistics
-from subquad.tasks.transactions.metrics import (
+from subquad.tasks.targets.metrics import (
     accuracy,
     accuracy_interval,
     auroc,

@@ -14,9 +14,9 @@ from subquad.checking import Positive, read_kind
 from subquad.statistics import RESAMPLES
 from subquad.tasks.base import Best
 from subquad.tasks.comparing import Judged, judged_means
-from subquad.tasks.transactions.metrics import Draws, auroc_draws, average_precision_draws, mean_draws, ratio_draws
-from subquad.tasks.transactions.survival import Event
-from subquad.tasks.transactions.target import Target, log_losses
+from subquad.tasks.targets.metrics import Draws, auroc_draws, average_precision_draws, mean_draws, ratio_draws
+from subquad.tasks.targets.survival import Event
+from subquad.tasks.targets.target import Target, log_losses
 
 TargetKind = Literal["classes", "labels", "number", "event"]
 

@@ -13,11 +13,12 @@ from subquad.data.columns import FEW, NUMBERS, TRUTHS, is_missing, split_cell
 from subquad.data.tables import Chunk, listed
 from subquad.data.times import attempt
 from subquad.errors import SubquadError
-from subquad.tasks.transactions.histories import UNLABELLED
 
 TargetChoice = Literal["auto", "classes", "labels", "number", "event"]
 ColumnTarget = Literal["auto", "classes", "labels", "number"]
 LABEL, OBSERVED = "label", "observed"
+UNLABELLED = -1
+"""Number of the class of what has no label."""
 MOST_CLASSES = 200
 """Largest number of classes or labels."""
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from subquad.statistics import RESAMPLES
 from subquad.tasks.comparing import Judged, judged_means
-from subquad.tasks.transactions.metrics import Draws, concordance_draws, mean_draws
-from subquad.tasks.transactions.target import Target, log_losses
+from subquad.tasks.targets.metrics import Draws, concordance_draws, mean_draws
+from subquad.tasks.targets.target import Target, log_losses
 
 INTERVALS = 16
 """Largest number of intervals that the time to an event is divided into."""

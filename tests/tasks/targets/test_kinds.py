@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from subquad.tasks.transactions.metrics import average_precision_draws, concordance_draws, interval_of
-from subquad.tasks.transactions.survival import Event
-from subquad.tasks.transactions.target import Target
-from subquad.tasks.transactions.targets import Classes, Labels, Number, learn_target, target_from
+from subquad.tasks.targets.kinds import Classes, Labels, Number, learn_target, target_from
+from subquad.tasks.targets.metrics import average_precision_draws, concordance_draws, interval_of
+from subquad.tasks.targets.survival import Event
+from subquad.tasks.targets.target import Target
 
 RNG = np.random.default_rng(0)
 TRUTHS: dict[str, np.ndarray] = {

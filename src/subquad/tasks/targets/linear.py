@@ -15,7 +15,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from subquad.checking import Checked, NonNegative, read
-from subquad.tasks.transactions.target import Target
+from subquad.tasks.targets.target import Target
 
 PENALTIES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 """Penalties on squared weights that are tried, beside a loss that is a mean over clients."""

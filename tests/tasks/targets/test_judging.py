@@ -1,4 +1,4 @@
-"""Rows about predictions: baselines, curves, confusion, and which columns matter."""
+"""Rows about predictions: baselines, curves and confusion."""
 
 from itertools import pairwise
 from typing import Any
@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subquad.tasks.transactions.judging import ORDER, compared_rows, curve_rows, importance_rows, trivial_rows
-from subquad.tasks.transactions.simulator import Simulator
-from subquad.tasks.transactions.survival import Event
-from subquad.tasks.transactions.targets import Classes, Number
+from subquad.tasks.targets.judging import compared_rows, curve_rows, trivial_rows
+from subquad.tasks.targets.kinds import Classes, Number
+from subquad.tasks.targets.survival import Event
 
 RNG = np.random.default_rng(0)
 TWO = Classes(("no", "yes"))
@@ -63,19 +62,3 @@ def test_curves_of_other_targets() -> None:
     target = Event.learned(times)
     alive = target.predict(RNG.standard_normal((60, target.outputs)))
     assert {row["metric"] for row in curve_rows(target, times, alive)} == {"calibration"}
-
-
-def test_columns_that_matter_are_found() -> None:
-    """A model that decides by codes and their order alone."""
-    simulator = Simulator(clients=300, shortest=20, longest=40, drift=0.8)
-    histories = simulator.draw()
-
-    def predict(some: Any) -> Any:
-        return 1 / (1 + np.exp(-simulator.ratios(some)))[:, None]
-
-    rows = {row["column"]: row for row in importance_rows(TWO, histories, predict, histories.fields)}
-    assert set(rows) == {"code", "type", "amount", ORDER}
-    for name in ("code", ORDER):
-        assert rows[name]["low"] > 0.2
-    for name in ("type", "amount"):
-        assert (rows[name]["low"], rows[name]["value"], rows[name]["high"]) == (0, 0, 0)

@@ -1,19 +1,17 @@
-"""Rows about predictions for test clients: metrics beside baselines, curves, confusion, and which columns matter."""
+"""Rows about predictions for test sequences: metrics beside baselines, curves and confusion."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from subquad.data.ragged import places_of
 from subquad.results import Row
 from subquad.statistics import share_interval
-from subquad.tasks.transactions.histories import Histories
-from subquad.tasks.transactions.metrics import interval_of
-from subquad.tasks.transactions.survival import Event
-from subquad.tasks.transactions.target import Target
-from subquad.tasks.transactions.targets import Classes, Labels, Number
+from subquad.tasks.targets.kinds import Classes, Labels, Number
+from subquad.tasks.targets.metrics import interval_of
+from subquad.tasks.targets.survival import Event
+from subquad.tasks.targets.target import Target
 
 POINTS = 100
 """Largest number of points of a curve."""
@@ -21,11 +19,6 @@ BINS = 10
 """Number of bins of predictions in a calibration."""
 MOST_SHOWN = 20
 """Largest number of classes in a table of confusion, the most frequent ones."""
-MOST_PERMUTED = 1000
-"""Largest number of test clients by which it is measured which columns matter."""
-ORDER = "order of events"
-
-Predict = Callable[[Histories], Float[ndarray, "n p"]]
 
 
 def compared_rows(
@@ -118,47 +111,3 @@ def _event_rows(target: Event, truth: Float[ndarray, "n 2"], predicted: Float[nd
     known = (truth[:, 1] > 0) | (truth[:, 0] >= edge)
     if known.any():
         yield from _calibration_rows((truth[known, 0] < edge) & (truth[known, 1] > 0), 1.0 - predicted[known, middle])
-
-
-def importance_rows(target: Target, test: Histories, predict: Predict, fields: tuple[str, ...]) -> Iterator[Row]:
-    """Yields by how much the deciding metric falls when a column's values are exchanged between test clients.
-
-    The values of a column of events are exchanged between all events of all clients. For the order of events, those of each
-    client are shuffled and its times stay. Intervals are by drawing clients again.
-    """
-    test = test.select(np.arange(min(len(test.clients), MOST_PERMUTED)))
-    rng = np.random.default_rng(0)
-    before = target.metrics(test.targets, predict(test))[target.deciding]
-    for column, permuted in _permuted(test, fields, rng):
-        after = target.metrics(test.targets, predict(permuted))[target.deciding]
-        yield {"metric": "importance", "column": column, "of": target.deciding, **interval_of(before - after)._asdict()}
-
-
-def _permuted(test: Histories, fields: tuple[str, ...], rng: np.random.Generator) -> Iterator[tuple[str, Histories]]:
-    """Yields the histories with one column after the other exchanged."""
-    events, clients = rng.permutation(len(test.times)), rng.permutation(len(test.clients))
-    for name, part in (("code", "codes"), ("type", "types"), ("amount", "amounts")):
-        if name in fields:
-            yield name, test._replace(**{part: getattr(test, part)[events]})
-    for at, column in enumerate(test.columns):
-        columns = (*test.columns[:at], column.take(events), *test.columns[at + 1 :])
-        yield column.column.name, test._replace(columns=columns)
-    for at, column in enumerate(test.static):
-        columns = (*test.static[:at], column.take(clients), *test.static[at + 1 :])
-        yield column.column.name, test._replace(static=columns)
-    mixed = _shuffled_within(test, rng)
-    yield (
-        ORDER,
-        test._replace(
-            codes=test.codes[mixed],
-            types=test.types[mixed],
-            amounts=test.amounts[mixed],
-            columns=tuple(column.take(mixed) for column in test.columns),
-        ),
-    )
-
-
-def _shuffled_within(test: Histories, rng: np.random.Generator) -> Int[ndarray, "events"]:
-    """The places of the events, in a random order within each client."""
-    client = np.repeat(np.arange(len(test.clients)), test.lengths)
-    return places_of(test.offsets[:1], test.offsets[-1:])[np.lexsort((rng.random(len(client)), client))]

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from subquad.errors import SubquadError
-from subquad.tasks.transactions.survival import Event
-from subquad.tasks.transactions.target import Target
-from subquad.tasks.transactions.targets import Classes, Labels, Number
+from subquad.tasks.targets.kinds import Classes, Labels, Number
+from subquad.tasks.targets.survival import Event
+from subquad.tasks.targets.target import Target
 
 Fit = Callable[[ndarray, ndarray], Any]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from subquad import SubquadError
-from subquad.tasks.transactions.boosting import boosted
-from subquad.tasks.transactions.metrics import auroc
-from subquad.tasks.transactions.survival import Event
-from subquad.tasks.transactions.targets import Classes, Labels, Number
+from subquad.tasks.targets.boosting import boosted
+from subquad.tasks.targets.kinds import Classes, Labels, Number
+from subquad.tasks.targets.metrics import auroc
+from subquad.tasks.targets.survival import Event
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((400, 3))

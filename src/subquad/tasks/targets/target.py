@@ -13,7 +13,7 @@ from subquad.checking import Checked
 from subquad.statistics import RESAMPLES
 from subquad.tasks.base import Best
 from subquad.tasks.comparing import Judged
-from subquad.tasks.transactions.metrics import Draws
+from subquad.tasks.targets.metrics import Draws
 
 SMALLEST = 1e-7
 """Smallest probability in a log-loss."""

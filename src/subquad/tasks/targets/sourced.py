@@ -11,9 +11,8 @@ from numpy import ndarray
 from subquad.data.splits import SplitName, divide
 from subquad.errors import SubquadError
 from subquad.tasks.base import Batch, DataSize, Task
-from subquad.tasks.transactions.histories import UNLABELLED
-from subquad.tasks.transactions.labels import Labelled
-from subquad.tasks.transactions.target import Target
+from subquad.tasks.targets.labels import UNLABELLED, Labelled
+from subquad.tasks.targets.target import Target
 
 FEW = 10
 """Smallest number of labelled sequences that are divided."""
