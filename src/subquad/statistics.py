@@ -124,6 +124,16 @@ def grouped_mean(values: Float[ndarray, "n"], lengths: Int[ndarray, "groups"], s
     return summed_interval(parts, lambda added: divide(added[:, 0], added[:, 1]), seed)
 
 
+def paired_ratio(ours: Float[ndarray, "groups 2"], theirs: Float[ndarray, "groups 2"]) -> Interval:
+    """Ours minus theirs, where each is a sum over groups divided by a count, with whole groups drawn again.
+
+    Each group has what it adds to the sum and to the count, which both have in common. The same groups are drawn for both:
+    groups often differ far more than what is compared, so that small differences show in pairs only.
+    """
+    parts = np.stack([ours[:, 0] - theirs[:, 0], ours[:, 1]], axis=1)
+    return summed_interval(parts, lambda added: divide(added[:, 0], added[:, 1]))
+
+
 def mean_over_seeds(values: Sequence[float]) -> Interval:
     """The mean of independent results with Student's interval, which is infinite for a single one."""
     mean = float(np.mean(values))

@@ -26,8 +26,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_training_says_what_was_learned(trained: Path) -> None:
-    tested = [row["metric"] for row in Run.open(trained).rows() if row.get("split") == "test"]
-    assert tested == ["error_rate", "beam_error_rate", "word_error_rate", "evaluated_recordings"]
+    tested = [row for row in Run.open(trained).rows() if row.get("split") == "test"]
+    metrics = ["error_rate", "beam_error_rate", "word_error_rate", "evaluated_recordings", "recording_edits"]
+    assert list(dict.fromkeys(row["metric"] for row in tested)) == metrics
+    by_recording = [row for row in tested if row["metric"] == "recording_edits"]
+    rate = sum(row["value"] for row in by_recording) / sum(row["units"] for row in by_recording)
+    assert tested[0]["value"] == pytest.approx(rate)
     page = (trained / "report.html").read_text()
     assert "ended with an error rate of" in page
     assert "beam error rate" in page

@@ -30,10 +30,9 @@ from subquad.statistics import (
     Interval,
     Verdict,
     at_most,
-    divide,
     mean_over_seeds,
     paired_difference,
-    summed_interval,
+    paired_ratio,
 )
 from subquad.words import between
 
@@ -93,9 +92,7 @@ def over_sequences(runs: Sequence[Trained], setting: Setting, attention: str, ot
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds or any(len(ours[seed]) != len(theirs[seed]) for seed in seeds):
         return None
-    gaps = np.mean([ours[seed][:, 0] - theirs[seed][:, 0] for seed in seeds], axis=0)
-    parts = np.stack([gaps, ours[seeds[0]][:, 1]], axis=1)
-    return summed_interval(parts, lambda added: divide(added[:, 0], added[:, 1]))
+    return paired_ratio(*(np.mean([sums[seed] for seed in seeds], axis=0) for sums in (ours, theirs)))
 
 
 def _sequence_sums(rows: Sequence[Row]) -> Float[ndarray, "sequences parts"]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from subquad.experiments.base import Trial, labelled_runs, part_rows
 from subquad.experiments.speech.grid import PUBLISHED, SCALES
-from subquad.experiments.speech.verdicts import METRIC, judge, rates_on_test, said
+from subquad.experiments.speech.verdicts import METRIC, judge, results_on_test, said
 from subquad.report.curves import curves
 from subquad.report.page import Fold, Page, Picture, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
@@ -54,10 +54,10 @@ def speech_page(folder: Path, scale: str) -> Page:
 def rate_table(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial]) -> Table:
     """Error rates of each encoder: greedy, by beam search, of words, and the paper's."""
     metrics = (METRIC, "beam_error_rate", "word_error_rate")
-    by_metric = [rates_on_test(trained, trials, metric) for metric in metrics]
+    by_metric = [results_on_test(trained, trials, metric) for metric in metrics]
     lines = []
     for name in dict.fromkeys(trial.variant for trial in trials):
-        cells = [Cell(said(rates[name])) if name in rates else NOTHING for rates in by_metric]
+        cells = [Cell(said(results[name])) if name in results else NOTHING for results in by_metric]
         published = Cell(f"{PUBLISHED[name]:.2f}%", PUBLISHED[name]) if name in PUBLISHED else NOTHING
         lines.append([Cell(name), *cells, published])
     columns = ["encoder", "error rate", "by beam search", "of words", "the paper's, phones of WSJ"]

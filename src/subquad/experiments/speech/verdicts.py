@@ -2,11 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
 
 from subquad.experiments.base import Trial, finished_rows, part_rows
 from subquad.experiments.speech.grid import BASELINE, SCALES
 from subquad.results import Row
-from subquad.statistics import Interval, Verdict, at_most, is_positive, paired_difference
+from subquad.statistics import Interval, Verdict, at_most, is_positive, paired_difference, paired_ratio
 from subquad.words import between
 
 METRIC = "error_rate"
@@ -21,80 +26,85 @@ ORDER = (("softmax", "linear"), ("linear", "lsh"), ("linear", "lstm"))
 def judge(folder: Path, scale: str) -> list[Verdict]:
     """Returns verdicts on error rates, their order and the cost of a training step."""
     trials = list(SCALES[scale].trials())
-    rates = rates_on_test(finished_rows(folder, trials), trials)
+    results = results_on_test(finished_rows(folder, trials), trials)
     rows = part_rows(folder / "costs", "costs") or []
-    return [*learned(rates), *near(rates), *ordered(rates), *faster(rows)]
+    return [*learned(results), *near(results), *ordered(results), *faster(rows)]
 
 
-Rates = Mapping[str, Mapping[int, Interval]]
-"""Error rates on the test split, with their intervals over recordings, by encoder and seed."""
+class Recognition(NamedTuple):
+    """Results of a training on the test recordings."""
+
+    rate: Interval
+    """An error rate, with an interval over recordings."""
+    parts: Float[ndarray, "recordings 2"]
+    """Edits of a greedy reading and units, for each recording; empty in runs of versions that did not store them."""
 
 
-def rates_on_test(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], metric: str = METRIC) -> Rates:
-    """Error rates of the finished trials on the test split."""
-    rates: dict[str, dict[int, Interval]] = {}
+Results = Mapping[str, Mapping[int, Recognition]]
+"""Results on the test recordings by encoder and seed."""
+
+
+def results_on_test(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], metric: str = METRIC) -> Results:
+    """Results of the finished trials on the test recordings, with the error rate that is called `metric`."""
+    results: dict[str, dict[int, Recognition]] = {}
     for trial in trials:
-        rows = [row for row in trained.get(trial.name, ()) if row["metric"] == metric and row.get("split") == "test"]
-        if rows:
-            rates.setdefault(trial.variant, {})[trial.seed] = Interval.of_row(rows[-1])
-    return rates
+        rows = [row for row in trained.get(trial.name, ()) if row.get("split") == "test"]
+        rates = [Interval.of_row(row) for row in rows if row["metric"] == metric]
+        by_recording = {row["recording"]: (row["value"], row["units"]) for row in rows if row["metric"] == "recording_edits"}
+        if rates:
+            parts = np.array([by_recording[number] for number in sorted(by_recording)], float).reshape(-1, 2)
+            results.setdefault(trial.variant, {})[trial.seed] = Recognition(rates[-1], parts)
+    return results
 
 
-def said(rates: Mapping[int, Interval]) -> str:
+def said(results: Mapping[int, Recognition]) -> str:
     """Error rates of each seed in words."""
-    return ", ".join(between(rate, ".1%") for rate in rates.values()) or "not done"
+    return ", ".join(between(each.rate, ".1%") for each in results.values()) or "not done"
 
 
-def learned(rates: Rates) -> Iterator[Verdict]:
+def learned(results: Results) -> Iterator[Verdict]:
     """Whether softmax's error rate is low enough for a comparison to mean anything."""
-    claim, values = f"softmax's error rate is below {GOOD:.0%}", rates.get(BASELINE, {})
-    held = [at_most(rate, GOOD) for rate in values.values()]
+    claim, values = f"softmax's error rate is below {GOOD:.0%}", results.get(BASELINE, {})
+    held = [at_most(each.rate, GOOD) for each in values.values()]
     yield Verdict(claim, None if not held or None in held else all(held), said(values))
 
 
-def gap(rates: Rates, first: str, second: str) -> Interval | None:
-    """The error rate of the first encoder minus that of the second, over seeds; with one seed, over recordings.
-
-    With one seed the interval joins those of both rates as if the recordings were different ones, which makes it wide.
-    """
-    ours, theirs = rates.get(first, {}), rates.get(second, {})
+def gap(results: Results, first: str, second: str) -> Interval | None:
+    """The error rate of the first encoder minus that of the second, paired over seeds; with one seed, over recordings."""
+    ours, theirs = results.get(first, {}), results.get(second, {})
     seeds = sorted(ours.keys() & theirs.keys())
     if len(seeds) > 1:
-        return paired_difference({seed: ours[seed].value for seed in seeds}, {seed: theirs[seed].value for seed in seeds})
-    if not seeds:
+        return paired_difference(*({seed: each[seed].rate.value for seed in seeds} for each in (ours, theirs)))
+    if not seeds or not len(ours[seeds[0]].parts) or len(ours[seeds[0]].parts) != len(theirs[seeds[0]].parts):
         return None
-    one, other = ours[seeds[0]], theirs[seeds[0]]
-    middle = one.value - other.value
-    below = ((one.value - one.low) ** 2 + (other.high - other.value) ** 2) ** 0.5
-    above = ((one.high - one.value) ** 2 + (other.value - other.low) ** 2) ** 0.5
-    return Interval(middle, middle - below, middle + above)
+    return paired_ratio(ours[seeds[0]].parts, theirs[seeds[0]].parts)
 
 
-def near(rates: Rates) -> Iterator[Verdict]:
+def near(results: Results) -> Iterator[Verdict]:
     """Whether linear attention's error rate is within two points of softmax's."""
     claim, difference = (
         f"linear's error rate is at most {100 * NEAR:.0f} points above softmax's",
-        gap(rates, "linear", BASELINE),
+        gap(results, "linear", BASELINE),
     )
     if difference is None:
         yield Verdict(claim, None, "not done")
     else:
-        yield Verdict(claim, at_most(difference, NEAR), _figures(rates, "linear", BASELINE, difference))
+        yield Verdict(claim, at_most(difference, NEAR), _figures(results, "linear", BASELINE, difference))
 
 
-def ordered(rates: Rates) -> Iterator[Verdict]:
+def ordered(results: Results) -> Iterator[Verdict]:
     """Whether error rates are in the order of the paper."""
     for better, worse in ORDER:
-        claim, difference = f"{better} has fewer errors than {worse}", gap(rates, worse, better)
+        claim, difference = f"{better} has fewer errors than {worse}", gap(results, worse, better)
         if difference is None:
             yield Verdict(claim, None, "not done")
         else:
-            yield Verdict(claim, is_positive(difference), _figures(rates, worse, better, difference))
+            yield Verdict(claim, is_positive(difference), _figures(results, worse, better, difference))
 
 
-def _figures(rates: Rates, first: str, second: str, difference: Interval) -> str:
+def _figures(results: Results, first: str, second: str, difference: Interval) -> str:
     points = Interval(*(100 * end for end in difference))
-    return f"{first} {said(rates[first])}, {second} {said(rates[second])}; difference {between(points, '+.1f')} points"
+    return f"{first} {said(results[first])}, {second} {said(results[second])}; difference {between(points, '+.1f')} points"
 
 
 def faster(rows: Sequence[Row]) -> Iterator[Verdict]:

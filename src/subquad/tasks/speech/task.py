@@ -275,7 +275,13 @@ class SpeechTask(Task[SpeechBatch]):
         if self.options.units == "characters":
             rates["word_error_rate"] = error_rate(utterances, heard, words=True)
         rows: list[Row] = [{"metric": name, "split": "test", **rate._asdict()} for name, rate in rates.items()]
-        return [*rows, {"metric": "evaluated_recordings", "unit": "recordings", "split": "test", "value": len(utterances)}]
+        rows.append({"metric": "evaluated_recordings", "unit": "recordings", "split": "test", "value": len(utterances)})
+        about: Row = {"metric": "recording_edits", "unit": "edits", "split": "test"}
+        by_recording = edits_and_units(utterances, heard)
+        return rows + [
+            {**about, "recording": number, "value": wrong, "units": units}
+            for number, (wrong, units) in enumerate(by_recording.tolist())
+        ]
 
     def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
         """Number of positions that the encoder attends to, of each recording."""
@@ -286,9 +292,8 @@ class SpeechTask(Task[SpeechBatch]):
     def judge(self, model: nn.Module) -> Judged:
         """Edits of each test recording."""
         utterances = self.splits.test[: self.options.tested]
-        pairs = [(said.units, heard) for said, heard in zip(utterances, self._heard(model, utterances), strict=True)]
-        wrong, counts = [edits(*pair) for pair in pairs], [max(1, len(said)) for said, _ in pairs]
-        return judged_means("error_rate", "low", "share", np.array(wrong), np.array(counts))
+        wrong, units = edits_and_units(utterances, self._heard(model, utterances)).T
+        return judged_means("error_rate", "low", "share", wrong, np.maximum(1, units))
 
     def rivals(self) -> dict[str, Rival]:
         """Writing nothing, which gets every unit wrong."""
@@ -341,13 +346,20 @@ def padded(frames: Sequence[Float[ndarray, "_ f"]]) -> tuple[Float[Tensor, "b n 
     return pad(tensors), keep_of([len(each) for each in frames])
 
 
+def edits_and_units(
+    utterances: Sequence[Utterance], heard: Sequence[tuple[str, ...]], *, words: bool = False
+) -> Float[ndarray, "recordings 2"]:
+    """Number of edits, and of units that were said, in each recording. With `words`, words take the place of characters."""
+    pairs = [(utterance.units, units) for utterance, units in zip(utterances, heard, strict=True)]
+    if words:
+        pairs = [(tuple("".join(said).split()), tuple("".join(written).split())) for said, written in pairs]
+    return np.array([[edits(said, written), len(said)] for said, written in pairs], dtype=float).reshape(-1, 2)
+
+
 def error_rate(utterances: Sequence[Utterance], heard: Sequence[tuple[str, ...]], *, words: bool = False) -> Interval:
     """Edits divided by the number of units that were said, with an interval from drawing recordings again.
 
     With `words`, words are compared instead of characters.
     """
-    pairs = [(utterance.units, units) for utterance, units in zip(utterances, heard, strict=True)]
-    if words:
-        pairs = [(tuple("".join(said).split()), tuple("".join(written).split())) for said, written in pairs]
-    parts = np.array([[edits(said, written), len(said)] for said, written in pairs], dtype=float)
+    parts = edits_and_units(utterances, heard, words=words)
     return summed_interval(parts, lambda added: added[:, 0] / np.maximum(added[:, 1], 1))
