@@ -136,8 +136,10 @@ def small_plan(
     steps: int,
     rates: tuple[float, ...],
     seeds: tuple[int, ...] = (0, 1, 2),
+    layers: int = 2,
+    tested: int = 600,
 ) -> TaskPlan:
-    """A task of the quick scale: two layers of four heads of 16, and an evaluation at the end."""
+    """A task of the quick scale: four heads of 16 in each layer, and an evaluation at the end."""
     training = TrainOptions(
         optimizer="adamw",
         weight_decay=0.01,
@@ -148,8 +150,8 @@ def small_plan(
         evaluate_every=steps,
         checkpoint_every=steps,
     )
-    model = ModelOptions(layers=2, heads=4, head_dim=16)
-    brief = replace(task, held_out=300, tested=600)
+    model = ModelOptions(layers=layers, heads=4, head_dim=16)
+    brief = replace(task, held_out=300, tested=tested)
     return TaskPlan(task=brief, model=model, training=training, rates=rates, seeds=seeds)
 
 
@@ -174,7 +176,7 @@ SCALES: dict[str, Grid] = {
     "quick": Grid(
         plans=(
             small_plan(ListOps(shortest=40, largest=100), batch=32, steps=200, rates=(2e-3, 6e-3)),
-            small_plan(Text(length=256), batch=16, steps=150, rates=(2e-3, 6e-3)),
+            small_plan(Text(length=512), batch=32, steps=250, rates=(3e-3, 1e-2), layers=1, tested=2000),
             small_plan(Image(), batch=8, steps=80, rates=(2e-3, 6e-3)),
             small_plan(Retrieval(length=128), batch=16, steps=60, rates=(4e-3,), seeds=(0,)),
             small_plan(Pathfinder(difficulty="easy"), batch=8, steps=30, rates=(4e-3,), seeds=(0,)),
