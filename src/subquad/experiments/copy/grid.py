@@ -199,7 +199,7 @@ SCALES: dict[str, CopyScale] = {
         trainings=why_quick(changed(THEIRS, TINY)),
         lengths=(16,),
         timing=None,
-        minutes="about 50 minutes on two cores",
+        minutes="about an hour on two cores",
     ),
     "why": Recipes(
         trainings=why(changed(THEIRS, SMALL)),
