@@ -1,5 +1,6 @@
 """Every shape annotation is checked while tests run."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -10,6 +11,8 @@ import torch
 
 from tests.shapes import annotated_modules
 
+gc.disable()  # until tests are collected: what is imported and collected stays to the end
+
 hypothesis.settings.register_profile("subquad", deadline=None, max_examples=20, derandomize=True)
 hypothesis.settings.load_profile("subquad")
 
@@ -17,6 +20,13 @@ jaxtyping.install_import_hook(list(annotated_modules()), "tests.shapes.check_sha
 
 torch.set_num_threads(1)  # workers share the cores; more threads each would wait for one another
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for processes that tests start
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not in all modules and all tests each time."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
