@@ -131,7 +131,7 @@ MIDDLE = 307
 
 
 def with_longest(names: Iterable[str]) -> list[Any]:
-    """Names with the longest length each is tested at: LONG by default options; variants at MIDDLE, at LONG by `make test-slow`."""
+    """Each name with its longest length: LONG with default options, MIDDLE for variants; theirs of LONG are slow."""
     needed = [name for name in names if name in MECHANISMS or name in NEED_LONG]
     others = [name for name in names if name not in needed]
     return [

@@ -78,9 +78,14 @@ def test_autocast_changes_nothing_inside(name: str) -> None:
     assert_close(under.float(), plain, rtol=tight, atol=tight)
 
 
+EACH_ONCE = [(torch.bfloat16, HEAD_DIM), (torch.float16, 5), (torch.bfloat16, 11)]
+OTHER_PAIRS = [(torch.float16, HEAD_DIM), (torch.bfloat16, 5), (torch.float16, 11)]
+
+
 @most
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("value_width", [HEAD_DIM, 5, 11])
+@pytest.mark.parametrize(
+    ("dtype", "value_width"), [*EACH_ONCE, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHER_PAIRS)]
+)
 def test_a_backward_inside_autocast_is_the_one_outside(name: str, dtype: torch.dtype, value_width: int) -> None:
     if "convolution" in name and value_width != HEAD_DIM:
         pytest.skip("its slots mix the coordinates of keys or values, which are as many")
