@@ -59,7 +59,7 @@ test-wheels: wheels $(VENV)/kernels
 	$(PYTHON) -m venv --clear $(INSTALLED_WHEEL)
 	$(INSTALLED_WHEEL)/bin/python -m pip install --quiet -c constraints.txt "$$(ls dist/*manylinux*x86_64.whl)[dev]"
 	env -u CC -u PYTHONPATH PATH=$(CURDIR)/$(INSTALLED_WHEEL)/bin $(INSTALLED_WHEEL)/bin/python -m pytest \
-		-m "not slow" tests/attention/test_contract.py tests/ops/test_forms.py tests/native/test_values.py
+		-m "not slow" tests/attention/test_contract*.py tests/ops/test_forms.py tests/native/test_values.py
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .

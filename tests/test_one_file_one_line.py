@@ -22,7 +22,7 @@ from subquad.cli import COMMANDS, main
 from subquad.ops.autocast import precise, without_autocast
 from subquad.results import Run
 from subquad.types import AttentionOptions, MechanismSize, RankBound, Traits
-from tests.attention import cases, test_contract
+from tests.attention import cases, equations, test_contract, test_contract_graphs, test_contract_precision
 from tests.cli import test_mlm
 from tests.cli.test_convert import FEW
 
@@ -126,7 +126,7 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line. Commands read MECHANISMS when they are imported, so they are imported again."""
     monkeypatch.setitem(MECHANISMS, NAME, Cosine)
     monkeypatch.setitem(cases.CASES, NAME, Cosine())
-    monkeypatch.setitem(cases.EQUATIONS, NAME, _equation)
+    monkeypatch.setitem(equations.EQUATIONS, NAME, _equation)
     for command in COMMANDS:
         monkeypatch.delitem(sys.modules, f"subquad.cli.{command}", raising=False)
         monkeypatch.delattr(subquad.cli, command, raising=False)
@@ -144,7 +144,8 @@ def _parameters(mark: Any) -> list[dict[str, Any]]:
 
 def _checks() -> Iterator[Any]:
     """Every test of the contract suite that takes a mechanism, with all combinations of its other parameters."""
-    for name, test in inspect.getmembers(test_contract, inspect.isfunction):
+    suite = (test_contract, test_contract_precision, test_contract_graphs)
+    for name, test in itertools.chain.from_iterable(inspect.getmembers(module, inspect.isfunction) for module in suite):
         marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
         is_slow = any(mark.name == "slow" for mark in getattr(test, "pytestmark", []))
         if not name.startswith("test_") or not any("name" in mark.args[0] for mark in marks) or is_slow:

@@ -1,19 +1,20 @@
-"""What every mechanism must satisfy. A new entry of MECHANISMS is tested here by itself."""
+"""What every mechanism must satisfy. A new entry of MECHANISMS is tested here by itself.
+
+Precision is in `test_contract_precision.py`, compilers and exporters are in `test_contract_graphs.py`.
+"""
 
 import copy
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
-from subquad.attention import MECHANISMS, Mechanism
+from subquad.attention import Mechanism
 from tests.attention.cases import (
     CASES,
     CAUSAL,
@@ -21,34 +22,24 @@ from tests.attention.cases import (
     HEADS,
     build,
     equation,
+    every,
+    every_causal,
     gradients,
     has_causal,
     inputs,
-    variants_are_slow,
+    most_causal,
+    some_keep,
+    with_longest,
 )
 
 pytestmark = pytest.mark.usefixtures("kernels")
-every = pytest.mark.parametrize("name", CASES)
-every_causal = pytest.mark.parametrize("name", CAUSAL)
-most = pytest.mark.parametrize("name", variants_are_slow(CASES))
-most_causal = pytest.mark.parametrize("name", variants_are_slow(CAUSAL))
-
-
-def some_keep(batch: int, keys: int) -> Tensor:
-    """Holes anywhere, the first keys of the first sequence among them."""
-    keep = torch.rand(batch, keys, generator=torch.Generator().manual_seed(3)) > 0.3
-    keep[0, :3] = False
-    keep[1, -2:] = False
-    return keep
 
 
 @every
-@pytest.mark.parametrize(("queries", "keys"), [(157, 157), (31, 131), (131, 31), (1, 5), (600, 600)])
+@pytest.mark.parametrize(("queries", "keys"), [(157, 157), (31, 131), (131, 31), (1, 5)])
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_its_equation(name: str, queries: int, keys: int, padded: bool) -> None:
     attend = build(name)
-    if keys > (CASES[name].traits.max_length or keys):
-        pytest.skip("longer than this variant's max_length")
     q, k, v = inputs(queries, keys)
     keep = some_keep(2, keys) if padded else None
     mixed, wanted = attend(q, k, v, keep=keep), equation(attend, q, k, v, keep)
@@ -57,8 +48,16 @@ def test_equals_its_equation(name: str, queries: int, keys: int, padded: bool) -
     assert_close(gradients(mixed, *of), gradients(wanted, *of), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize(("name", "length"), with_longest(CASES))
+@pytest.mark.parametrize("padded", [False, True])
+def test_equals_its_equation_at_length(name: str, length: int, padded: bool) -> None:
+    if length > (CASES[name].traits.max_length or length):
+        pytest.skip("longer than this variant's max_length")
+    test_equals_its_equation(name, length, length, padded)
+
+
 @every_causal
-@pytest.mark.parametrize("length", [1, 64, 157, 600])
+@pytest.mark.parametrize("length", [1, 64, 157])
 @pytest.mark.parametrize("padded", [False, True])
 def test_causal_equals_its_equation(name: str, length: int, padded: bool) -> None:
     attend = build(name)
@@ -71,22 +70,30 @@ def test_causal_equals_its_equation(name: str, length: int, padded: bool) -> Non
     assert_close(gradients(mixed, *of), gradients(wanted, *of), rtol=1e-6, atol=10 * tight)
 
 
+@pytest.mark.parametrize(("name", "length"), with_longest(CAUSAL))
+@pytest.mark.parametrize("padded", [False, True])
+def test_causal_equals_its_equation_at_length(name: str, length: int, padded: bool) -> None:
+    test_causal_equals_its_equation(name, length, padded)
+
+
 @every
-@pytest.mark.parametrize("where", ["right", "left", "anywhere"])
 @pytest.mark.parametrize("garbage", [1e3, float("inf"), float("nan")])
-def test_padding_changes_nothing(name: str, where: str, garbage: float) -> None:
+def test_padding_changes_nothing(name: str, garbage: float) -> None:
     attend = build(name)
     q, k, v = (x.detach() for x in inputs(97, 83, batch=1))
     alone = attend(q, k, v)
     total = 131
-    places = {
+    all_places = {
         "right": torch.arange(83),
         "left": torch.arange(total - 83, total),
         "anywhere": torch.randperm(total, generator=torch.Generator().manual_seed(5))[:83].sort().values,
-    }[where]
-    padded = [torch.full((1, HEADS, total, HEAD_DIM), garbage, dtype=x.dtype).index_copy(2, places, x) for x in (k, v)]
-    keep = torch.zeros(1, total, dtype=torch.bool).index_fill(1, places, True)
-    assert_close(attend(q, *padded, keep=keep), alone, rtol=1e-9, atol=1e-9)
+    }
+    mixed = {}
+    for where, places in all_places.items():
+        padded = [torch.full((1, HEADS, total, HEAD_DIM), garbage, dtype=x.dtype).index_copy(2, places, x) for x in (k, v)]
+        keep = torch.zeros(1, total, dtype=torch.bool).index_fill(1, places, True)
+        mixed[where] = attend(q, *padded, keep=keep)
+    assert_close(mixed, dict.fromkeys(all_places, alone), rtol=1e-9, atol=1e-9)
 
 
 @every_causal
@@ -104,16 +111,18 @@ def test_padding_changes_nothing_in_the_causal_form(name: str) -> None:
 
 @every_causal
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("cut", [1, 100, 140])
-def test_the_future_changes_nothing(name: str, cut: int, dtype: torch.dtype) -> None:
+def test_the_future_changes_nothing(name: str, dtype: torch.dtype) -> None:
     """Not even keys a thousand times louder, not even by rounding beyond what the order of a sum may cost."""
     attend = build(name, dtype)
-    q, k, v = (x.detach() for x in inputs(157, dtype=dtype))
-    before = attend.causal(q, k, v)[0][:, :, :cut]
-    for x in (q, k, v):
-        x[:, :, cut:] *= 1e3
+    quiet = attend.causal(*(x.detach() for x in inputs(157, dtype=dtype)))[0]
+    before, after = {}, {}
+    for cut in (1, 100, 140):
+        louder = [x.detach() for x in inputs(157, dtype=dtype)]
+        for x in louder:
+            x[:, :, cut:] *= 1e3
+        before[cut], after[cut] = quiet[:, :, :cut], attend.causal(*louder)[0][:, :, :cut]
     tight = 1e-12 if dtype == torch.float64 else 1e-6
-    assert_close(attend.causal(q, k, v)[0][:, :, :cut], before, rtol=tight, atol=tight)
+    assert_close(after, before, rtol=tight, atol=tight)
 
 
 @most_causal
@@ -204,88 +213,6 @@ def test_gradcheck_of_the_causal_form_and_its_state(name: str) -> None:
     assert torch.autograd.gradcheck(run, (q, k, v, *floats), fast_mode=True)
 
 
-@most
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3])
-def test_finite_for_loud_input(name: str, dtype: torch.dtype, scale: float) -> None:
-    attend = build(name, torch.float32)
-    q, k, v = (x.clamp(-1e3, 1e3).detach().requires_grad_() for x in inputs(133, dtype=dtype, scale=scale))
-    forms: list[Any] = [lambda: attend(q, k, v)]
-    if has_causal(name):
-        forms.append(lambda: attend.causal(q, k, v)[0])
-    for form in forms:
-        mixed = form()
-        assert mixed.dtype == dtype
-        assert mixed.isfinite().all()
-        if dtype != torch.float16:  # whose own range ends at 65504
-            assert all(gradient.isfinite().all() for gradient in gradients(mixed, q, k, v))
-
-
-@every
-def test_half_precision_is_as_good_as_its_inputs(name: str) -> None:
-    """Sums and normalisers are float32: the result is off by the rounding of inputs and output, not by that of sums."""
-    attend = build(name, torch.float32)
-    q, k, v = (x.detach() for x in inputs(211, dtype=torch.bfloat16))
-    wanted = equation(attend.double(), q.double(), k.double(), v.double(), None)
-    attend.float()
-    assert_close(attend(q, k, v).double(), wanted, rtol=2**-7, atol=2**-7)
-
-
-@every_causal
-def test_states_are_float32_under_half_precision_and_autocast(name: str) -> None:
-    if name.startswith(("softmax", "window", "sparse", "lsh")):
-        pytest.skip("its state holds keys and values, not sums")
-    attend = build(name, torch.float32)
-    q, k, v = (x.detach() for x in inputs(70, dtype=torch.bfloat16))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed, state = attend.causal(q, k, v)
-        stepped, after = attend.step(q[:, :, :1], k[:, :, :1], v[:, :, :1], state)
-    assert mixed.dtype == stepped.dtype == torch.bfloat16
-    # keys and values that are seen exactly are kept as they came
-    sums = [part for one in (state, after) for field, part in one._asdict().items() if field not in ("keys", "values")]
-    assert {part.dtype for part in sums if part.is_floating_point()} == {torch.float32}
-
-
-@every
-def test_autocast_changes_nothing_inside(name: str) -> None:
-    attend = build(name, torch.float32)
-    q, k, v = inputs(70, dtype=torch.float32)
-    plain = attend(q, k, v)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        under = attend(q, k, v)
-    tight = 1e-2 if name.startswith(("softmax", "linformer")) else 1e-6  # PyTorch's own attention does follow autocast
-    assert_close(under.float(), plain, rtol=tight, atol=tight)
-
-
-@most
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("value_width", [HEAD_DIM, 5, 11])
-def test_a_backward_inside_autocast_is_the_one_outside(name: str, dtype: torch.dtype, value_width: int) -> None:
-    if "convolution" in name and value_width != HEAD_DIM:
-        pytest.skip("its slots mix the coordinates of keys or values, which are as many")
-    attend = build(name, torch.float32)
-    q, k, _ = inputs(133, dtype=torch.float32)
-    v = torch.randn(2, HEADS, 133, value_width, requires_grad=True)
-    of = (q, k, v, *attend.parameters())
-    for form in [attend, *([partial(mixed_calls, attend)] if has_causal(name) else [])]:
-        for keep in (None, some_keep(2, 133)):
-            with torch.autocast("cpu", dtype):
-                inside = gradients(form(q, k, v, keep=keep), *of)
-                mixed = form(q, k, v, keep=keep)
-            assert_close(inside, gradients(mixed, *of), rtol=0, atol=0)
-
-
-def mixed_calls(attend: Any, q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None) -> Tensor:
-    """The causal form: a piece, a step, and the rest of the sequence."""
-    state, parts = None, []
-    for piece in (slice(0, 70), slice(70, 71), slice(71, q.shape[2])):
-        some, real = [x[:, :, piece] for x in (q, k, v)], None if keep is None else keep[:, piece]
-        one = some[0].shape[2] == 1
-        mixed, state = attend.step(*some, state) if one else attend.causal(*some, state, keep=real)
-        parts.append(mixed)
-    return torch.cat(parts, dim=2)
-
-
 @every
 def test_nothing_to_see_gives_zeros(name: str) -> None:
     attend = build(name)
@@ -338,83 +265,6 @@ def test_the_matrix_of_an_empty_sequence_is_empty(name: str) -> None:
         pytest.skip("it has no matrix")
     for causal in (False, True):
         assert attend.weights(*inputs(0)[:2], causal=causal).shape == (2, HEADS, 0, 0)
-
-
-class Form(nn.Module):
-    """One form of a mechanism as a module, which is what compilers and exporters take."""
-
-    def __init__(self, attend: Any, form: str) -> None:
-        super().__init__()
-        self.attend, self.form = attend, form
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None) -> Any:
-        if self.form == "whole":
-            return self.attend(q, k, v)
-        return getattr(self.attend, self.form)(q, k, v, state)
-
-
-FORMS = [(name, "whole") for name in CASES] + [(name, form) for name in CAUSAL for form in ("causal", "step")]
-GRAPHS = [pytest.param(*form, marks=[] if form[0] in MECHANISMS else pytest.mark.slow) for form in FORMS]
-"""Making a graph takes seconds: for variants of a mechanism it is made by `make test-slow`."""
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(("name", "form"), GRAPHS)
-def test_compiles_whole(name: str, form: str) -> None:
-    torch.compiler.reset()
-    module = Form(build(name), form)
-    q, k, v = inputs(1 if form == "step" else 157)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    wanted, got = module(q, k, v), compiled(q, k, v)
-    assert_close(got, wanted, rtol=1e-7, atol=1e-7)
-    first = [x[0] if isinstance(x, tuple) else x for x in (got, wanted)]
-    assert_close(gradients(first[0], q, k, v), gradients(first[1], q, k, v), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own code
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(("name", "form"), FORMS)
-def test_compiles_to_machine_code(name: str, form: str) -> None:
-    torch.compiler.reset()
-    module = Form(build(name), form)
-    q, k, v = (x.detach() for x in inputs(1 if form == "step" else 157))
-    assert_close(torch.compile(module, fullgraph=True)(q, k, v), module(q, k, v), rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(("name", "form"), GRAPHS)
-def test_exports_for_any_length(name: str, form: str) -> None:
-    module = Form(build(name), form)
-    # chunks of 128 in the causal form, runs of 29 in this convolution, blocks: lengths are multiples, padded where need be
-    unit = {"causal": 128, "step": 1, "whole": 29 if "convolution" in name else 1}[form]
-    if name.startswith("hybrid") and form != "step":
-        unit = CASES[name].block
-    if name.startswith("sparse") and form != "step":
-        unit = CASES[name].block
-    if name.startswith("window") and form != "step":
-        unit = max(64, CASES[name].reach) * CASES[name].dilation
-    if name.startswith("softmax"):
-        unit = 1
-    most = ((CASES[name].traits.max_length or 4096) - 1) // unit
-    arguments = tuple(x.detach() for x in inputs(1 if form == "step" else min(6, most - 1) * unit))
-    units = torch.export.Dim("units", min=2, max=most)
-    one_length = form == "step" or name.startswith("infinity")  # which goes through as many segments as were exported
-    length: Any = {} if one_length else {2: unit * units if unit > 1 else units}
-    state = of_state = None
-    if form == "step":
-        with torch.no_grad():
-            state = module.attend.causal(*inputs(5))[1]
-        past = torch.export.Dim("past", min=2, max=4096)
-        grows: Any = {}
-        if not CASES[name].traits.constant_state and not name.startswith("lsh"):  # which sorts as many keys as were exported
-            grows = {"keys": {2: past}, "values": {2: past}, "keep": {1: past}}
-        of_state = type(state)(*(grows.get(field, {}) for field in state._fields))
-    exported = torch.export.export(
-        module, (*arguments, state), dynamic_shapes={"q": length, "k": length, "v": length, "state": of_state}
-    )
-    more = tuple(x.detach() for x in inputs(arguments[0].shape[2] if one_length else 4 * unit, seed=4))
-    assert_close(exported.module()(*more, state), module(*more, state), rtol=1e-7, atol=1e-7)
 
 
 @every

@@ -10,8 +10,7 @@ from torch.testing import assert_close
 
 from subquad import Cosformer, SubquadError
 from subquad.attention import cosformer
-from tests.attention.cases import HEAD_DIM, HEADS, inputs
-from tests.attention.test_contract import some_keep
+from tests.attention.cases import HEAD_DIM, HEADS, inputs, some_keep
 
 
 def build(longest: int) -> Any:

@@ -12,6 +12,7 @@ from tests.robustness.runner import run_all
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.first
 def test_a_sample_of_cases_ends_as_it_must() -> None:
     """The same every time, at least one of every kind. `make test-robustness` runs two thousand."""
     _run("--sample", "80", "--jobs", "1")

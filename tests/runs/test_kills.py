@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes that are left are found in the way of Linux")
 
 
+@pytest.mark.first
 def test_a_few_kills() -> None:
     """Five, of the commands that are done soonest. The seed is one by which they fall into the middle of the work."""
     _run("compare=1", "copy=2", "events=1", "convert=1", "--seed", "1264", "--jobs", "1")

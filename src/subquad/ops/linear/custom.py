@@ -27,10 +27,13 @@ def serves(q: Tensor, maps: Maps) -> bool:
     return fused_maps(maps) is not None and _is_chosen()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_chosen() -> bool:
     """Whether native kernels are there and chosen, asked once when code is compiled."""
     return library.is_chosen()
+
+
+# What torch.compiler.assume_constant_result does. That function imports the compiler, which takes a second or two.
+_is_chosen.__dict__["_dynamo_marked_constant"] = True
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> Tensor:
