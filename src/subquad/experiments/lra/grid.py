@@ -175,9 +175,9 @@ def published_plan(
 SCALES: dict[str, Grid] = {
     "quick": Grid(
         plans=(
-            small_plan(ListOps(shortest=40, largest=100), batch=32, steps=200, rates=(2e-3, 6e-3)),
-            small_plan(Text(length=512), batch=32, steps=250, rates=(3e-3, 1e-2), layers=1, tested=2000),
-            small_plan(Image(), batch=8, steps=80, rates=(2e-3, 6e-3)),
+            small_plan(ListOps(shortest=40, largest=100), batch=32, steps=120, rates=(2e-3, 6e-3)),
+            small_plan(Text(length=512), batch=16, steps=300, rates=(3e-3, 1e-2), layers=1, tested=2000),
+            small_plan(Image(), batch=8, steps=60, rates=(2e-3, 6e-3)),
             small_plan(Retrieval(length=128), batch=16, steps=60, rates=(4e-3,), seeds=(0,)),
             small_plan(Pathfinder(difficulty="easy"), batch=8, steps=30, rates=(4e-3,), seeds=(0,)),
         ),
