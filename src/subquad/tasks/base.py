@@ -124,6 +124,10 @@ class Stream(Protocol):
         """Reads one event and returns the name of its sequence, or None if the words ended a sequence."""
         ...
 
+    def take_record(self, record: Mapping[str, str]) -> str | None:
+        """Reads one event whose parts are named as the columns of a table, and returns the name of its sequence."""
+        ...
+
     def forecast(self, name: str) -> list[str]:
         """The fields of a forecast of the next event of a sequence."""
         ...

@@ -79,7 +79,11 @@ class ColumnFeatures(Checked):
         if self._latest["names"] is not names:
             first = 1 + len(self.values)
             rest = (first + hashed(name, self.buckets) if self.buckets else 0 for name in names)
-            symbols = [self._known.get(name, other) for name, other in zip(names, rest, strict=True)]
+            known = self._known
+            if self.kind == "boolean":  # True in CSV is true in Parquet and JSON
+                lowered = {value.lower(): number for value, number in known.items()}
+                known = {name: lowered[name.lower()] for name in names if name.lower() in lowered} | known
+            symbols = [known.get(name, other) for name, other in zip(names, rest, strict=True)]
             self._latest.update(names=names, symbols=np.array([*symbols, 0]))
         lookup: ndarray = self._latest["symbols"]
         return lookup

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from subquad.data.buckets import bounded
 from subquad.tasks.events.batches import Encoded, EventBatch
+from subquad.tasks.events.columns import EventColumns
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.heads import HawkesHead
 from subquad.tasks.events.metrics import crps
@@ -53,7 +54,8 @@ class Scored(NamedTuple):
 def encode(scales: Scales, sequences: EventSequences) -> Encoded:
     """Converts sequences to the model's numbers and units."""
     numbers = scales.times(sequences), scales.gaps(sequences), scales.types(sequences)
-    return Encoded(sequences.offsets, *numbers, scales.return_parts)
+    columns = EventColumns.of(scales.further_columns, sequences, dated=scales.dated)
+    return Encoded(sequences.offsets, *numbers, scales.return_parts, columns)
 
 
 @torch.no_grad()
