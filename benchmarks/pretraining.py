@@ -13,14 +13,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import subquad as sq
 from subquad.experiments.base import is_finished
 from subquad.experiments.transactions.verdicts import Scores, difference, quality
 from subquad.words import between
 
-PRETRAINING = "--objective both --batch 64 --learning-rate 3e-3 --steps 400"
-TUNING = "--wide off --learning-rate 3e-3 --steps 100 --evaluate-every 20"
+PRETRAINING = "--objective contrastive --parts samples --batch 64 --learning-rate 3e-3 --steps 200 --evaluate-every 200"
+TUNING = "--wide off --evaluate-every 100"
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def train(folder: Path, words: list[str]) -> Path:
 def score(folder: Path) -> Scores:
     """The labels of the test clients, and their scores by a trained model."""
     trained = sq.load(str(folder))
-    task = trained.task
+    task: Any = trained.task
     return Scores(task.truth("test")[:, 0].astype(int), task.scores(trained.model, "test")[:, 0])
 
 

@@ -332,6 +332,12 @@ def test_further_columns_from_training_to_streams(
     assert predict(run, "--data", str(tmp_path / "new.csv")) == 0
     assert predict(run, "--data", str(tmp_path / "new.csv"), "--horizon", "2", "--samples", "4") == 0
     capsys.readouterr()
+    for form in ("csv", "npy"):
+        vectors = tmp_path / f"v.{form}"
+        assert main(["embed", str(run), "--data", str(tmp_path / "new.csv"), "--output", str(vectors)]) == 0
+    assert (tmp_path / "v.csv").read_text().splitlines()[0].startswith("sequence,event,v0,")
+    assert (tmp_path / "v.names.txt").read_text().splitlines() == ["s0\t1", "s0\t2", "s0\t3"]
+    assert "3 vectors of 16 numbers" in capsys.readouterr().out
     record = {"sequence": "s", "time": 1.6e9, "type": "a", "city": "Rome", "sum": 2.5}
     stream = "\n".join([json.dumps(record), "s 1600000060 b city=Oslo sum=3.5", "s 1600000070 a", '{"time": 1'])
     assert following(run, stream, monkeypatch, "--bad-lines", "skip") == 0

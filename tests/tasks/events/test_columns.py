@@ -182,9 +182,9 @@ def test_following_is_reading(tmp_path: Path) -> None:
         words = [record[name] for name in ("sequence", "time", "type")]
         columns = [f"{name}={cell}" for name, cell in record.items() if name not in ("sequence", "time", "type", "row_id")]
         assert by_words.take([*words, *columns]) == by_records.take_record(record) == without.take(words) == words[0]
-    for name, line in read.items():
+    for name, answer in read.items():
         assert by_words.forecast(name) == by_records.forecast(name)
-        numbers, others = (np.array(list(map(float, each[3:]))) for each in (by_words.forecast(name), line))
+        numbers, others = (np.array(list(map(float, each[3:]))) for each in (by_words.forecast(name), answer))
         np.testing.assert_allclose(numbers, others, rtol=1e-3)
         assert without.forecast(name) != by_words.forecast(name)
     with pytest.raises(SubquadError, match="then COLUMN=VALUE of 'city'"):

@@ -69,7 +69,8 @@ class FurtherReaders:
 
     def sentences(self, file: str) -> list[str]:
         """Sentences about cells that were not of the kind of their column, or were cut."""
-        return [sentence for reader in self.readers.values() for sentence in reader.sentences(file)]
+        can_choose = self.decided is None
+        return [said for reader in self.readers.values() for said in reader.sentences(file, can_choose=can_choose)]
 
 
 def is_constant(column: ColumnValues, starts: Int[ndarray, "sequences"], lengths: Int[ndarray, "sequences"]) -> bool:

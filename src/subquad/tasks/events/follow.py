@@ -136,14 +136,15 @@ class Follower:
 
     def take_record(self, record: Mapping[str, str]) -> str | None:
         """Reads an event whose parts are named as the columns of a table, and returns the name of the sequence."""
-        parts = []
+        parts: dict[str, str] = {}
         for role, usual in KNOWN.items():
             named = getattr(self.named, role)
             name = named or next((known for known in usual if known in record), usual[0])
             if name not in record and role != "sequence":
                 raise SubquadError(f"the event has no {excerpt(name)} but {listed(record)}")
-            parts.append(record.get(name, ONLY))
-        return self._take(*parts, {name: cell for name, cell in record.items() if name in self.further})
+            parts[role] = record.get(name, ONLY)
+        cells = {name: cell for name, cell in record.items() if name in self.further}
+        return self._take(parts["sequence"], parts["time"], parts["type"], cells)
 
     def _take(self, name: str, written: str, kind: str, cells: Mapping[str, str]) -> str:
         if kind not in self.types:

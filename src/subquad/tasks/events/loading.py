@@ -129,9 +129,9 @@ def _folder(path: Path, columns: Columns, fold: int) -> dict[str, _Read]:
         if files[split] is None:
             raise SubquadError(f"{path} has no {split}.json beside the others: put it there, or give one file to be split")
     read: dict[str, _Read] = {}
-    for split, file in files.items():
-        if file is not None:
-            read[split] = _file(file, columns)
+    for split, present in files.items():
+        if present is not None:
+            read[split] = _file(present, columns)
             if columns.decided is None:  # further columns of the other splits are read as those of the training split
                 further = (*(values.column for values in read[split].rows.columns), *read[split].rows.unused)
                 columns = replace(columns, decided={column.name: column for column in further})

@@ -92,8 +92,8 @@ def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs, *, next_ev
     types = renumbered[rows.types[kept]]
     starts, ends = times[offsets[:-1]], times[offsets[1:] - 1]
     columns = tuple(column.take(kept) for column in rows.columns)
-    further = {"columns": columns, "unused": rows.unused, "dated": rows.dated}
-    return EventSequences(names, offsets, times, types, list(type_names), starts, ends, tuple(complaints), **further)
+    parts = (names, offsets, times, types, list(type_names), starts, ends, tuple(complaints))
+    return EventSequences(*parts, columns=columns, unused=rows.unused, dated=rows.dated)
 
 
 def _broken(

@@ -118,6 +118,15 @@ def states(
             yield at, last, hidden[part.keep].float()
 
 
+@torch.no_grad()
+def event_vectors(model: EventModel, sequences: EventSequences, tokens: int) -> Float[ndarray, "events w"]:
+    """The model's vector after each event, without the times until returns are due."""
+    vectors = np.zeros((len(sequences.times), model.model_dim), np.float32)
+    for at, _, h in states(model, encode(model.scales, sequences), tokens):
+        vectors[at] = model.hidden(h).cpu().numpy()
+    return vectors
+
+
 def in_slices(function: Callable[..., Any], *tensors: Tensor) -> Any:
     """Applies a function of many events slice by slice. It returns a tensor or a named tuple of tensors."""
     parts = [function(*slices) for slices in zip(*(tensor.split(SLICE) for tensor in tensors), strict=True)]

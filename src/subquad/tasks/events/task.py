@@ -17,7 +17,7 @@ from subquad.data.buckets import Buckets
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, detached
 from subquad.results import Row
-from subquad.tasks.base import Best, Counted, DataSize, Outlook, Predictions, Task
+from subquad.tasks.base import Best, Counted, DataSize, Outlook, Predictions, Task, Vectors
 from subquad.tasks.columns.summary import lines as summary_lines
 from subquad.tasks.comparing import Judged, Rival, judged_terms
 from subquad.tasks.events.ahead import ahead_rows
@@ -35,7 +35,7 @@ from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.options import EventOptions
 from subquad.tasks.events.outlook import look_ahead
 from subquad.tasks.events.scales import Scales, learn
-from subquad.tasks.events.scoring import Scored, encode, score
+from subquad.tasks.events.scoring import Scored, encode, event_vectors, score
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Process
 from subquad.tasks.events.summary import calibration_rows, confusion_rows, data_rows
@@ -258,6 +258,14 @@ class EventsTask(Task[EventBatch]):
         """Sequences of a file to forecast from."""
         repairs = self.options.repairs.for_forecasts
         return load_sequences(path, self.scales.type_names, self.columns(self.scales), repairs, fold=self.options.fold)
+
+    def embed(self, model: nn.Module, path: Path) -> Vectors:
+        """The vector after each event of the sequences of a file."""
+        sequences = self._load(path)
+        vectors = event_vectors(self._checked(model), sequences, self.options.evaluation_tokens)
+        names = [name for name, length in zip(sequences.names, sequences.lengths, strict=True) for _ in range(length)]
+        places = [1 + at for length in sequences.lengths for at in range(length)]
+        return Vectors("sequence", names, vectors, sequences.complaints, places)
 
     def forecast(self, model: nn.Module, path: Path, outlook: Outlook) -> Predictions:
         """Forecasts the events after the last one of each sequence of a file, by sampling."""
