@@ -20,7 +20,7 @@ from subquad.experiments.base import is_finished
 from subquad.experiments.transactions.verdicts import Scores, difference, quality
 from subquad.words import between
 
-PRETRAINING = "--objective contrastive --parts samples --batch 64 --learning-rate 3e-3 --steps 200 --evaluate-every 200"
+PRETRAINING = "--objective contrastive --parts samples --batch 64 --learning-rate 3e-3 --steps 400 --evaluate-every 400"
 TUNING = "--wide off --evaluate-every 100"
 
 
