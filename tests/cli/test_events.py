@@ -309,7 +309,38 @@ def test_columns_that_are_not_used_are_named(run: Path, tmp_path: Path, capsys: 
     path = tmp_path / "wide.csv"
     path.write_text("sequence,time,type,amount,shop\ns,1.6e9,a,3,x\ns,1600000060,b,4,y\n")
     assert predict(run, "--data", str(path)) == 0
-    assert (
-        "wide.csv: the columns 'amount', 'shop' are not used: models of events see times and types"
-        in capsys.readouterr().err
-    )
+    assert "wide.csv: the columns 'amount', 'shop' are not used: they were not used in training" in capsys.readouterr().err
+
+
+def test_further_columns_from_training_to_streams(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [line.split(",") for line in write(tmp_path / "e.csv").read_text().splitlines()[1:]]
+    heads = "sequence,time,type,city,sum,row_id"
+    lines = [",".join([*row, ("Rome", "Oslo")[at % 2], f"{at % 31}.5", str(at)]) for at, row in enumerate(rows)]
+    (tmp_path / "e.csv").write_text("\n".join([heads, *lines]) + "\n")
+    run = tmp_path / "run"
+    assert main(["train", "events", "--data", str(tmp_path / "e.csv"), *SMALL, "--out", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "city: category (2 values)" in said
+    assert "not used: row_id (an identifier" in said
+    page = (run / "report.html").read_text()
+    assert "What the data hold" in page
+    assert "Rise of the negative log-likelihood per event" in page
+    check_it_goes_on(run)
+    (tmp_path / "new.csv").write_text("\n".join([heads, *lines[:3]]) + "\n")
+    assert predict(run, "--data", str(tmp_path / "new.csv")) == 0
+    assert predict(run, "--data", str(tmp_path / "new.csv"), "--horizon", "2", "--samples", "4") == 0
+    capsys.readouterr()
+    for form in ("csv", "npy"):
+        vectors = tmp_path / f"v.{form}"
+        assert main(["embed", str(run), "--data", str(tmp_path / "new.csv"), "--output", str(vectors)]) == 0
+    assert (tmp_path / "v.csv").read_text().splitlines()[0].startswith("sequence,event,v0,")
+    assert (tmp_path / "v.names.txt").read_text().splitlines() == ["s0\t1", "s0\t2", "s0\t3"]
+    assert "3 vectors of 16 numbers" in capsys.readouterr().out
+    record = {"sequence": "s", "time": 1.6e9, "type": "a", "city": "Rome", "sum": 2.5}
+    stream = "\n".join([json.dumps(record), "s 1600000060 b city=Oslo sum=3.5", "s 1600000070 a", '{"time": 1'])
+    assert following(run, stream, monkeypatch, "--bad-lines", "skip") == 0
+    out = capsys.readouterr()
+    assert [line.split(",")[:2] for line in out.out.splitlines()[1:]] == [["s", "1"], ["s", "2"], ["s", "3"]]
+    assert "the line begins with a brace but is no JSON object" in out.err

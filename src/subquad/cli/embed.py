@@ -24,13 +24,14 @@ FORMS = (".parquet", ".npy", ".csv")
 
 @dataclass(frozen=True)
 class Embed(Checked):
-    """Writes a vector for each client of a file: `subquad embed RUN --data clients.csv --output vectors.parquet`.
+    """Writes a vector for each client or event of a file: `subquad embed RUN --data clients.csv --output vectors.parquet`.
 
-    The vectors are those from which the model predicts; what clients have in common shows in their distances.
+    The vectors are those from which the model predicts; what clients have in common shows in their distances. The vector of
+    an event tells of all events of its sequence up to it.
     """
 
     run: Annotated[FilePath, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of a run of `subquad train transactions`, with labels or without."""
+    """Folder of a run of `subquad train transactions`, with labels or without, or of `subquad train events`."""
     data: FilePath
     """File or folder in the format of the training data, labels or not."""
     output: FilePath
@@ -57,12 +58,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _heads(embedded: Vectors) -> list[str]:
-    return [embedded.unit, *(f"v{at}" for at in range(embedded.vectors.shape[1]))]
+    places = [] if embedded.places is None else ["event"]
+    return [embedded.unit, *places, *(f"v{at}" for at in range(embedded.vectors.shape[1]))]
+
+
+def _keys(embedded: Vectors) -> list[list[str]]:
+    """What identifies each vector: a name, and the number of the event if there are several for a name."""
+    if embedded.places is None:
+        return [[name] for name in embedded.names]
+    return [[name, str(place)] for name, place in zip(embedded.names, embedded.places, strict=True)]
 
 
 def _write_csv(embedded: Vectors, path: Path) -> None:
     rows = (
-        [name, *(f"{value:.7g}" for value in vector)] for name, vector in zip(embedded.names, embedded.vectors, strict=True)
+        [*key, *(f"{value:.7g}" for value in vector)] for key, vector in zip(_keys(embedded), embedded.vectors, strict=True)
     )
     write_whole(path, csv_text([_heads(embedded), *rows]))
 
@@ -73,7 +82,8 @@ def _write_parquet(embedded: Vectors, path: Path) -> None:
         from pyarrow import parquet
     except ImportError:
         raise SubquadError(f"{path} is a Parquet file: to write it, pip install 'subquad[data]'") from None
-    columns = [pyarrow.array(embedded.names), *(pyarrow.array(column) for column in embedded.vectors.T)]
+    places = [] if embedded.places is None else [embedded.places]
+    columns = [pyarrow.array(column) for column in (embedded.names, *places, *embedded.vectors.T)]
     written = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_arrays(columns, names=_heads(embedded)), written)
     write_whole(path, written.getvalue())
@@ -83,4 +93,4 @@ def _write_npy(embedded: Vectors, path: Path) -> None:
     written = io.BytesIO()
     np.save(written, embedded.vectors)
     write_whole(path, written.getvalue())
-    write_whole(path.with_suffix(".names.txt"), "".join(f"{name}\n" for name in embedded.names))
+    write_whole(path.with_suffix(".names.txt"), "".join("\t".join(key) + "\n" for key in _keys(embedded)))

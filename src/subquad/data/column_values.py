@@ -88,15 +88,17 @@ class ColumnReader:
         values = np.concatenate(parts) if parts else np.zeros(0, np.int32)
         return ColumnValues(self.column, values, self.names.ordered())
 
-    def sentences(self, file: str) -> list[str]:
-        """Sentences about cells that were not of the kind of the column, or were cut."""
+    def sentences(self, file: str, *, can_choose: bool = True) -> list[str]:
+        """Sentences about cells that were not of the kind of the column, or were cut.
+
+        `can_choose` says that the command has the option that names the kind of a column.
+        """
         said = []
         if self.unreadable:
             cells = "1 cell is" if self.unreadable == 1 else f"{self.unreadable:,} cells are"
-            said.append(
-                f"{file}: {cells} not a {self.column.kind} in the column {self.column.name!r:.60} and count as missing; "
-                "if it holds something else, name its kind by --column-kinds"
-            )
+            advice = "; if it holds something else, name its kind by --column-kinds" if can_choose else ""
+            where = f"not a {self.column.kind} in the column {self.column.name!r:.60}"
+            said.append(f"{file}: {cells} {where} and count as missing{advice}")
         if self.cut:
             said.append(
                 f"{file}: {self.cut:,} cells of the column {self.column.name!r:.60} have more than {MOST_VALUES} values, of "

@@ -45,10 +45,14 @@ def importance_table(rows: Sequence[Row]) -> Table | None:
         fall = Interval.of_row(row)
         certain = {True: "it matters", False: "it misleads", None: "not certain"}[is_positive(fall)]
         body.append([Cell(row["column"]), Cell(between(fall, "+.3f"), row["value"]), Cell(certain)])
+    of = measured[0]["of"]
+    of_events = of == "nll"
     caption = (
-        f"Fall of {metric_name(measured[0]['of'])} on test clients when the values of a column are exchanged between them"
+        "Rise of the negative log-likelihood per event when the values of a column are exchanged between test events"
+        if of_events
+        else f"Fall of {metric_name(of)} on test clients when the values of a column are exchanged between them"
     )
-    return Table(caption, ["column", "fall, with 95% interval", ""], body)
+    return Table(caption, ["column", f"{'rise' if of_events else 'fall'}, with 95% interval", ""], body)
 
 
 def confusion_table(rows: Sequence[Row]) -> Table | None:

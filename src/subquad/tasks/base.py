@@ -65,13 +65,15 @@ class Predictions(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """A vector for each sequence of a file, and sentences about rows of the file that were left out."""
+    """A vector for each sequence or event of a file, and sentences about rows of the file that were left out."""
 
     unit: str
-    """What has a vector, such as "client"."""
+    """What the names are those of, such as "client"."""
     names: list[str]
-    vectors: Float[ndarray, "sequences width"]
+    vectors: Float[ndarray, "vectors width"]
     complaints: tuple[str, ...]
+    places: list[int] | None = None
+    """Number of the event in its sequence, from 1, for each vector; None if there is one vector for each sequence."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,10 @@ class Stream(Protocol):
 
     def take(self, words: Sequence[str]) -> str | None:
         """Reads one event and returns the name of its sequence, or None if the words ended a sequence."""
+        ...
+
+    def take_record(self, record: Mapping[str, str]) -> str | None:
+        """Reads one event whose parts are named as the columns of a table, and returns the name of its sequence."""
         ...
 
     def forecast(self, name: str) -> list[str]:
@@ -264,8 +270,10 @@ class Task(Comparable, ABC, Generic[Batch]):
         raise SubquadError(f"a model of {self.kind} answers sequences and gives no scores: give a sequence, not --data")
 
     def embed(self, model: nn.Module, path: Path) -> Vectors:
-        """A vector for each sequence in a file or folder."""
-        raise SubquadError(f"a model of {self.kind} gives no vectors: subquad embed is for runs on transactions")
+        """A vector for each sequence, or for each event, in a file or folder."""
+        raise SubquadError(
+            f"a model of {self.kind} gives no vectors: subquad embed is for runs on transactions and on events"
+        )
 
     def forecast(self, model: nn.Module, path: Path, outlook: Outlook) -> Predictions:
         """Forecasts of the events after the last one of each sequence in a file or folder, by sampling."""

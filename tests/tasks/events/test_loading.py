@@ -48,7 +48,7 @@ def test_fields_that_are_not_used_are_named(tmp_path: Path) -> None:
     records = json.loads((folder / "test.json").read_text())
     (folder / "test.json").write_text(json.dumps([{**each, "amount": [1, 2]} for each in records]))
     assert load_splits(str(folder)).complaints == (
-        "test.json: the field 'amount' is not used: models of events see times and types",
+        "test.json: the field 'amount' is not used: give a table in CSV or Parquet to use more than times and types",
     )
 
 

@@ -247,3 +247,18 @@ def test_a_follower_forgets_and_refuses() -> None:
         with pytest.raises(SubquadError, match=said):
             follower.take(words)
     assert follower.forecast("a")[:3] == ["a", "2", "2"]
+
+
+def test_a_vector_for_each_event(tmp_path: Path) -> None:
+    """It tells of the events up to it: those of a sequence that is cut short are the same."""
+    task = from_file(write(tmp_path / "train.csv", random_sequences([12] * 20))).prepare()
+    model = task.build(Linear(), SMALL, torch.Generator().manual_seed(0))
+    given = random_sequences([6, 3], start=1.6e9)
+    whole = task.embed(model, write(tmp_path / "e.csv", given))
+    assert whole.unit == "sequence"
+    assert whole.names == ["s0"] * 6 + ["s1"] * 3
+    assert whole.places == [1, 2, 3, 4, 5, 6, 1, 2, 3]
+    assert whole.vectors.shape == (9, 16)
+    (tmp_path / "cut.csv").write_text("\n".join((tmp_path / "e.csv").read_text().splitlines()[:5]) + "\n")
+    cut = task.embed(model, tmp_path / "cut.csv")
+    assert_close(cut.vectors, whole.vectors[:4], rtol=1e-4, atol=1e-5)

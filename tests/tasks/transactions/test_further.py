@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from subquad import SubquadError
+from subquad.tasks.columns.features import ColumnFeatures, learn_column
 from subquad.tasks.transactions import load_histories
 from subquad.tasks.transactions.collecting import Columns, Reading
 from subquad.tasks.transactions.features import FIELDS, Features, learn
-from subquad.tasks.transactions.further import ColumnFeatures, learn_column
 from subquad.tasks.transactions.histories import Histories
 
 HEADS = "client;time;city;paid;tags;note;valid;born;trans_id;label"

@@ -15,7 +15,8 @@ from subquad.tasks.transactions.pretraining import (
     PartsBatch,
     Pretrainer,
     contrastive_losses,
-    draw_parts,
+    draw_samples,
+    draw_slices,
     next_losses,
     predicted_fields,
 )
@@ -28,7 +29,7 @@ FEW = Transactions(clients=80, shortest_history=5, longest_history=40, objective
 def test_parts_are_of_one_client_and_what_follows_is_counted() -> None:
     task = FEW.prepare()
     histories, features = task.data.histories, task.features
-    batch = draw_parts(histories, features, np.array([3, 7]), seed=0)
+    batch = draw_slices(histories, features, np.array([3, 7]), seed=0)
     encoded = features.encode(histories.select(np.array([3])))
     part = batch.events[0][batch.keep[0]].numpy()
     starts = [at for at in range(len(encoded) - len(part) + 1) if np.array_equal(encoded[at : at + len(part)], part)]
@@ -40,6 +41,26 @@ def test_parts_are_of_one_client_and_what_follows_is_counted() -> None:
     assert batch.following[0, :size].numpy() == pytest.approx(wanted)
 
 
+def test_samples_share_no_event_and_reach_over_the_whole_history() -> None:
+    task = FEW.prepare()
+    histories, features = task.data.histories, task.features
+    for seed in range(3):
+        batch = draw_samples(histories, features, np.array([3, 7, 11]), seed=seed)
+        for at, client in enumerate((3, 7, 11)):
+            whole = features.encode(histories.select(np.array([client])))
+            first, second = batch.events[at][batch.keep[at]].numpy(), batch.other[at][batch.other_keep[at]].numpy()
+            assert len(first) + len(second) == len(whole)
+            assert np.array_equal(first[0], whole[0])
+            assert np.array_equal(second[-1], whole[-1])
+            joined = np.concatenate([first, second])
+            assert np.array_equal(joined[np.lexsort(joined.T)], whole[np.lexsort(whole.T)])
+    single = histories.latest(1)
+    batch = draw_samples(single, features, np.array([0, 1]), seed=0)
+    assert torch.equal(batch.events, batch.other)
+    with pytest.raises(SubquadError, match="nothing follows a sample of all events: give --objective contrastive"):
+        replace(FEW, parts="samples")
+
+
 def test_losses_are_small_where_parts_and_symbols_are_told() -> None:
     same = torch.eye(4) * 5
     assert contrastive_losses(same, same).max() < 0.01
@@ -49,9 +70,11 @@ def test_losses_are_small_where_parts_and_symbols_are_told() -> None:
     assert losses.tolist() == pytest.approx([np.log(2), 0.0])
 
 
-@pytest.mark.parametrize("objective", ["next", "contrastive", "both"])
-def test_it_learns(objective: Any) -> None:
-    task = replace(FEW, objective=objective).prepare()
+@pytest.mark.parametrize(
+    ("objective", "parts"), [("next", "slices"), ("contrastive", "slices"), ("both", "slices"), ("contrastive", "samples")]
+)
+def test_it_learns(objective: Any, parts: Any) -> None:
+    task = replace(FEW, objective=objective, parts=parts).prepare()
     model = task.build(Linear(), SMALL, torch.Generator().manual_seed(0))
     assert isinstance(model, Pretrainer)
     batch = task.batch(16, torch.Generator().manual_seed(0))

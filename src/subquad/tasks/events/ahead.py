@@ -57,6 +57,7 @@ class Cut(NamedTuple):
             times=self.whole.times[at],
             types=self.whole.types[at],
             ends=self.whole.times[lasts],
+            columns=tuple(column.take(at) for column in self.whole.columns),
         )
 
     @property

@@ -10,6 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from subquad.data import ragged
+from subquad.tasks.events.columns import EventColumns
 from subquad.tasks.events.returns import Return, due_after
 
 
@@ -21,6 +22,7 @@ class EventBatch(NamedTuple):
     types: Int[Tensor, "b n"]
     keep: Bool[Tensor, "b n"]
     due: Float[Tensor, "b n c"]  # time until each of c returns is due after the event, float32
+    columns: Float[Tensor, "b n f"]  # fields of further columns, float32
 
 
 class Encoded(NamedTuple):
@@ -31,6 +33,7 @@ class Encoded(NamedTuple):
     gaps: Float[ndarray, "events"]
     types: Int[ndarray, "events"]
     returns: tuple[Return, ...] = ()  # types that come again after a fixed time
+    columns: EventColumns = EventColumns()  # further columns
 
     def pad(self, chosen: Int[ndarray, "b"]) -> EventBatch:
         """The chosen sequences as a padded batch."""
@@ -38,8 +41,11 @@ class Encoded(NamedTuple):
             ragged.pad(ragged.slices(torch.from_numpy(values), self.offsets, chosen))
             for values in (self.times, self.gaps, self.types)
         )
+        lengths = np.diff(self.offsets)[chosen]
+        fields = self.columns.encode(ragged.places_of(self.offsets[:-1][chosen], lengths))
+        columns = ragged.pad(fields.split(lengths.tolist()))
         due = due_after(self.returns, times, types).due
-        return EventBatch(times, gaps.float(), types, ragged.keep_of(np.diff(self.offsets)[chosen]), due)
+        return EventBatch(times, gaps.float(), types, ragged.keep_of(lengths), due, columns)
 
 
 class Piece(NamedTuple):

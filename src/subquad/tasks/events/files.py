@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,65 +11,79 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.columns import Column
 from subquad.data.pickles import read_pickle
 from subquad.data.ragged import offsets_of
-from subquad.data.tables import PARQUET, Names, Tally, find_column, listed, read_table
+from subquad.data.tables import PARQUET, Names, StoredColumn, Tally, find_column, listed, read_table
 from subquad.data.times import attempt, detect, iso, numbers
 from subquad.errors import SubquadError
 from subquad.files import read_text
+from subquad.tasks.columns.reading import FurtherReaders, further_roles
 from subquad.tasks.events.repairs import Rows
 
 TIMES = ("time_since_start", "time_since_last_event", "type_event")
 FIELDS = (*TIMES, "dim_process", "seq_idx", "seq_len", "idx_event")
 """Fields of EasyTPP's records and of the events in its pickles."""
+NOT_A_TABLE = "give a table in CSV or Parquet to use more than times and types"
 KNOWN = {"sequence": ("sequence", "id"), "time": ("time",), "type": ("type",)}  # names by which columns are recognized
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of a table's columns; an empty name stands for the usual names."""
+    """Names of a table's columns, where an empty name stands for the usual names, and which further columns are read."""
 
     sequence: str = ""  # default: "sequence" or "id"
     time: str = ""  # default: "time"; numbers or ISO dates
     type: str = ""  # default: "type"
+    further: bool = True  # whether columns without a role are read
+    kinds: Mapping[str, str] = field(default_factory=dict)  # kinds of further columns that a user named
+    decided: Mapping[str, Column] | None = None  # further columns that a run was trained with; None to recognize them
 
     def choose(self, path: Path, names: list[str]) -> dict[str, str]:
-        """Maps each role to the name of its column in a table."""
-        return {
+        """Maps each role to the name of its column in a table, those of further columns included."""
+        chosen = {
             role: find_column(path, names, getattr(self, role), known, f"--{role}-column", role)
             for role, known in KNOWN.items()
         }
+        left = (name for name in names if name not in chosen.values())
+        return chosen | (further_roles(path, left, self.decided) if self.further else {})
+
+    def why_unused(self) -> str:
+        """The reason why further columns of a table are not read."""
+        return "they were not used in training" if self.further else "--no-further-columns was given"
 
 
-def unused(file: str, names: Iterable[str], used: Iterable[str], what: str) -> tuple[str, ...]:
-    """A sentence that names the columns or fields that models of events do not use, if there are any."""
+def unused(file: str, names: Iterable[str], used: Iterable[str], what: str, why: str) -> tuple[str, ...]:
+    """A sentence that names the columns or fields that are not used, if there are any."""
     left = sorted(set(names).difference(used))
     if not left:
         return ()
     named = f"the {what} {listed(left)} is" if len(left) == 1 else f"the {what}s {listed(left, 12)} are"
-    return (f"{file}: {named} not used: models of events see times and types",)
+    return (f"{file}: {named} not used: {why}",)
 
 
 def read_rows(path: Path, columns: Columns) -> Rows:
     """Reads a table in CSV or Parquet. The rows of a sequence need not be contiguous."""
     tally = Tally(path, "row" if path.suffix.lower() in PARQUET else "line")
-    names, types = Names(), Names()
+    names, types, further = Names(), Names(), FurtherReaders(columns.kinds, columns.decided)
     parts: list[tuple[Any, ...]] = []
-    read = None
+    read, is_dated = None, False
     others: list[str] = []
 
     def choose(column_names: list[str]) -> dict[str, str]:
         chosen = columns.choose(path, column_names)
-        others.extend(unused(path.name, column_names, chosen.values(), "column"))
+        others.extend(unused(path.name, column_names, chosen.values(), "column", columns.why_unused()))
         return chosen
 
     for chunk in read_table(path, choose, tally):
         cells = chunk.columns
         read = read or detect(cells["time"])
+        is_dated = read is iso or (isinstance(cells["time"], StoredColumn) and cells["time"].is_time)
         times = numbers(cells["time"], read) if read else np.full(len(chunk.lines), np.nan)
         numbered, kinds = names.number(cells["sequence"]), types.number(cells["type"])
         named = numbered != names.numbers.get("", -1)
         tally.add("without a sequence", chunk.lines[~named])
+        further.keep(further.read(chunk), named)
         parts.append(tuple(column[named] for column in (numbered, times, kinds, chunk.lines)))
     if not sum(len(part[0]) for part in parts):
         reasons = tally.sentences()
@@ -86,8 +100,10 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         types.ordered(),
         lines,
         tally.place,
-        dated=read is iso,
-        complaints=(*others, *tally.sentences()),
+        dated=is_dated,
+        complaints=(*others, *tally.sentences(), *further.sentences(path.name)),
+        columns=tuple(further.finished()),
+        unused=tuple(further.unused),
     )
 
 
@@ -155,7 +171,7 @@ def rows_of_records(file: str, records: Iterable[Any], place: str = "record") ->
         for at in since_last:
             joined[offsets[at] : offsets[at + 1]] = joined[offsets[at] : offsets[at + 1]].cumsum()
     rows = _one_a_line(file, names, joined, types, lengths, place)
-    return rows._replace(complaints=unused(file, others, (), "field")), kinds
+    return rows._replace(complaints=unused(file, others, (), "field", NOT_A_TABLE)), kinds
 
 
 def read_lines(times_path: Path, types_path: Path) -> Rows:

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +15,8 @@ from subquad.errors import SubquadError
 from subquad.models import DecoderState
 from subquad.tasks.base import Predictions
 from subquad.tasks.events.batches import EventBatch
+from subquad.tasks.events.columns import carried_fields, encode_cells, hidden_after
+from subquad.tasks.events.files import KNOWN, Columns
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.returns import due_after
@@ -37,6 +39,8 @@ class Known:
     last: float  # time of the last event
     events: int = 0
     waiting: list[tuple[float, float, int]] = field(default_factory=list)  # events not yet read: time, gap, type
+    columns: list[Tensor] = field(default_factory=list)  # 1 f, fields of further columns of the events not yet read
+    following: Tensor | None = None  # 1 f, fields of an event after the last whose columns are not known
     state: DecoderState | None = None
     hidden: Tensor | None = None  # 1 w, the model's vector after the last event that it has read
     lasts: Tensor | None = None  # 1 c, time of the last event that can return
@@ -93,13 +97,16 @@ class Follower:
     more events of it come.
     """
 
-    def __init__(self, model: EventModel, sequences: int, *, score: bool = False) -> None:
-        """`score` says how unusual each event is instead of forecasting the next one."""
+    def __init__(self, model: EventModel, sequences: int, *, score: bool = False, columns: Columns | None = None) -> None:
+        """`score` says how unusual each event is instead of forecasting the next one; `columns` names those of records."""
         model.eval()
+        self.named = columns or Columns()
         self.scores = score
         self.model, self.scales, self.limit = model, model.scales, sequences
         self.device = next(model.parameters()).device
         self.types = {name: number for number, name in enumerate(self.scales.type_names)}
+        self.further = {column.name: column for column in self.scales.further_columns}
+        self.carried = carried_fields(self.scales.further_columns, self.scales.carried)
         self.known: OrderedDict[str, Known] = OrderedDict()
         self.forgotten = 0
 
@@ -109,7 +116,12 @@ class Follower:
         return score_columns() if self.scores else columns(self.scales)
 
     def take(self, words: Sequence[str]) -> str | None:
-        """Reads `time type` or `sequence time type` and returns the name of the sequence. A name alone ends a sequence."""
+        """Reads `time type` or `sequence time type` and returns the name of the sequence. A name alone ends a sequence.
+
+        Values of further columns may follow as `column=value`. Without any, those of the event are unknown.
+        """
+        cells = dict(word.split("=", 1) for word in words if word.partition("=")[0] in self.further and "=" in word)
+        words = [word for word in words if word.partition("=")[0] not in self.further or "=" not in word]
         if len(words) == 1:
             if self.known.pop(words[0], None) is None:
                 raise SubquadError(
@@ -117,11 +129,31 @@ class Follower:
                 )
             return None
         if len(words) > 3:
-            raise SubquadError(f"an event is `time type` or `name time type`, but there are {len(words):,} words")
+            also = f", then COLUMN=VALUE of {listed(self.further)}" if self.further else ""
+            raise SubquadError(f"an event is `time type` or `name time type`{also}, but there are {len(words):,} words")
         name, written, kind = (ONLY, *words) if len(words) == 2 else words
+        return self._take(name, written, kind, cells)
+
+    def take_record(self, record: Mapping[str, str]) -> str | None:
+        """Reads an event whose parts are named as the columns of a table, and returns the name of the sequence."""
+        parts: dict[str, str] = {}
+        for role, usual in KNOWN.items():
+            named = getattr(self.named, role)
+            name = named or next((known for known in usual if known in record), usual[0])
+            if name not in record and role != "sequence":
+                raise SubquadError(f"the event has no {excerpt(name)} but {listed(record)}")
+            parts[role] = record.get(name, ONLY)
+        cells = {name: cell for name, cell in record.items() if name in self.further}
+        return self._take(parts["sequence"], parts["time"], parts["type"], cells)
+
+    def _take(self, name: str, written: str, kind: str, cells: Mapping[str, str]) -> str:
         if kind not in self.types:
             raise SubquadError(f"the model knows no type {excerpt(kind)}: it was trained on {listed(self.types, 12)}")
-        self._add(name, _time(written), self.types[kind])
+        time = _time(written)
+        fields = None
+        if cells:
+            fields = encode_cells(self.scales.further_columns, cells, time if self.scales.dated else None)
+        self._add(name, time, self.types[kind], fields)
         return name
 
     def forecast(self, name: str) -> list[str]:
@@ -135,7 +167,7 @@ class Follower:
             assert known.hidden is not None
             return line(name, known.events, known.last, foresee(self.model, known.hidden), 0, self.scales)
 
-    def _add(self, name: str, time: float, kind: int) -> None:
+    def _add(self, name: str, time: float, kind: int, fields: Tensor | None = None) -> None:
         known = self.known.get(name) or Known(time, time)
         if time < known.last:
             raise SubquadError(
@@ -149,6 +181,11 @@ class Follower:
         if self.scores:
             known.scores = self._score(known, (time - known.last) / unit, kind)
         known.waiting.append(((time - known.first) / unit, (time - known.last) / unit if known.events else -1.0, kind))
+        if fields is None:
+            empty = torch.zeros(1, len(self.carried))
+            fields = hidden_after(empty, self.carried) if known.following is None else known.following
+        known.columns.append(fields)
+        known.following = hidden_after(fields, self.carried)
         known.last, known.events, known.type = time, known.events + 1, kind
         self.known[name] = known
         self.known.move_to_end(name)
@@ -180,12 +217,14 @@ class Follower:
         times, gaps, types = zip(*known.waiting, strict=True)
         at, kinds = torch.tensor([times], dtype=torch.float64), torch.tensor([types])
         due, known.lasts = due_after(self.scales.return_parts, at, kinds, known.lasts)
-        parts = (at, torch.tensor([gaps], dtype=torch.float32), kinds, torch.ones(1, len(times), dtype=torch.bool), due)
+        keep, columns = torch.ones(1, len(times), dtype=torch.bool), torch.cat(known.columns)[None]
+        parts = (at, torch.tensor([gaps], dtype=torch.float32), kinds, keep, due, columns)
         events = EventBatch(*(part.to(self.device) for part in parts))
         read = self.model.step if len(times) == 1 else self.model.encode
         hidden, known.state = read(events, known.state)
         known.hidden = hidden[:, -1].float()
         known.waiting.clear()
+        known.columns.clear()
 
 
 def _time(written: str) -> float:

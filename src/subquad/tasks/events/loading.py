@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,7 +128,14 @@ def _folder(path: Path, columns: Columns, fold: int) -> dict[str, _Read]:
     for split in ("train", "test"):
         if files[split] is None:
             raise SubquadError(f"{path} has no {split}.json beside the others: put it there, or give one file to be split")
-    return {split: _file(file, columns) for split, file in files.items() if file is not None}
+    read: dict[str, _Read] = {}
+    for split, present in files.items():
+        if present is not None:
+            read[split] = _file(present, columns)
+            if columns.decided is None:  # further columns of the other splits are read as those of the training split
+                further = (*(values.column for values in read[split].rows.columns), *read[split].rows.unused)
+                columns = replace(columns, decided={column.name: column for column in further})
+    return read
 
 
 def _hub(name: str) -> dict[str, _Read]:

@@ -12,7 +12,9 @@ from subquad.checking import AtLeastTwo, Checked, Count, NonNegative
 from subquad.models import CausalEncoder, DecoderState, ModelOptions, linear_numbers
 from subquad.models.initialising import initialise
 from subquad.ops.autocast import without_autocast
+from subquad.tasks.columns.features import ColumnLayout
 from subquad.tasks.events.batches import EventBatch, Piece
+from subquad.tasks.events.columns import ColumnVectors, column_numbers
 from subquad.tasks.events.heads import HawkesHead, Head, HeadName
 from subquad.tasks.events.likelihood import Integral, Terms
 from subquad.tasks.events.mixture import MixtureHead
@@ -38,7 +40,7 @@ class HeadOptions(Checked):
 
 
 class EventEmbedding(nn.Module):
-    """The sum of a vector for the type and a vector for the logarithm of the time since the previous event."""
+    """The sum of a vector for the type, one for the logarithm of the time since the previous event, and of columns."""
 
     def __init__(self, scales: Scales, model_dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -50,6 +52,8 @@ class EventEmbedding(nn.Module):
         with torch.no_grad():
             self.bend.weight[:, 0] = 2.0 * torch.randn(model_dim, generator=generator)
             self.bend.bias.copy_(2.0 * torch.randn(model_dim, generator=generator))
+        features = scales.further_columns
+        self.columns = ColumnVectors(features, model_dim, generator) if features else None
 
     def forward(self, events: EventBatch) -> Float[Tensor, "b n w"]:
         scales, gaps = self.scales, events.gaps
@@ -57,7 +61,8 @@ class EventEmbedding(nn.Module):
         numbers = torch.stack([logs, gaps.clamp(0.0, 10.0) / 10.0], dim=-1)
         since = self.mix(torch.tanh(self.bend(numbers)))
         since = torch.where((gaps < 0)[..., None], self.first, since)
-        return F.embedding(events.types, self.types) + since
+        summed = F.embedding(events.types, self.types) + since
+        return summed if self.columns is None else summed + self.columns(events.columns)
 
 
 class Outcome(NamedTuple):
@@ -68,7 +73,7 @@ class Outcome(NamedTuple):
     state: DecoderState
 
 
-def event_numbers(types: int, model_dim: int, heads: HeadOptions) -> int:
+def event_numbers(types: int, model_dim: int, heads: HeadOptions, columns: ColumnLayout | None = None) -> int:
     """Number of parameters and buffers of `EventModel` outside of its stack."""
     inner = heads.inner
     embedding = types * model_dim + model_dim + linear_numbers(2, model_dim) + linear_numbers(model_dim, model_dim)
@@ -79,7 +84,7 @@ def event_numbers(types: int, model_dim: int, heads: HeadOptions) -> int:
     else:
         head = linear_numbers(model_dim, 3 * inner) + weigh + 2 * types
     predicting = (types if heads.type_weight else 0) + (1 if heads.time_weight else 0)
-    return embedding + head + linear_numbers(model_dim, predicting)
+    return embedding + head + linear_numbers(model_dim, predicting) + column_numbers(columns or ColumnLayout(), model_dim)
 
 
 class EventModel(nn.Module):

@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.column_values import ColumnValues
+from subquad.data.columns import Column
 from subquad.data.ragged import offsets_of
 from subquad.data.tables import LARGEST_NUMBER, listed
 from subquad.errors import SubquadError
@@ -53,6 +55,8 @@ class Rows(NamedTuple):
     shared: bool = False  # whether a sequence is on one line, so that messages name the event too
     dated: bool = False  # whether times are dates, which may be before 1970
     complaints: tuple[str, ...] = ()  # sentences about rows that were left out in reading
+    columns: tuple[ColumnValues, ...] = ()  # further columns of the table
+    unused: tuple[Column, ...] = ()  # further columns that are not used, with the reason
 
     def where(self, row: int) -> str:
         """The sequence and the place in the file of an event, for messages."""
@@ -60,12 +64,6 @@ class Rows(NamedTuple):
         if not self.shared:
             return name
         return f"{name}, event {1 + int((self.sequences[:row] == self.sequences[row]).sum())}"
-
-    def take(self, chosen: Int[ndarray, "chosen"]) -> "Rows":
-        """The chosen rows, in the given order."""
-        return self._replace(
-            sequences=self.sequences[chosen], times=self.times[chosen], types=self.types[chosen], places=self.places[chosen]
-        )
 
 
 def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs, *, next_events: bool = False) -> EventSequences:
@@ -93,7 +91,9 @@ def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs, *, next_ev
         complaints.append(f"{rows.file}: {count} a single event, which leaves nothing to predict: {_first(names, single)}")
     types = renumbered[rows.types[kept]]
     starts, ends = times[offsets[:-1]], times[offsets[1:] - 1]
-    return EventSequences(names, offsets, times, types, list(type_names), starts, ends, tuple(complaints))
+    columns = tuple(column.take(kept) for column in rows.columns)
+    parts = (names, offsets, times, types, list(type_names), starts, ends, tuple(complaints))
+    return EventSequences(*parts, columns=columns, unused=rows.unused, dated=rows.dated)
 
 
 def _broken(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from subquad.models import DecoderState, state_of, tensors_of
 from subquad.tasks.events.batches import Encoded, EventBatch
+from subquad.tasks.events.columns import carried_fields, hidden_after
 from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.returns import due_after
 
@@ -32,6 +33,7 @@ class History(NamedTuple):
     state: DecoderState
     times: Float[Tensor, "s"]  # time of the last event since the start of the sequence, float64
     lasts: Float[Tensor, "s c"]  # time of the last event of each type that can return
+    columns: Float[Tensor, "s f"]  # fields of further columns of the events that follow, which are hidden
 
 
 class Paths(NamedTuple):
@@ -67,7 +69,8 @@ def read_history(model: EventModel, batch: EventBatch, tokens: int) -> History:
         part = EventBatch(*(values[:, start : start + tokens].to(device) for values in batch))
         hidden, state = model.encode(part, state)
     assert state is not None
-    return History(hidden[:, -1].float(), state, batch.times[:, -1], lasts)
+    carried = carried_fields(model.scales.further_columns, model.scales.carried)
+    return History(hidden[:, -1].float(), state, batch.times[:, -1], lasts, hidden_after(batch.columns[:, -1], carried))
 
 
 @torch.no_grad()
@@ -98,7 +101,7 @@ def _draw(
     """Continuations of the chosen histories, one for each row."""
     device = history.h.device
     h, state = history.h[rows.to(device)], state_of(history.state, rows)
-    start, lasts = history.times[rows], history.lasts[rows]
+    start, lasts, columns = history.times[rows], history.lasts[rows], history.columns[rows][:, None]
     now, times, types = torch.zeros_like(start), [], []
     for number in range(events):
         drawn = model.head.draw(h, generator)
@@ -111,7 +114,8 @@ def _draw(
         at = (start + now)[:, None]
         due, lasts = due_after(model.scales.return_parts, at, kinds[:, None], lasts)
         keep = torch.ones(len(rows), 1, dtype=torch.bool)
-        event = EventBatch(*(part.to(device) for part in (at, gaps[:, None].float(), kinds[:, None], keep, due)))
+        parts = (at, gaps[:, None].float(), kinds[:, None], keep, due, columns)
+        event = EventBatch(*(part.to(device) for part in parts))
         hidden, state = model.step(event, state)
         h = hidden[:, -1].float()
     return torch.stack(times, 1), torch.stack(types, 1)

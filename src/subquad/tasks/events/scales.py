@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from subquad.checking import Checked, NonNegative, Positive, Whole, excerpt, rea
 from subquad.data.tables import listed
 from subquad.errors import SubquadError
 from subquad.results import place_of
+from subquad.tasks.columns.features import ColumnFeatures, read_features
 from subquad.tasks.events.cells import LEAST, PRECISION, first_cell
 from subquad.tasks.events.renewal import fit_renewal
 from subquad.tasks.events.resolution import grid_of
@@ -41,6 +43,11 @@ class Scales(Checked):
     returns: tuple[tuple[int, float, float, float], ...] = ()  # type, share, lag and deviation of each return
     sequences: Whole = 0  # number of sequences in all data, to notice changes
     events: Whole = 0
+    further: tuple[dict[str, Any], ...] = ()  # features of further columns
+    carried: tuple[str, ...] = ()  # names of further columns that have one value in each sequence
+    dated: bool = False  # whether times are dates, from which those in further columns are counted
+    unused: tuple[tuple[str, str], ...] = ()  # names of columns that are not used, with the reason
+    summary: tuple[dict[str, Any], ...] = ()  # what the data and each column hold, for people; empty without further columns
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Scales":
@@ -50,6 +57,11 @@ class Scales(Checked):
     def as_json(self) -> dict[str, Any]:
         """Returns the values as JSON types."""
         return {**asdict(self), "type_names": list(self.type_names)}
+
+    @cached_property
+    def further_columns(self) -> tuple[ColumnFeatures, ...]:
+        """Features of further columns."""
+        return tuple(read_features(values, f"learned: further: {at}") for at, values in enumerate(self.further))
 
     @property
     def return_parts(self) -> tuple[Return, ...]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from subquad.data.buckets import bounded
 from subquad.tasks.events.batches import Encoded, EventBatch
+from subquad.tasks.events.columns import EventColumns
 from subquad.tasks.events.forecasts import Forecast
 from subquad.tasks.events.heads import HawkesHead
 from subquad.tasks.events.metrics import crps
@@ -53,7 +54,8 @@ class Scored(NamedTuple):
 def encode(scales: Scales, sequences: EventSequences) -> Encoded:
     """Converts sequences to the model's numbers and units."""
     numbers = scales.times(sequences), scales.gaps(sequences), scales.types(sequences)
-    return Encoded(sequences.offsets, *numbers, scales.return_parts)
+    columns = EventColumns.of(scales.further_columns, sequences, dated=scales.dated)
+    return Encoded(sequences.offsets, *numbers, scales.return_parts, columns)
 
 
 @torch.no_grad()
@@ -114,6 +116,15 @@ def states(
             at = (encoded.offsets[:-1][chosen][:, None] + places)[keep]
             last = np.broadcast_to(places == lengths[chosen][:, None] - 1, keep.shape)[keep]
             yield at, last, hidden[part.keep].float()
+
+
+@torch.no_grad()
+def event_vectors(model: EventModel, sequences: EventSequences, tokens: int) -> Float[ndarray, "events w"]:
+    """The model's vector after each event, without the times until returns are due."""
+    vectors = np.zeros((len(sequences.times), model.model_dim), np.float32)
+    for at, _, h in states(model, encode(model.scales, sequences), tokens):
+        vectors[at] = model.hidden(h).cpu().numpy()
+    return vectors
 
 
 def in_slices(function: Callable[..., Any], *tensors: Tensor) -> Any:

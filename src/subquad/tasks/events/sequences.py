@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
+from subquad.data.column_values import ColumnValues
+from subquad.data.columns import Column
 from subquad.data.ragged import first_places, offsets_of, places_of
 
 
@@ -20,6 +22,9 @@ class EventSequences(NamedTuple):
     starts: Float[ndarray, "sequences"]  # start of the observation of each sequence; the time of its first event if unknown
     ends: Float[ndarray, "sequences"]  # end of the observation of each sequence; the time of its last event if unknown
     complaints: tuple[str, ...] = ()  # a sentence about each kind of row that was left out or mended
+    columns: tuple[ColumnValues, ...] = ()  # further columns of the events
+    unused: tuple[Column, ...] = ()  # further columns that are not used, with the reason
+    dated: bool = False  # whether times are dates, in seconds since 1970
 
     @property
     def lengths(self) -> Int[ndarray, "sequences"]:
@@ -51,4 +56,5 @@ class EventSequences(NamedTuple):
             types=self.types[events],
             starts=self.starts[chosen],
             ends=self.ends[chosen],
+            columns=tuple(column.take(events) for column in self.columns),
         )

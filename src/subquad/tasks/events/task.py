@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,137 +13,43 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import nn
 
-from subquad.attention import require_causal
-from subquad.checking import AtLeastTwo, Count, FileName, NonNegative, Seed, Whole, Words
 from subquad.data.buckets import Buckets
 from subquad.errors import SubquadError
-from subquad.models import ModelOptions, Size, detached, with_stack
+from subquad.models import ModelOptions, detached
 from subquad.results import Row
-from subquad.tasks.base import Best, Counted, DataSize, Defaults, Outlook, Predictions, Task, TaskOptions
+from subquad.tasks.base import Best, Counted, DataSize, Outlook, Predictions, Task, Vectors
+from subquad.tasks.columns.summary import lines as summary_lines
 from subquad.tasks.comparing import Judged, Rival, judged_terms
 from subquad.tasks.events.ahead import ahead_rows
 from subquad.tasks.events.baselines import fit_baselines
 from subquad.tasks.events.batches import Encoded, EventBatch, count_pieces, pieces
-from subquad.tasks.events.faults import FAULTS, ON_PADDING, Fault, FaultyEventModel, reported, reported_rows
+from subquad.tasks.events.columns import carried_fields, hide_some, learn_further
+from subquad.tasks.events.faults import FAULTS, FaultyEventModel, reported, reported_rows
 from subquad.tasks.events.files import Columns
 from subquad.tasks.events.follow import Follower, read_on
-from subquad.tasks.events.heads import HeadName
+from subquad.tasks.events.importance import importance_rows
 from subquad.tasks.events.judging import UNITS, baseline_rows, metric_rows, residual_rows, sequence_rows, truth_rows
-from subquad.tasks.events.likelihood import Integral
 from subquad.tasks.events.loading import EventSplits, load_sequences, load_splits
 from subquad.tasks.events.metrics import Baselines, accuracy, rmse
-from subquad.tasks.events.model import EventModel, HeadOptions, event_numbers
+from subquad.tasks.events.model import EventModel
+from subquad.tasks.events.options import EventOptions
 from subquad.tasks.events.outlook import look_ahead
-from subquad.tasks.events.repairs import Backwards, Broken, Repairs, Ties
 from subquad.tasks.events.scales import Scales, learn
-from subquad.tasks.events.scoring import Scored, encode, score
+from subquad.tasks.events.scoring import Scored, encode, event_vectors, score
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Process
 from subquad.tasks.events.summary import calibration_rows, confusion_rows, data_rows
 from subquad.types import AttentionOptions
 
-ATTENTION_DEFAULTS: dict[str, dict[str, Any]] = {"favor": {"features": 64}, "infinity": {"segment": 128, "basis": 64}}
-EVENTS_A_STEP = 16_384
-"""Largest number of events in a default batch, so that batches of long sequences are smaller."""
-EVENTS_OF_ALL_STEPS = 2_000_000
-"""Number of events that a training reads by default, in 100 to 500 steps, or more if three passes over the data need it."""
-LONG = 1024
-"""Mean number of events per sequence above which sequences count as long."""
-
 SHARE = 5
 """Ratio of simulated training sequences to those for development, and to those for the test."""
 
-SEQUENCE_BYTES = 500
-"""Lower bound on the bytes of a simulated sequence: its name, and about thirty times and types."""
-
 
 @dataclass(frozen=True)
-class Events(TaskOptions):
+class Events(EventOptions):
     """Predict when the next event comes and of which type: on your own event sequences, or on simulated ones."""
 
-    data: FileName = ""  # a folder, a file, or a Hugging Face dataset such as easytpp/taxi; default: simulated sequences
-    sequence_column: Words = ""  # column of a table that names the sequence; default: "sequence" or "id"
-    time_column: Words = ""  # column of a table with the time, as numbers or ISO dates; default: "time"
-    type_column: Words = ""  # column of a table with the type of the event; default: "type"
-    ties: Ties = "keep"  # events at the same time: keep, refuse, drop, or spread them over half of the smallest gap
-    backwards: Backwards = "refuse"  # events earlier than the previous one: refuse or sort them
-    broken: Broken = "refuse"  # events without a valid time or type: refuse or drop them
-    fold: Count = 1  # fold to use, for data that come in several folds
-    split_seed: Seed = 0  # seed for dividing data that come without splits into training, development and test
-    process: Literal["hawkes", "self-correcting", "renewal"] = "hawkes"  # process that simulated sequences are drawn from
-    sequences: Count = 1500  # number of simulated training sequences; a fifth as many are for development, and for the test
-    data_seed: Seed = 0  # seed of the simulated sequences
-    head: HeadName = "mixture"  # mixture: log-normal mixture for the gap; hawkes: intensity of each type
-    inner: Count = 64  # number of hidden units of the head
-    integral: Integral = "monte-carlo"  # how the hawkes head integrates in training; evaluations use the trapezoid rule
-    integral_points: AtLeastTwo = 16  # points of the hawkes head's integral in training; evaluations use twice as many
-    components: Count = 16  # number of components of the mixture head
-    returns: bool = True  # mixture head: look for types that come again after a fixed time, such as a year, and expect them
-    types_see_gap: bool = True  # let the type depend on the gap in the mixture head
-    type_weight: NonNegative = 0.0  # weight of the loss of an additional head that predicts only the type; 0 for none
-    time_weight: NonNegative = 0.0  # weight of the loss of an additional head that predicts only the gap; 0 for none
-    chunk: Whole = 512  # number of events after which gradients are cut, to save memory on long sequences; 0 for never
-    evaluation_tokens: Count = 16_384  # number of events per batch in evaluations, padding included
-    faults: tuple[Fault, ...] = ()  # faults of the code of Zuo et al. 2020 to put back in, only to see what they do
     kind: str = field(default="events", init=False)
-
-    default_notes: ClassVar[str] = (
-        "The defaults of --batch, --steps, --learning-rate and --dropout depend on the data. With --data, those shown are "
-        "for sequences of about 60 events. With longer ones, a batch has at most 16,384 events but at least 4 sequences, "
-        "and all steps together read 2 million events, in at least 100 steps and three rounds over the data."
-    )
-
-    def check(self) -> None:
-        if self.faults and (self.head != "hawkes" or self.chunk):
-            raise SubquadError("--faults are those of an intensity on whole sequences: give --head hawkes and --chunk 0 too")
-        if set(self.faults) & set(ON_PADDING) and not self.time_weight:
-            raise SubquadError(f"the faults {' and '.join(ON_PADDING)} are of the head for the gap: give --time-weight too")
-
-    @property
-    def columns(self) -> Columns:
-        """Names of the columns of a table."""
-        return Columns(self.sequence_column, self.time_column, self.type_column)
-
-    @property
-    def repairs(self) -> Repairs:
-        """What to do with events that are not valid."""
-        return Repairs(self.ties, self.backwards, self.broken)
-
-    @property
-    def heads(self) -> HeadOptions:
-        """Options of the heads on top of the stack."""
-        distribution = (self.head, self.inner, self.integral, self.integral_points, self.components, self.types_see_gap)
-        return HeadOptions(*distribution, self.type_weight, self.time_weight)
-
-    def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
-        """Returns the options of `subquad reproduce events` for simulated sequences, for real ones, and for long ones."""
-        training: dict[str, Any] = {"batch": 32, "steps": 600, "learning_rate": 3e-3}
-        dropout = 0.0
-        if self.data:
-            mean_length = 1.0 if data is None else data.positions / data.sequences
-            # a power of two, so that processes can share it
-            batch = 2 ** int(math.log2(min(64, max(4, EVENTS_A_STEP / mean_length))))
-            steps = min(500, max(100, EVENTS_OF_ALL_STEPS // (batch * mean_length)))
-            rounds = 0 if data is None else 3 * data.sequences // batch
-            is_long = mean_length > LONG
-            dropout = 0.0 if is_long else 0.1
-            training = {
-                "batch": batch,
-                "steps": int(max(steps, min(10_000, rounds))),
-                "learning_rate": 3e-3 if is_long else 4e-3,
-            }
-        training |= {"optimizer": "adamw", "schedule": "cosine", "warm_up": 50}
-        training |= {"evaluate_every": 100, "checkpoint_every": 100}
-        model = {"layers": 2, "heads": 4, "head_dim": 16, "dropout": dropout}
-        return Defaults(model, training, ATTENTION_DEFAULTS.get(attention, {}))
-
-    def size(self, attention: AttentionOptions, model: ModelOptions, types: int = 1) -> Size:
-        """Lower bound on the size of the model and of simulated sequences. The data determine the number of types."""
-        size = with_stack(event_numbers(types, model.model_dim, self.heads), attention, model)
-        return size._replace(data_bytes=0 if self.data else self.sequences * SEQUENCE_BYTES)
-
-    def check_model(self, attention: AttentionOptions, model: ModelOptions) -> None:
-        require_causal(attention)
 
     def prepare(self, learned: Mapping[str, Any] | None = None) -> "EventsTask":
         """Returns the task. If `learned` is given, the data are read only on first use."""
@@ -168,7 +74,14 @@ class EventsTask(Task[EventBatch]):
             return self.kept
         is_mixture = self.options.head == "mixture"
         components = self.options.components if is_mixture else 0
-        return learn(self.data.train, _sizes(self.data), components, returns=is_mixture and self.options.returns)
+        train, returns = self.data.train, is_mixture and self.options.returns
+        further = learn_further(train, rare=self.options.rare, buckets=self.options.hash_buckets)
+        return replace(learn(train, _sizes(self.data), components, returns=returns), **further)
+
+    def columns(self, scales: Scales | None) -> Columns:
+        """Names of the columns of a table, with further ones as they were when these scales were learned."""
+        decided = None if scales is None else {column.name: column.column for column in scales.further_columns}
+        return replace(self.options.columns, decided=decided)
 
     @cached_property
     def process(self) -> Process | None:
@@ -182,7 +95,7 @@ class EventsTask(Task[EventBatch]):
         options = self.options
         if self.process is None:
             seed, fold = options.split_seed, options.fold
-            splits = load_splits(options.data, options.columns, options.repairs, fold=fold, seed=seed)
+            splits = load_splits(options.data, self.columns(self.kept), options.repairs, fold=fold, seed=seed)
         else:
             few = max(2, options.sequences // SHARE)
             seeds = np.random.SeedSequence(options.data_seed).generate_state(3).tolist()
@@ -224,6 +137,11 @@ class EventsTask(Task[EventBatch]):
         faults = tuple(f"a fault is put back in, {name}: {FAULTS[name]}" for name in self.options.faults)
         return self.data.complaints + faults
 
+    @property
+    def description(self) -> list[str]:
+        """What the further columns of the data hold, as lines."""
+        return summary_lines(self.scales.summary)
+
     def build(
         self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None
     ) -> EventModel:
@@ -233,8 +151,10 @@ class EventsTask(Task[EventBatch]):
         return EventModel(self.scales, attention, model, self.options.heads, generator)
 
     def batch(self, size: int, generator: torch.Generator) -> EventBatch:
-        """Training sequences of similar length."""
-        return self.encoded.pad(self.buckets.draw(size, generator))
+        """Training sequences of similar length, some of them with further columns that are hidden from an event on."""
+        batch = self.encoded.pad(self.buckets.draw(size, generator))
+        carried = carried_fields(self.scales.further_columns, self.scales.carried)
+        return batch._replace(columns=hide_some(batch.columns, carried, generator))
 
     def loss(self, model: nn.Module, batch: EventBatch) -> Counted:
         """Negative log-likelihood of each event but the first, in nats and in the data's unit of time."""
@@ -282,6 +202,7 @@ class EventsTask(Task[EventBatch]):
         else:
             rows += baseline_rows(scored, fitted.judge(test))
             rows += ahead_rows(model, test, fitted, self.options.evaluation_tokens)
+            rows += importance_rows(model, test, self.options.evaluation_tokens)
         rows += data_rows(self.data, self.scales) + confusion_rows(scored, names) + calibration_rows(scored)
         return rows + residual_rows(scored) + sequence_rows(scored)
 
@@ -336,7 +257,15 @@ class EventsTask(Task[EventBatch]):
     def _load(self, path: Path) -> EventSequences:
         """Sequences of a file to forecast from."""
         repairs = self.options.repairs.for_forecasts
-        return load_sequences(path, self.scales.type_names, self.options.columns, repairs, fold=self.options.fold)
+        return load_sequences(path, self.scales.type_names, self.columns(self.scales), repairs, fold=self.options.fold)
+
+    def embed(self, model: nn.Module, path: Path) -> Vectors:
+        """The vector after each event of the sequences of a file."""
+        sequences = self._load(path)
+        vectors = event_vectors(self._checked(model), sequences, self.options.evaluation_tokens)
+        names = [name for name, length in zip(sequences.names, sequences.lengths, strict=True) for _ in range(length)]
+        places = [1 + at for length in sequences.lengths for at in range(length)]
+        return Vectors("sequence", names, vectors, sequences.complaints, places)
 
     def forecast(self, model: nn.Module, path: Path, outlook: Outlook) -> Predictions:
         """Forecasts the events after the last one of each sequence of a file, by sampling."""
@@ -344,7 +273,7 @@ class EventsTask(Task[EventBatch]):
 
     def follow(self, model: nn.Module, sequences: int, *, score: bool = False) -> Follower:
         """Returns a reader of event streams that remembers up to `sequences` sequences."""
-        return Follower(self._checked(model), sequences, score=score)
+        return Follower(self._checked(model), sequences, score=score, columns=self.options.columns)
 
     def _checked(self, model: nn.Module) -> EventModel:
         """The model. Raises `SubquadError` for a run with faults, whose forecasts would be wrong."""

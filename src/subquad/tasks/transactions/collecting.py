@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from subquad.data.column_values import ColumnReader, ColumnValues
-from subquad.data.columns import NUMBERS, Column, decide, recognise
+from subquad.data.column_values import ColumnValues
+from subquad.data.columns import NUMBERS, Column, recognise
 from subquad.data.tables import LARGEST_NUMBER, Chunk, Names, StoredColumn, Tally, find_column, listed
 from subquad.data.times import WRITTEN, ReadTime, detect, guess, is_ambiguous, lenient, numbers
 from subquad.errors import SubquadError
+from subquad.tasks.columns.reading import FurtherReaders, further_roles
 from subquad.tasks.targets.labels import OBSERVED, TargetChoice, label_roles
 from subquad.tasks.transactions.histories import OPTIONAL
 
@@ -25,10 +26,6 @@ KNOWN = {  # names by which columns are recognized; the second is Sberbank's
     "amount": ("amount",),
     "label": ("label", "gender"),
 }
-FURTHER = "column "
-"""Begin of the role of a column that is none of the known ones; its name follows."""
-LONGEST_NAME = 500
-"""Largest number of characters of the name of a further column."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +100,8 @@ class Reading:
         labels = (self.labels or ((columns.label,) if columns.label else KNOWN["label"])) if self.decided is None else ()
         if not self.further:
             return {}
-        left = [name for name in names if name and name not in {*taken, *labels, self.observed}]
-        if self.decided is not None:
-            left = [name for name in left if name in self.decided]
-        if too_long := [name for name in left if len(name) > LONGEST_NAME]:
-            raise SubquadError(
-                f"{path} has a column whose name has {len(too_long[0]):,} characters, more than {LONGEST_NAME}: rename it, "
-                "or give --no-further-columns"
-            )
-        return {FURTHER + name: name for name in left}
+        known = {*taken, *labels, self.observed}
+        return further_roles(path, (name for name in names if name not in known), self.decided)
 
 
 class Events(NamedTuple):
@@ -132,35 +122,6 @@ class Events(NamedTuple):
     complaints: list[str]
 
 
-class FurtherReaders:
-    """Readers of the columns that have no known role, made when the first chunk is seen."""
-
-    def __init__(self, how: Reading) -> None:
-        self.how = how
-        self.readers: dict[str, ColumnReader] = {}
-        self.unused: list[Column] = []
-        self.is_decided = False
-
-    def read(self, chunk: Chunk) -> dict[str, ndarray]:
-        """The values of the columns in a chunk, by role."""
-        cells = {role: column for role, column in chunk.columns.items() if role.startswith(FURTHER)}
-        if not self.is_decided:
-            self.is_decided = True
-            names = {role.removeprefix(FURTHER): column for role, column in cells.items()}
-            decided = self.how.decided
-            columns = decide(names, self.how.kinds) if decided is None else {name: decided[name] for name in names}
-            self.unused = [column for column in columns.values() if column.kind == "unused"]
-            self.readers = {
-                FURTHER + name: ColumnReader(column) for name, column in columns.items() if column.kind != "unused"
-            }
-        return {role: reader.read(cells[role]) for role, reader in self.readers.items()}
-
-    def keep(self, values: Mapping[str, ndarray], good: ndarray) -> None:
-        """Keeps the values of the rows that are good."""
-        for role, reader in self.readers.items():
-            reader.keep(values[role][good])
-
-
 def collect(
     chunks: Iterable[Chunk],
     tally: Tally,
@@ -171,7 +132,7 @@ def collect(
 ) -> Events:
     """Converts texts to numbers chunk by chunk. Invalid rows are left out and counted."""
     names = {role: Names() for role in ("client", "code", "type")}
-    further, time_form = FurtherReaders(how), how.time_form
+    further, time_form = FurtherReaders(how.kinds, how.decided), how.time_form
     parts: list[tuple[ndarray, ...]] = []
     fields: tuple[str, ...] = ()
     complaints: list[str] = []
@@ -194,10 +155,8 @@ def collect(
     empty = [np.zeros(0, kind) for kind in (np.int32, np.int32, np.int32, float, float)]
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)] or empty
     client, code, kind = (names[role].ordered() for role in ("client", "code", "type"))
-    columns = [reader.finished() for reader in further.readers.values()]
-    for reader in further.readers.values():
-        complaints += reader.sentences(tally.path.name)
-    about = (fields, columns, further.unused, "" if time_form == "auto" else time_form, complaints)
+    complaints += further.sentences(tally.path.name)
+    about = (fields, further.finished(), further.unused, "" if time_form == "auto" else time_form, complaints)
     return Events(joined[0], client, joined[1], code, joined[2], kind, joined[3], joined[4], *about)
 
 

@@ -1,7 +1,7 @@
 """Vocabularies and scales, learned from the training clients and stored in the run as JSON."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -11,15 +11,25 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import Checked, Count, Positive, Whole, Words, read
-from subquad.data.column_values import ColumnValues, hashed
-from subquad.data.columns import Column
+from subquad.data.column_values import hashed
 from subquad.data.ragged import first_places
 from subquad.data.times import DAY
 from subquad.errors import SubquadError
 from subquad.results import place_of
+from subquad.tasks.columns.features import (
+    BINS,
+    MANY,
+    MOST_KEPT,
+    ColumnFeatures,
+    as_json,
+    encode_columns,
+    layout_of,
+    learn_columns,
+    read_features,
+    require_columns,
+)
 from subquad.tasks.targets.kinds import Classes, learn_target, target_from
 from subquad.tasks.targets.target import Target
-from subquad.tasks.transactions.further import BINS, MANY, MOST_KEPT, ColumnFeatures, as_json, learn_column, read_features
 from subquad.tasks.transactions.histories import Histories
 
 Amounts = Literal["quantile", "log"]
@@ -108,8 +118,8 @@ class Features(Checked):
     @property
     def layout(self) -> Layout:
         """Where the symbols and numbers of each field are in an encoded event."""
-        further = self.further_columns
-        return Layout(self.sizes, tuple(column.width for column in further), sum(column.is_numeric for column in further))
+        further = layout_of(self.further_columns)
+        return Layout(self.sizes, further.widths, further.numbers)
 
     def require_fields(self, histories: Histories) -> None:
         """Raises `SubquadError` if events lack a field that the model was trained with."""
@@ -118,12 +128,7 @@ class Features(Checked):
                 raise SubquadError(
                     f"the model was trained with each event's {field}, but the data have none: add the column"
                 )
-        present = {column.column.name for column in (*histories.columns, *histories.static)}
-        for column in (*self.further_columns, *self.static_columns):
-            if column.name not in present:
-                raise SubquadError(
-                    f"the model was trained with the column {column.name!r:.60}, but the data have none: add the column"
-                )
+        require_columns((*self.further_columns, *self.static_columns), (*histories.columns, *histories.static))
 
     def encode(self, histories: Histories) -> Float[ndarray, "events fields"]:
         """Every event as numbers: the fields of `FIELDS`, symbols of further columns, then numbers of further columns.
@@ -143,7 +148,7 @@ class Features(Checked):
         encoded[:, 7] = (log_gaps(histories) - self.gap_mean) / self.gap_scale
         age = (ages(histories) - self.age_mean) / self.age_scale
         encoded[:, 8] = age.clip(-FARTHEST, FARTHEST)
-        self._encode_further(histories, encoded)
+        encoded[:, len(FIELDS) :] = encode_columns(self.further_columns, histories.columns, len(encoded), histories.times)
         return encoded
 
     @cached_property
@@ -155,17 +160,6 @@ class Features(Checked):
         if id(names) not in self._lookups:
             self._lookups[id(names)] = names, _lookup(vocabulary, names, self.buckets)
         return self._lookups[id(names)][1]
-
-    def _encode_further(self, histories: Histories, encoded: Float[ndarray, "events fields"]) -> None:
-        by_name = {column.column.name: column for column in histories.columns}
-        at, number_at = len(FIELDS), self.layout.width - self.layout.numbers
-        for column in self.further_columns:
-            read = by_name[column.name]
-            encoded[:, at : at + column.width] = column.encode(read, histories.times)
-            at += column.width
-            if column.is_numeric:
-                encoded[:, number_at] = column.scaled(read, histories.times)
-                number_at += 1
 
 
 def learn(training: Histories, amounts: Amounts, everybody: Histories, *, rare: int = 5, buckets: int = 64) -> Features:
@@ -179,8 +173,9 @@ def learn(training: Histories, amounts: Amounts, everybody: Histories, *, rare: 
     client = np.repeat(np.arange(len(training.clients)), training.lengths)
     codes, more_codes = _present(training.codes, training.code_names, client, rare)
     types, more_types = _present(training.types, training.type_names, client, rare)
-    further, unused = _learn_columns(training.columns, client, training.times, rare, buckets)
-    static, unused_static = _learn_columns(training.static, np.arange(len(training.clients)), None, rare, buckets)
+    further, unused = learn_columns(training.columns, client, training.times, rare=rare, buckets=buckets)
+    everybody_once = np.arange(len(training.clients))
+    static, unused_static = learn_columns(training.static, everybody_once, None, rare=rare, buckets=buckets)
     unused = [*training.unused, *unused, *unused_static]
     return Features(
         codes=codes,
@@ -214,14 +209,6 @@ def _target(training: Histories) -> dict[str, Any]:
         return {}
     learned = asdict(learn_target(training.target_kind, names, training.targets))
     return {name: list(value) if isinstance(value, tuple) else value for name, value in learned.items()}
-
-
-def _learn_columns(
-    columns: Sequence[ColumnValues], client: Int[ndarray, "rows"], times: ndarray | None, rare: int, buckets: int
-) -> tuple[list[ColumnFeatures], list[Column]]:
-    learned = [learn_column(column, client, times, rare=rare, buckets=buckets) for column in columns]
-    used = [column for column in learned if isinstance(column, ColumnFeatures)]
-    return used, [column for column in learned if isinstance(column, Column)]
 
 
 def signed_log(amounts: Float[ndarray, "events"]) -> Float[ndarray, "events"]:

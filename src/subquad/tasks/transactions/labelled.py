@@ -19,6 +19,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
 from subquad.tasks.base import Best, Counted, DataSize, Predictions, Task, Vectors
+from subquad.tasks.columns.summary import lines
 from subquad.tasks.comparing import Judged, Rival
 from subquad.tasks.targets.boosting import boosted
 from subquad.tasks.targets.judging import compared_rows, curve_rows, trivial_rows
@@ -37,7 +38,6 @@ from subquad.tasks.transactions.options import ClientOptions
 from subquad.tasks.transactions.pretraining import (
     Pretrainer,
 )
-from subquad.tasks.transactions.summary import lines
 from subquad.types import AttentionOptions
 
 COUNTS, BOOSTING = "linear model of counts", "boosting on aggregates"

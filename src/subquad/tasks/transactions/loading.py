@@ -15,8 +15,9 @@ from subquad.data.tables import PARQUET, Chunk, Names, Tally, find_column, liste
 from subquad.data.times import short_date
 from subquad.errors import SubquadError
 from subquad.files import kind_of
+from subquad.tasks.columns.reading import FURTHER, FurtherReaders, is_constant
 from subquad.tasks.targets.labels import OBSERVED, UNLABELLED, LabelTexts, count, first, read_labels
-from subquad.tasks.transactions.collecting import FURTHER, KNOWN, Columns, Events, FurtherReaders, Reading, collect
+from subquad.tasks.transactions.collecting import KNOWN, Columns, Events, Reading, collect
 from subquad.tasks.transactions.histories import Histories
 
 TABLES = (".csv", ".tsv", ".txt", *PARQUET)
@@ -130,7 +131,7 @@ def _read_clients(path: Path, columns: Columns, how: Reading, *, labelled: bool)
     """Reads a table with one row for each client: columns of the clients, and their labels if it has these."""
     if kind_of(path) == "nothing":
         raise SubquadError(f"there is no file {path}: check the path given by --client-table")
-    tally, names, further = _tally(path), Names(), FurtherReaders(how)
+    tally, names, further = _tally(path), Names(), FurtherReaders(how.kinds, how.decided)
     texts: list[LabelTexts] = []
 
     def choose(all_names: list[str]) -> dict[str, str]:
@@ -157,11 +158,9 @@ def _read_clients(path: Path, columns: Columns, how: Reading, *, labelled: bool)
         complaints.append(
             f"{path.name}: {count(twice, 'client')} in several rows, the first of which counts: {first(twice)}"
         )
-    for reader in further.readers.values():
-        complaints += reader.sentences(path.name)
+    complaints += further.sentences(path.name)
     row_of = {name: int(row) for name, row in zip(names.ordered(), first_rows, strict=True)}
-    values = [reader.finished() for reader in further.readers.values()]
-    return _Clients(row_of, values, further.unused, texts[0] if texts else None, complaints)
+    return _Clients(row_of, further.finished(), further.unused, texts[0] if texts else None, complaints)
 
 
 def _load_berka(folder: Path, label: str, how: Reading, *, labelled: bool) -> Histories:
@@ -282,10 +281,7 @@ def _divided(
     moving: list[ColumnValues] = []
     static: list[ColumnValues] = []
     for column in columns:
-        is_static = how.static is not None and column.column.name in how.static
-        if how.static is None and len(starts) > 1 and (lengths > 1).any():
-            firsts = np.repeat(column.values[starts], lengths, axis=0)
-            is_static = bool(((column.values == firsts) | ((column.values != column.values) & (firsts != firsts))).all())
+        is_static = is_constant(column, starts, lengths) if how.static is None else column.column.name in how.static
         (static if is_static else moving).append(column.take(starts) if is_static else column)
     return moving, static
 

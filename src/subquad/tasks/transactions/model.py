@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from subquad.data.ragged import needed_mask
 from subquad.models import Encoder, ModelOptions, linear_numbers
 from subquad.models.initialising import initialise
+from subquad.tasks.columns.embedding import embed_columns
 from subquad.tasks.transactions.features import FIELDS, IDS, NUMBERS, UNKNOWN, Layout
 from subquad.types import AttentionOptions
 
@@ -57,12 +58,7 @@ class EventEmbedding(nn.Module):
         summed = events[..., len(IDS) : len(FIELDS)] @ self.numbers
         for field, vectors in enumerate(self.symbols):
             summed = summed + nn.functional.embedding(events[..., field].long(), vectors)
-        first = len(FIELDS)
-        for width, vectors in zip(self.layout.widths, self.further, strict=True):
-            summed = summed + nn.functional.embedding(events[..., first : first + width].long(), vectors).sum(-2)
-            first += width
-        if self.further_numbers is not None:
-            summed = summed + events[..., first:] @ self.further_numbers
+        summed = summed + embed_columns(events[..., len(FIELDS) :], self.layout.widths, self.further, self.further_numbers)
         mixed, gate = self.mix(self.norm(summed)).chunk(2, dim=-1)
         return mixed * (1.0 + gate)
 

@@ -12,6 +12,7 @@ from subquad.tasks.targets.labels import TargetChoice
 from subquad.tasks.transactions.collecting import Columns, Reading, check_time_form
 from subquad.tasks.transactions.features import Amounts
 from subquad.tasks.transactions.model import Pooling
+from subquad.tasks.transactions.pretraining import Parts
 from subquad.tasks.transactions.simulator import Simulator
 
 Objective = Literal["label", "next", "contrastive", "both"]
@@ -48,6 +49,7 @@ class ClientOptions(TaskOptions):
     baselines: bool = True  # measure a linear model of counts and gradient boosting on the same clients and columns
     importance: bool = True  # measure at the end which columns matter
     objective: Objective = "label"  # label, or without labels: next, contrastive, or both of these, for --start
+    parts: Parts = "slices"  # parts of a history that are told apart without labels: slices, or samples of all events
     start: FileName = ""  # run without labels (--objective both) whose encoder and vocabularies the model starts with
     labelled_share: PositiveShare = 1.0  # share of the training and development clients whose labels are used
     client_column: Words = ""  # column with the name of the client; default: "client" or "customer_id"
@@ -103,6 +105,8 @@ class ClientOptions(TaskOptions):
             raise SubquadError("--target event needs --observed-column, which tells if the event was observed")
         if self.label and self.labels:
             raise SubquadError("give --label for one column or --labels for several, not both")
+        if self.parts == "samples" and self.objective in ("next", "both"):
+            raise SubquadError("nothing follows a sample of all events: give --objective contrastive with --parts samples")
         if self.objective != "label" and self.start:
             raise SubquadError("--start is for learning labels: leave --objective out")
         if self.fold >= self.folds:

@@ -1,11 +1,12 @@
 """Learning from histories without labels: which parts belong to one client, and what comes next.
 
 The contrastive part follows CoLES (Babaev et al. 2022): the vectors of two random parts of one client's history should be
-closer to each other than to those of other clients in the batch. The other part predicts, from the vector of a part, how
-often each symbol occurs among the events that follow it.
+closer to each other than to those of other clients in the batch. Parts are slices, which may overlap, or samples: each event
+is in one of the two, so that both reach over the whole history and share nothing but the client's habits. The other part
+predicts, from the vector of a slice, how often each symbol occurs among the events that follow it.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
+from subquad.data.ragged import offsets_of
 from subquad.models.initialising import initialise
 from subquad.tasks.transactions.batches import pad
 from subquad.tasks.transactions.features import FIELDS, Features
@@ -29,6 +31,8 @@ LONGEST = 250
 FOLLOWING = 10
 """Number of events after a part whose symbols are predicted."""
 TEMPERATURE = 0.1
+
+Parts = Literal["slices", "samples"]
 
 
 class PartsBatch(NamedTuple):
@@ -69,8 +73,23 @@ class Pretrainer(nn.Module):
         return self.model.vector(events, keep=keep)
 
 
-def draw_parts(histories: Histories, features: Features, clients: Int[ndarray, "b"], seed: int) -> PartsBatch:
-    """Draws two parts of the history of each client, which may overlap."""
+def draw_samples(histories: Histories, features: Features, clients: Int[ndarray, "b"], seed: int) -> PartsBatch:
+    """Draws for each event of each client which of two parts it is in. An only event is in both."""
+    rng = np.random.default_rng(seed)
+    chosen = histories.select(clients)
+    encoded, starts = features.encode(chosen), chosen.offsets[:-1]
+    is_first = rng.random(len(encoded)) < 0.5
+    is_first[starts] = True  # no part is empty
+    is_second = ~is_first
+    is_second[chosen.offsets[1:] - 1] = True
+    is_first[(chosen.offsets[1:] - 1)[chosen.lengths > 1]] = False
+    cut = [pad(encoded[mask], offsets_of(np.add.reduceat(mask.astype(np.int64), starts))) for mask in (is_first, is_second)]
+    following = np.zeros((len(clients), sum(size for _, _, size in predicted_fields(features))), np.float32)
+    return PartsBatch(*cut[0], *cut[1], torch.from_numpy(following))
+
+
+def draw_slices(histories: Histories, features: Features, clients: Int[ndarray, "b"], seed: int) -> PartsBatch:
+    """Draws two slices of the history of each client, which may overlap."""
     rng = np.random.default_rng(seed)
     chosen = histories.select(clients)
     encoded = features.encode(chosen)

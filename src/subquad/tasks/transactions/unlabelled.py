@@ -20,7 +20,8 @@ from subquad.tasks.transactions.pretraining import (
     PartsBatch,
     Pretrainer,
     contrastive_losses,
-    draw_parts,
+    draw_samples,
+    draw_slices,
     next_losses,
     predicted_fields,
 )
@@ -45,7 +46,11 @@ class PretrainingTask(TransactionsTask):
         """Two parts of the histories of training clients of similar length."""
         chosen = self.buckets.draw(size, generator)
         seed = int(torch.randint(2**31, (1,), generator=generator))
-        return draw_parts(self.data.histories, self.features, chosen, seed)
+        return self._draw(chosen, seed)
+
+    def _draw(self, clients: ndarray, seed: int) -> PartsBatch:
+        draw = draw_samples if self.options.parts == "samples" else draw_slices
+        return draw(self.data.histories, self.features, clients, seed)
 
     def count(self, batch: PartsBatch) -> int:
         return len(batch.events)
@@ -73,8 +78,7 @@ class PretrainingTask(TransactionsTask):
         device = next(model.parameters()).device
         losses, nearest = [], []
         for clients in self._development():
-            batch = draw_parts(self.data.histories, self.features, clients, 0)
-            batch = PartsBatch(*(tensor.to(device) for tensor in batch))
+            batch = PartsBatch(*(tensor.to(device) for tensor in self._draw(clients, 0)))
             losses.append(self._losses(model, batch).cpu())
             first, second = (
                 nn.functional.normalize(model(events, keep=keep).float(), dim=1)

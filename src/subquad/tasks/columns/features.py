@@ -1,8 +1,9 @@
-"""Features of the columns that have no known role: vocabularies, bins and scales, learned from the training clients."""
+"""Features of the columns that have no known role: vocabularies, bins and scales, learned from the training sequences."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -11,6 +12,7 @@ from numpy import ndarray
 from subquad.checking import Checked, Count, Whole, Words, read
 from subquad.data.column_values import MISSING_NAME, NOTHING, ColumnValues, hashed
 from subquad.data.columns import Column, Kind
+from subquad.errors import SubquadError
 
 BINS = 32
 MANY = 200
@@ -55,16 +57,36 @@ class ColumnFeatures(Checked):
             real = self.real(read, times)
             bins = np.searchsorted(np.array(self.edges), real, side="right") + 1
             return np.where(np.isnan(real), 0, bins)[:, None]
-        known = {value: number for number, value in enumerate(self.values, start=1)}
-        first = 1 + len(self.values)
-        rest = [first + hashed(name, self.buckets) if self.buckets else 0 for name in read.names]
-        lookup = np.array([known.get(name, other) for name, other in zip(read.names, rest, strict=True)] + [0])
-        symbols = lookup[read.values]  # NOTHING, which is -1, takes the 0 at the end
+        symbols = self._lookup(read.names)[read.values]  # NOTHING, which is -1, takes the 0 at the end
         if symbols.ndim == 1:
             return symbols[:, None]
         wide = np.zeros((len(symbols), self.width), np.int64)
         wide[:, : symbols.shape[1]] = symbols[:, : self.width]
         return wide
+
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        """The symbols of the values with vectors of their own."""
+        return {value: number for number, value in enumerate(self.values, start=1)}
+
+    @cached_property
+    def _latest(self) -> dict[str, Any]:
+        """The list of names that was looked up last, which is the same for all parts of a file, and its symbols."""
+        return {"names": None}
+
+    def _lookup(self, names: list[str]) -> Int[ndarray, "names_and_nothing"]:
+        """The symbol of each name, and a 0 at the end."""
+        if self._latest["names"] is not names:
+            first = 1 + len(self.values)
+            rest = (first + hashed(name, self.buckets) if self.buckets else 0 for name in names)
+            known = self._known
+            if self.kind == "boolean":  # True in CSV is true in Parquet and JSON
+                lowered = {value.lower(): number for value, number in known.items()}
+                known = {name: lowered[name.lower()] for name in names if name.lower() in lowered} | known
+            symbols = [known.get(name, other) for name, other in zip(names, rest, strict=True)]
+            self._latest.update(names=names, symbols=np.array([*symbols, 0]))
+        lookup: ndarray = self._latest["symbols"]
+        return lookup
 
     def scaled(self, read: ColumnValues, times: Float[ndarray, "rows"] | None) -> Float[ndarray, "rows"]:
         """Each number by its place among the quantiles, between -1.7 and 1.7; 0 for a missing one."""
@@ -114,6 +136,68 @@ def learn_column(
     width = 1 if read.values.ndim == 1 else read.values.shape[1]
     names = tuple(sorted(read.names[at] for at in kept))
     return ColumnFeatures(**about, values=names, buckets=buckets if is_rest else 0, width=width)
+
+
+def learn_columns(
+    columns: Sequence[ColumnValues], clients: Int[ndarray, "rows"], times: ndarray | None, *, rare: int, buckets: int
+) -> tuple[list[ColumnFeatures], list[Column]]:
+    """Learns the features of several columns, and returns them with the columns that are not used."""
+    learned = [learn_column(column, clients, times, rare=rare, buckets=buckets) for column in columns]
+    used = [column for column in learned if isinstance(column, ColumnFeatures)]
+    return used, [column for column in learned if isinstance(column, Column)]
+
+
+class ColumnLayout(NamedTuple):
+    """Where the symbols and numbers of columns are in an encoded row: symbols of all columns, then numbers of some."""
+
+    sizes: tuple[int, ...] = ()
+    """Number of different symbols of each column."""
+    widths: tuple[int, ...] = ()
+    """Number of symbols of a cell, for each column."""
+    numbers: int = 0
+    """Number of columns that have a number too."""
+
+    @property
+    def width(self) -> int:
+        """Number of fields of an encoded row."""
+        return sum(self.widths) + self.numbers
+
+
+def layout_of(features: Sequence[ColumnFeatures]) -> ColumnLayout:
+    """Where the fields of columns are in a row that `encode_columns` returns."""
+    sizes, widths = (tuple(getattr(column, name) for column in features) for name in ("symbols", "width"))
+    return ColumnLayout(sizes, widths, sum(column.is_numeric for column in features))
+
+
+def encode_columns(
+    features: Sequence[ColumnFeatures], columns: Sequence[ColumnValues], rows: int, times: Float[ndarray, "rows"] | None
+) -> Float[ndarray, "rows fields"]:
+    """Every row as numbers: the symbols of all columns, which are exact in float32, then the scaled numbers.
+
+    `columns` may hold columns without features, which are left out.
+    """
+    by_name = {column.column.name: column for column in columns}
+    layout = layout_of(features)
+    encoded = np.zeros((rows, layout.width), np.float32)
+    at, number_at = 0, sum(layout.widths)
+    for column in features:
+        read = by_name[column.name]
+        encoded[:, at : at + column.width] = column.encode(read, times)
+        at += column.width
+        if column.is_numeric:
+            encoded[:, number_at] = column.scaled(read, times)
+            number_at += 1
+    return encoded
+
+
+def require_columns(features: Sequence[ColumnFeatures], columns: Sequence[ColumnValues]) -> None:
+    """Raises `SubquadError` if data lack a column that a model was trained with."""
+    present = {column.column.name for column in columns}
+    for column in features:
+        if column.name not in present:
+            raise SubquadError(
+                f"the model was trained with the column {column.name!r:.60}, but the data have none: add the column"
+            )
 
 
 def _client_counts(read: ColumnValues, clients: Int[ndarray, "rows"]) -> Int[ndarray, "names"]:
