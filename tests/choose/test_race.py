@@ -48,7 +48,9 @@ def begin(folder: Path, workers: Any = None, *, terms: Terms = TERMS, told: list
         about["mechanisms"] = {name: {"gives_up": "something"} for name in FIELD.attentions}
         Run.create(folder, "choose", about)
     watch = Watch(tell=(told if told is not None else []).append)
-    return Race(Run.open(folder, "choose"), FIELD, terms, TASK, workers or Inline(TASK), training_words, watch)
+    return Race(
+        Run.open(folder, "choose"), FIELD, terms, TASK, workers or Inline(lambda variant: TASK), training_words, watch
+    )
 
 
 def trials(rows: Sequence[Row]) -> dict[str, Row]:
@@ -118,7 +120,7 @@ class Killed(Inline):
     """Ends like a killed process before a certain job."""
 
     def __init__(self, at: int) -> None:
-        super().__init__(TASK)
+        super().__init__(lambda variant: TASK)
         self.left = at
 
     def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
@@ -150,7 +152,7 @@ class Failing(Inline):
     """Fails the jobs whose name has a word in it."""
 
     def __init__(self, word: str, error: Callable[[], Exception]) -> None:
-        super().__init__(TASK)
+        super().__init__(lambda variant: TASK)
         self.word, self.error = word, error
 
     def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:

@@ -23,7 +23,7 @@ MODEL = ("--layers", "2", "--heads", "1", "--head-dim", "8", "--batch", "4", "--
 def _quickly(patch: pytest.MonkeyPatch) -> None:
     """Runs take three steps in this process, and costs are made up."""
     patch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
-    patch.setattr("subquad.cli.choose.Pool", lambda source, jobs, memory_bytes: Inline(source()))
+    patch.setattr("subquad.cli.choose.Pool", lambda source, jobs, memory_bytes: Inline(source))
     made = made_costs({"softmax": 1.0, "linear,softmax": 0.2}, {"softmax": 5.0}, length=12)
     patch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
 

@@ -6,7 +6,7 @@ Everything that is known is in the rows of the run. What comes next follows from
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from subquad.choose import costs
+from subquad.choose.cutting import Cutting
 from subquad.choose.ledger import RIVALS, TRIALS, Ledger, trial_name
 from subquad.choose.scoring import score_rows
 from subquad.choose.seeing import seen_rows, seen_sentences
@@ -70,6 +71,8 @@ class Field:
     model: ModelOptions
     training: TrainOptions
     attentions: Mapping[str, AttentionOptions]
+    cuts: Mapping[str, Cutting] = field(default_factory=dict)
+    """Attentions whose models read only a part of each sequence, by name."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,14 @@ class Terms:
 
 @dataclass(frozen=True)
 class Watch:
-    """Called with lines that stay, and with the state of the race, which replaces the one before."""
+    """Called with lines that stay, and with the state of the race, which replaces the one before.
+
+    `follow` is called often, with details that are worth a line on a screen that is updated, but not in a file.
+    """
 
     tell: Callable[[str], None] = lambda line: None
     show: Callable[[str], None] = lambda state: None
+    follow: Callable[[str], None] = lambda state: None
 
 
 class Race:
@@ -178,14 +185,16 @@ class Race:
             return
         self.watch.show("measuring costs at the lengths of the data")
         longest = int(self.ledger.quantiles[LONGEST])
-        attentions = {name: setting.attention.for_length(longest) for name, setting in finalists.items()}
+        cuts = {name: cutting.length for name, cutting in self.field.cuts.items() if name in finalists}
+        attentions = {name: setting.attention.for_length(longest) for name, setting in finalists.items() if name not in cuts}
         left = max(0.0, self.stop - time.monotonic())
         rows = costs.measure_costs(
             self.run.folder / COST,
             attentions,
             self.field.model,
-            costs.cost_lengths(self.ledger.quantiles),
+            costs.cost_lengths(self.ledger.quantiles, cuts.values()),
             batch=self.field.training.batch,
+            cuts=cuts,
             is_causal=self.task.is_causal,
             budget=min(COST_SHARE * self.terms.budget, MOST_COST_SECONDS, left / 3),
         )
@@ -221,7 +230,9 @@ class Race:
         self, name: str, stage: StageName, number: int, setting: Setting, allotted: Allotment, seed: int | None = None
     ) -> Trial:
         training = replace(self.field.training, learning_rate=setting.learning_rate)
-        options = RunOptions(self.field.task, setting.attention, self.field.model, training)
+        cutting = self.field.cuts.get(name)
+        task = self.field.task if cutting is None else cutting.task
+        options = RunOptions(task, setting.attention, self.field.model, training)
         seed = self.terms.seed if seed is None else seed
         return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted)
 
@@ -245,7 +256,8 @@ class Race:
     def _job(self, trial: Trial) -> Job:
         folder = self.run.folder / TRIALS / trial.name
         work = partial(run_trial, trial=trial, folder=folder, spell=self.spell)
-        return Job(trial.name, work, TIMES * trial.seconds + GRACE_SECONDS)
+        variant = trial.options.task if trial.mechanism in self.field.cuts else None
+        return Job(trial.name, work, TIMES * trial.seconds + GRACE_SECONDS, variant)
 
     def _rivals_job(self) -> Job:
         work = partial(judge_rivals, path=self.run.folder / RIVALS)

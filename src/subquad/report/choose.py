@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from subquad.choose.decision import Decision, Wishes, decide
-from subquad.choose.standings import Contestant, Standings, read_standings
+from subquad.choose.standings import Contestant, Standings, read_gives_up, read_standings
 from subquad.report.choose_charts import choice_charts
 from subquad.report.figures import write_page_figures
 from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
@@ -29,11 +29,11 @@ METHOD = (
 
 def load_decision(run: Run) -> tuple[Standings, Decision]:
     """Returns the standings and the decision that follow from the rows of a race."""
-    standings = read_standings(run.rows())
+    rows = run.rows()
+    standings = read_standings(rows)
     options = run.about.get("options", {})
     wishes = options.get("wishes", {}) if isinstance(options, Mapping) else {}
-    traits = run.about.get("mechanisms", {})
-    gives_up = {name: str(known.get("gives_up", "")) for name, known in traits.items()}
+    gives_up = read_gives_up(run.about.get("mechanisms", {}), rows)
     training = options.get("training", {}) if isinstance(options, Mapping) else {}
     steps = training.get("steps") if isinstance(training, Mapping) else None
     return standings, decide(standings, _wishes(wishes), gives_up, steps if isinstance(steps, int) else 0)
@@ -82,6 +82,10 @@ def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, costs:
     if standings.contestants:
         yield Fold("On the test", [table(quality_table(standings, decision))], is_open=True)
         yield Fold("Each beside each, on the same sequences", [table(advantage_table(standings))])
+    if perplexities := [row for row in rows if row["metric"] == "perplexity"]:
+        yield Fold("Perplexity before and after", [table(perplexity_table(perplexities))], is_open=True)
+    if ranks := [row for row in rows if row["metric"] == "rank"]:
+        yield Fold("Ranks of the layers", [table(rank_table(ranks))])
     yield Fold("The data", [table(data_table(rows))])
     if runs := [row for row in rows if row["metric"] == "score"]:
         yield Fold("All runs", [table(run_table(runs))])
@@ -145,6 +149,21 @@ def advantage_table(standings: Standings) -> Table:
         known = [standings.advantage(ours, theirs) if ours != theirs else None for theirs in names]
         rows.append([Cell(ours), *(NOTHING if gain is None else _range(gain, signed=True) for gain in known)])
     return Table("By how much the model of a row is better than that of a column", ["", *names], rows)
+
+
+def perplexity_table(rows: Sequence[Row]) -> Table:
+    """Returns the table of the perplexity of the original and of each converted model, with intervals."""
+    lines = [[Cell(row["mechanism"]), _range(Interval.of_row(row))] for row in sorted(rows, key=lambda row: row["value"])]
+    return Table(
+        "Perplexity on the test texts: exp of the nats per token; softmax is the original", ["model", "value"], lines
+    )
+
+
+def rank_table(rows: Sequence[Row]) -> Table:
+    """Returns the table of the effective rank of each layer's attention matrices."""
+    lines = [[Cell(str(row["layer"])), Cell(f"{row['value']:.1f}", row["value"])] for row in rows]
+    caption = "Effective rank of the attention matrices, the mean over heads and texts: low ones are converted first"
+    return Table(caption, ["layer", "rank"], lines)
 
 
 def data_table(rows: Sequence[Row]) -> Table:
