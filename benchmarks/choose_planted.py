@@ -76,7 +76,7 @@ CASES: dict[str, Case] = {
     ),
     "recall": Case(
         lambda folder, seed: [
-            *("recall", "--length", "48", "--pairs", "12", "--keys", "24", "--values", "16"),
+            *("recall", "--length", "24", "--pairs", "8", "--keys", "16", "--values", "8"),
             *("--mechanisms", "softmax", "linear", "hybrid"),
         ],
         lambda standings, decision: is_behind("linear", standings, decision),

@@ -117,7 +117,7 @@ def test_a_cut_is_raced_and_judged_as_the_others(tmp_path: Path, monkeypatch: py
     made = made_costs({"softmax": 1.0, "softmax last 8": 0.1}, length=40)
     monkeypatch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
     words = ["tokens", "--goal", "label", "--sequences", "120", "--mean-length", "32", "--layers", "1", "--head-dim", "8"]
-    words += ["--mechanisms", "softmax", "--cut", "8", "--budget", "25s", "--jobs", "1", "--quality-loss", "10"]
+    words += ["--mechanisms", "softmax", "--cut", "8", "--budget", "60s", "--jobs", "1", "--quality-loss", "10"]
     assert main(["choose", *words, "--out", str(tmp_path / "race")]) == 0
     standings, decision = load_decision(Run.open(tmp_path / "race", "choose"))
     assert set(decision.levels) == {"softmax", "softmax last 8"}

@@ -17,6 +17,7 @@ from subquad.choose.decision import Wishes
 from subquad.choose.entries import enter
 from subquad.choose.race import Field, Race, Terms, Watch
 from subquad.choose.records import Kept, describe, read_kept
+from subquad.choose.timing import time_spent
 from subquad.choose.trials import step_seconds, with_steps
 from subquad.choose.workers import Ended, Inline, Job, MayStart
 from subquad.cli.spelling import training_words
@@ -31,7 +32,7 @@ TASK = Recall(length=12, pairs=2, keys=4, values=3, held_out=16, tested=32)
 MODEL = ModelOptions(layers=1, heads=1, head_dim=8, positions="rotary", tied=False)
 TRAINING = TrainOptions(batch=4, learning_rate=1e-2, schedule="cosine", optimizer="adamw")
 FIELD = Field(TASK, MODEL, TRAINING, {"softmax": Softmax(), "linear": Linear()})
-TERMS = Terms(budget=20.0, jobs=1, seed=0, memory_bytes=2**30)
+TERMS = Terms(budget=60.0, jobs=1, seed=0, memory_bytes=2**30)
 
 
 @pytest.fixture(autouse=True)
@@ -221,6 +222,24 @@ def test_lengths_of_costs_make_a_curve() -> None:
     assert costs.cost_lengths({0.5: 100.0, 0.9: 300.0, 1.0: 900.0}) == [100, 300, 900]
     assert costs.cost_lengths({0.5: 64.0, 0.9: 64.0, 1.0: 64.0}) == [16, 32, 64]
     assert costs.cost_lengths({0.5: 1.0, 0.9: 1.0, 1.0: 1.0}) == [2]
+
+
+def test_the_time_of_each_phase_is_known(raced: Race) -> None:
+    rows = raced.run.rows()
+    assert [row["what"] for row in rows if row["metric"] == "phase"] == [
+        "start", "plan", "search", "semifinal", "cost", "final", "conclude"
+    ]  # fmt: skip
+    spent = time_spent(rows, 1)
+    assert {each.what for each in spent} >= {"training", "evaluations during training", "scores on the test"}
+
+
+def test_later_stages_know_the_duration_of_a_step(raced: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = raced.ledger.finalists()["linear"]
+    assert raced.ledger.pace("linear", setting) is None  # three steps tell too little
+    monkeypatch.setattr("subquad.choose.ledger.ENOUGH_STEPS", 3)
+    row = next(row for row in reversed(raced.ledger.rows) if row["metric"] == "score" and row["mechanism"] == "linear")
+    assert raced.ledger.pace("linear", setting) == row["seconds"] / row["steps"]
+    assert raced.ledger.pace("linear", setting._replace(learning_rate=9.0)) is None
 
 
 def test_a_training_with_other_steps_keeps_its_proportions() -> None:

@@ -27,5 +27,11 @@ def test_more_budget_more_settings_and_seeds() -> None:
     assert usual.seeds == 3
 
 
+def test_slow_steps_give_fewer_and_longer_runs() -> None:
+    quick, slow = plan_numbers(300, 2, 3, usual_seconds=20.0), plan_numbers(300, 2, 3, usual_seconds=100.0)
+    assert quick == plan_numbers(300, 2, 3)
+    assert slow == (3, 1, 2)  # 45 s of search are three times 15% of a usual training
+
+
 def test_no_time_left_gives_the_shortest_runs() -> None:
     assert run_seconds(-5.0, 1.0, 10, 2, 0.5) == 0.2

@@ -17,7 +17,7 @@ from tests.choose.made import race
 from tests.compare.rows import rows as compare_rows
 
 SMALL = ("--length", "12", "--pairs", "2", "--keys", "4", "--values", "3", "--held-out", "16", "--tested", "32")
-MODEL = ("--layers", "2", "--heads", "1", "--head-dim", "8", "--batch", "4", "--budget", "25s", "--jobs", "1")
+MODEL = ("--layers", "2", "--heads", "1", "--head-dim", "8", "--batch", "4", "--budget", "60s", "--jobs", "1")
 
 
 def _quickly(patch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from subquad.choose import converting, costs
 from subquad.choose.textscores import TextScores
 from subquad.cli import INTERRUPTED, main
+from subquad.conversion import convert
 from subquad.conversion.options import ConversionOptions
 from subquad.report.choose import load_decision
 from subquad.results import Run
@@ -105,13 +106,13 @@ def test_what_is_not_level_is_tried_with_fewer_layers_also_after_an_interrupt(
     folder = tmp_path / "race"
     words = ["choose", "--model", str(given / "masked"), "--text", str(given / "texts"), "--mechanisms", "hybrid"]
     with monkeypatch.context() as patch:
-        real, calls = converting.convert, []
+        calls = []
 
         def interrupt(*rest: Any, **named: Any) -> None:
             calls.append(1)
             if len(calls) == 2:
                 raise KeyboardInterrupt
-            real(*rest, **named)
+            convert(*rest, **named)
 
         patch.setattr(converting, "convert", interrupt)
         assert main([*words, "--out", str(folder)]) == INTERRUPTED

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,15 +23,18 @@ from subquad.choose.space import Setting, suggest
 from subquad.choose.stages import (
     COST_SHARE,
     MOST_COST_SECONDS,
+    PACE_SHARE,
     SEARCH_SHARE,
     SEMIFINAL_SHARE,
+    Numbers,
     StageName,
     plan_numbers,
     run_seconds,
     stop_time,
 )
 from subquad.choose.standings import LONGEST, read_standings
-from subquad.choose.trials import JUDGED, Spell, Trial, judge_rivals, run_trial
+from subquad.choose.timing import Phase
+from subquad.choose.trials import JUDGED, Spell, Trial, judge_rivals, pace_rows, run_trial
 from subquad.choose.workers import Ended, Job, Workers
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
@@ -121,23 +124,51 @@ class Race:
         self.ledger = Ledger(run, list(field.attentions), require_rank(task))
         self.start = (time.monotonic() if started is None else started) - self.ledger.spent
         self.stop = stop_time(self.start, terms.budget)
-        self.numbers = self.ledger.numbers(plan_numbers(terms.budget, terms.jobs, len(field.attentions)))
+        self.ledger.keep_phase("start", self._elapsed() - self.ledger.spent)
 
     def go(self) -> None:
         """Runs what is missing. The rows are conclusive at every moment, also after an interrupt."""
+        stages: dict[Phase, Callable[[], None]] = {
+            "plan": self._plan,
+            "search": self._search,
+            "semifinal": self._semifinal,
+            "cost": self._measure,
+            "final": self._final,
+        }
         try:
-            self._see()
-            self._search()
-            self._semifinal()
-            self._measure()
-            self._final()
+            for what, work in stages.items():
+                with self.ledger.phase(what):
+                    work()
         finally:
-            self.workers.close()
-            self.conclude()
+            with self.ledger.phase("conclude"):
+                self.workers.close()
+                self.conclude()
 
     def conclude(self) -> None:
         """Writes the qualities and advantages that follow from the final runs so far."""
         self.ledger.replace_derived(score_rows(list(self.ledger.entrants(self.terms.seed))))
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Numbers of runs of each stage, which follow from the budget and from the duration of a training step."""
+        if (known := self.ledger.numbers) is not None:
+            return known
+        training, name = self.field.training, next(iter(self.field.attentions))
+        options = RunOptions(self.field.task, self.field.attentions[name], self.field.model, training)
+        seconds = PACE_SHARE * self.terms.budget
+        work = partial(pace_rows, options=options, seed=self.terms.seed, seconds=seconds)
+        for ended in self.workers.run(
+            [Job("pace", work, TIMES * seconds + GRACE_SECONDS)], lambda job: self._may_start(None)
+        ):
+            self.ledger.keep(ended.rows)
+        pace = next((row["value"] for row in self.ledger.rows if row["metric"] == "pace"), 0.0)
+        usual = pace * training.steps
+        planned = plan_numbers(self.terms.budget, self.terms.jobs, len(self.field.attentions), usual)
+        return self.ledger.keep_numbers(planned)
+
+    def _plan(self) -> None:
+        self._see()
+        self.watch.show(f"{self.numbers.settings} settings and {self.numbers.seeds} seeds of each attention")
 
     def _see(self) -> None:
         if not self.ledger.has("seen"):
@@ -234,7 +265,8 @@ class Race:
         task = self.field.task if cutting is None else cutting.task
         options = RunOptions(task, setting.attention, self.field.model, training)
         seed = self.terms.seed if seed is None else seed
-        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted)
+        pace = None if stage == "search" else self.ledger.pace(name, setting)
+        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted, pace)
 
     def _run(self, stage: StageName, trials: Sequence[Trial], first: Sequence[Job] = ()) -> None:
         """Runs the trials that have no row yet, and writes the rows of each as it ends."""

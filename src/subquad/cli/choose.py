@@ -25,6 +25,7 @@ from subquad.choose.race import Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.space import import_optuna
 from subquad.choose.standings import READ_AT, SOFTMAX, read_gives_up, read_standings
+from subquad.choose.timing import time_sentence
 from subquad.choose.workers import Pool
 from subquad.cli import INTERRUPTED
 from subquad.cli.choose_model import Opened, is_model_race, new_model_race, open_model_race
@@ -297,6 +298,8 @@ def conclude(race: Race, wishes: Wishes, console: Output) -> Decision:
     if chosen and (folder := race.keep_best(chosen)) is not None:
         best = Run.open(folder, "train")
         console.print(f"The model of {chosen}: {best.folder}; trained alone by:\n{best.about['command']}", soft_wrap=True)
+    if sentence := time_sentence(race.ledger.rows, race.terms.jobs):
+        console.print(sentence, soft_wrap=True)
     _write_page(race.run, console)
     return decision
 

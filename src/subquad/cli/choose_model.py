@@ -14,10 +14,11 @@ from numpy import ndarray
 from subquad.attention import Linear, options_from
 from subquad.checking import Checked, Count, FilePath, GivenFileName, NonNegative, Positive, Seed, Words, read
 from subquad.choose.candidates import Candidate
-from subquad.choose.converting import ModelRace, ModelTerms, Texts
+from subquad.choose.converting import ModelRace, ModelTerms
 from subquad.choose.decision import Wishes
 from subquad.choose.race import Watch
 from subquad.choose.records import read_wishes
+from subquad.choose.textscores import Texts
 from subquad.cli.convert import ATTENTIONS
 from subquad.cli.parsing import parse
 from subquad.cli.pretrained import check_pretrained
@@ -115,7 +116,7 @@ class Opened(NamedTuple):
         """The options of a candidate's run of `subquad convert`, and the words that repeat it."""
         mechanism: Any = candidate.attention.for_length(self.original.longest)
         text = None if self.kept.text is None else str(self.kept.text)
-        described = {"model": self.kept.model, "text": text, "length": self.kept.length}
+        described: dict[str, Any] = {"model": self.kept.model, "text": text, "length": self.kept.length}
         described |= {"mechanism": dataclasses.asdict(mechanism), "original": self.original.notes}
         words = ["convert", self.kept.model, "--attention", candidate.mechanism, "--minutes", f"{options.minutes:.4g}"]
         words += ["--no-controls", "--seed", str(self.kept.seed)]
