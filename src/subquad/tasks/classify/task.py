@@ -47,7 +47,7 @@ SHOWN = 200  # number of characters shown of a text in a sample
 class Classify(TaskOptions):
     """Classify texts: your own, or Python's docstrings by package. Starts from scratch or from a run of the task mlm."""
 
-    text: FileName = ""  # JSON lines, CSV, TSV, Parquet, or a folder of them or of classes; default: Python's docstrings
+    text: FileName = ""  # JSON lines, CSV, TSV, Parquet, a folder, or a hub dataset OWNER/NAME; default: docstrings
     test_text: FileName = ""  # labelled texts for the test, in the same format; default: the data's own, or a tenth
     text_column: Words = ""  # column that holds the text; default: text, sentence, or the first of a usual pair
     pair_column: Words = ""  # column that holds the second text of a pair; default: that of a usual pair, as in GLUE

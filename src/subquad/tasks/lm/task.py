@@ -48,7 +48,7 @@ GIVEN, ANSWERED = 64, 48  # number of tokens of a sample that the model reads, a
 class Lm(TaskOptions):
     """Predict the next token of a text and continue texts: your own texts, or Python's help."""
 
-    text: FileName = ""  # folder or file: text, JSON lines, CSV, TSV, Parquet; default: Python's help topics
+    text: FileName = ""  # text, JSON lines, CSV, TSV, Parquet, a folder, or a hub dataset; default: Python's help topics
     text_column: Words = ""  # column of JSON lines and tables that holds the text; default: text, or a usual name
     vocabulary: LosslessKind = "bpe"  # kind of tokens; bpe merges frequent bytes and needs the package tokenizers
     vocabulary_size: Count = 4096  # largest number of different tokens, for bpe
