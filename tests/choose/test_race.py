@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from subquad.choose.decision import Wishes
 from subquad.choose.entries import enter
 from subquad.choose.race import Field, Race, Terms, Watch
 from subquad.choose.records import Kept, describe, read_kept
+from subquad.choose.space import Setting
 from subquad.choose.timing import time_spent
-from subquad.choose.trials import step_seconds, with_steps
+from subquad.choose.trials import Trial, run_trial, step_seconds, with_steps
 from subquad.choose.workers import Ended, Inline, Job, MayStart
 from subquad.cli.spelling import training_words
 from subquad.errors import DivergedError
@@ -246,6 +248,15 @@ def test_a_training_with_other_steps_keeps_its_proportions() -> None:
     training = with_steps(TrainOptions(warm_up=50, schedule="cosine", patience=3), 80, 4)
     assert (training.steps, training.warm_up, training.evaluate_every, training.checkpoint_every) == (80, 8, 20, 80)
     assert training.patience == 0
+
+
+def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
+    options = RunOptions(TASK, Softmax(), MODEL, TRAINING)
+    trial = Trial("late", "softmax", "search", Setting(1e-2, Softmax()), options, 0, 1e6, 1, until=time.time() - 1)
+    row = run_trial(TASK, trial=trial, folder=tmp_path / "late", spell=training_words)[-1]
+    assert row["steps"] == 1  # of a thousand
+    assert row["value"] is not None
 
 
 def test_the_duration_of_a_step_is_measured() -> None:

@@ -28,6 +28,7 @@ from subquad.choose.stages import (
     SEMIFINAL_SHARE,
     Numbers,
     StageName,
+    generations,
     plan_numbers,
     run_seconds,
     stop_time,
@@ -177,17 +178,17 @@ class Race:
             self.watch.tell(sentence)
 
     def _search(self) -> None:
-        """Tries settings of each attention in two generations; the second one knows the scores of the first."""
+        """Tries settings of each attention, in two generations if there are many; the second one knows the first scores."""
         count = self.numbers.settings
         allotted = self._allot("search", SEARCH_SHARE, count * len(self.field.attentions) + 1)
         jobs = [] if self.ledger.has("rival") else [self._rivals_job()]
-        for generation, wanted in enumerate((-(-count // 2), count // 2)):
+        for generation, wanted in enumerate(generations(count)):
             trials = [self._generation(name, generation, wanted, allotted) for name in self.field.attentions]
             self._run("search", interleaved(trials), jobs)
             jobs = []
 
     def _generation(self, name: str, generation: int, wanted: int, allotted: Allotment) -> list[Trial]:
-        first = -(-self.numbers.settings // 2) if generation else 0
+        first = sum(generations(self.numbers.settings)[:generation])
         before = [self.ledger.tried(name, "search", number) for number in range(first)]
         tried = [each for each in before if each is not None]
         start = Setting(self.field.training.learning_rate, self.field.attentions[name])
@@ -266,7 +267,8 @@ class Race:
         options = RunOptions(task, setting.attention, self.field.model, training)
         seed = self.terms.seed if seed is None else seed
         pace = None if stage == "search" else self.ledger.pace(name, setting)
-        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted, pace)
+        until = time.time() + self.stop - time.monotonic()
+        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted, pace, until)
 
     def _run(self, stage: StageName, trials: Sequence[Trial], first: Sequence[Job] = ()) -> None:
         """Runs the trials that have no row yet, and writes the rows of each as it ends."""

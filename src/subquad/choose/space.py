@@ -19,6 +19,8 @@ from subquad.types import AttentionOptions
 RATE = "learning_rate"
 RATE_FACTOR = 4.0
 """Learning rates are searched from the default divided by this to the default times this."""
+FIRST_RATES = (1.0, 0.4, 2.5)
+"""Learning rates of the first settings, as multiples of the default: chance alone might leave a whole side out."""
 
 
 class Setting(NamedTuple):
@@ -112,7 +114,9 @@ def suggest(
             if (told := _params(each.setting, values)) is not None and each.score is not None:
                 study.add_trial(optuna.trial.create_trial(params=told, distributions=distributions, value=each.score))
         asked = [study.ask(distributions).params for _ in range(count - len(first))]
-    return [*first, *(_setting(start, params, values) for params in asked)]
+    settings = [*first, *(_setting(start, params, values) for params in asked)]
+    rates = [start.learning_rate * each for each in FIRST_RATES] if first else []
+    return [setting._replace(learning_rate=rates[at]) if at < len(rates) else setting for at, setting in enumerate(settings)]
 
 
 def _choices(attention: AttentionOptions, length: int) -> dict[str, dict[str, Any]]:

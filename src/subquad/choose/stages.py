@@ -23,7 +23,7 @@ USUAL_EFFICIENCY = 0.75
 """Share of a worker's time that is expected to be training, until it is known."""
 SEARCH_SECONDS, FINAL_SECONDS, LONG_FINAL_SECONDS = 4.0, 6.0, 90.0
 """Seconds of a run below which there are fewer settings; below which there are fewer seeds; above which there are more."""
-SEARCH_PART, FINAL_PART = 0.15, 0.5
+SEARCH_PART, FINAL_PART = 0.3, 0.5
 """Parts of a usual training below which there are fewer settings, as hardly anything is learned yet, and fewer seeds."""
 PACE_SHARE = 0.01
 """Part of the budget in which the duration of a training step is measured at the beginning."""
@@ -38,6 +38,15 @@ class Numbers(NamedTuple):
     """Best settings of the search that are tried again for longer."""
     seeds: int
     """Runs of the best setting with different seeds, which are scored on the test."""
+
+
+FEWEST_FOR_TWO = 4
+"""Smallest number of settings that come in two generations. Between them, workers wait for each other."""
+
+
+def generations(settings: int) -> tuple[int, ...]:
+    """Numbers of settings that are suggested together; the second generation knows the scores of the first."""
+    return (settings,) if settings < FEWEST_FOR_TWO else (-(-settings // 2), settings // 2)
 
 
 def plan_numbers(budget: float, jobs: int, attentions: int, usual_seconds: float = 0.0) -> Numbers:

@@ -53,6 +53,8 @@ class Trial:
     evaluations: int
     pace: float | None = None
     """Seconds of a training step that an earlier run with the same setting took; None if it is to be measured."""
+    until: float = math.inf
+    """Time of day, by `time.time`, at which the run ends early so that the race keeps its budget."""
 
     @property
     def labels(self) -> Row:
@@ -80,7 +82,7 @@ class _Clock:
         self.steps, self.metrics, self.last = self.steps + 1, done.metrics, now
 
     def is_over(self) -> bool:
-        return self.trained > OVERTIME * self.trial.seconds
+        return self.trained > OVERTIME * self.trial.seconds or time.time() > self.trial.until
 
 
 def run_trial(task: Task[Any], *, trial: Trial, folder: Path, spell: Spell) -> list[Row]:
