@@ -14,6 +14,7 @@ from subquad.choose.cutting import Cutting, cut_length, enter_cut
 from subquad.choose.decision import Wishes
 from subquad.choose.race import Field, Terms
 from subquad.choose.records import Kept, describe, read_kept
+from subquad.choose.stages import Numbers
 from subquad.choose.workers import Inline
 from subquad.cli import main
 from subquad.report.choose import load_decision
@@ -113,11 +114,12 @@ def test_cuts_survive_in_run_json() -> None:
 
 def test_a_cut_is_raced_and_judged_as_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
+    monkeypatch.setattr("subquad.choose.race.plan_numbers", lambda *arguments: Numbers(2, 1, 2))
     monkeypatch.setattr("subquad.cli.choose.Pool", lambda source, jobs, memory_bytes: Inline(source))
     made = made_costs({"softmax": 1.0, "softmax last 8": 0.1}, length=40)
     monkeypatch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
     words = ["tokens", "--goal", "label", "--sequences", "120", "--mean-length", "32", "--layers", "1", "--head-dim", "8"]
-    words += ["--mechanisms", "softmax", "--cut", "8", "--budget", "60s", "--jobs", "1", "--quality-loss", "10"]
+    words += ["--mechanisms", "softmax", "--cut", "8", "--budget", "10m", "--jobs", "1", "--quality-loss", "10"]
     assert main(["choose", *words, "--out", str(tmp_path / "race")]) == 0
     standings, decision = load_decision(Run.open(tmp_path / "race", "choose"))
     assert set(decision.levels) == {"softmax", "softmax last 8"}

@@ -19,6 +19,7 @@ from subquad.choose.entries import enter
 from subquad.choose.race import Field, Race, Terms, Watch
 from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.space import Setting
+from subquad.choose.stages import Numbers
 from subquad.choose.timing import time_spent
 from subquad.choose.trials import Trial, run_trial, step_seconds, with_steps
 from subquad.choose.workers import Ended, Inline, Job, MayStart
@@ -34,15 +35,21 @@ TASK = Recall(length=12, pairs=2, keys=4, values=3, held_out=16, tested=32)
 MODEL = ModelOptions(layers=1, heads=1, head_dim=8, positions="rotary", tied=False)
 TRAINING = TrainOptions(batch=4, learning_rate=1e-2, schedule="cosine", optimizer="adamw")
 FIELD = Field(TASK, MODEL, TRAINING, {"softmax": Softmax(), "linear": Linear()})
-TERMS = Terms(budget=60.0, jobs=1, seed=0, memory_bytes=2**30)
+TERMS = Terms(budget=600.0, jobs=1, seed=0, memory_bytes=2**30)
+
+
+def quickly(patch: pytest.MonkeyPatch) -> None:
+    """Few runs of three steps, and made-up costs, so that nothing depends on how fast the machine is."""
+    patch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
+    patch.setattr("subquad.choose.race.plan_numbers", lambda *arguments: Numbers(settings=2, semifinalists=1, seeds=2))
+    made = made_costs({"softmax": 1.0, "linear": 0.2}, {"softmax": 5.0, "linear": 1.0}, length=12)
+    patch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs last three steps and costs are made up, so that nothing depends on how fast the machine is."""
-    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
-    made = made_costs({"softmax": 1.0, "linear": 0.2}, {"softmax": 5.0, "linear": 1.0}, length=12)
-    monkeypatch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
+    """Applies `quickly` to every test."""
+    quickly(monkeypatch)
 
 
 def begin(folder: Path, workers: Any = None, *, terms: Terms = TERMS, told: list[str] | None = None) -> Race:
@@ -63,9 +70,7 @@ def trials(rows: Sequence[Row]) -> dict[str, Row]:
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
-        made = made_costs({"softmax": 1.0, "linear": 0.2}, {"softmax": 5.0, "linear": 1.0}, length=12)
-        patch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
+        quickly(patch)
         race = begin(tmp_path_factory.mktemp("race") / "run")
         race.go()
         race.keep_best("linear")
