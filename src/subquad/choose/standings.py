@@ -65,6 +65,8 @@ class Standings(NamedTuple):
     advantages: Mapping[tuple[str, str], Interval]
     lengths: Mapping[float, float]
     """Quantiles of the lengths of all sequences."""
+    is_conversion: bool = False
+    """Whether the attentions are conversions of a trained model, whose own attention is softmax."""
 
     def of(self, *roles: Role) -> list[Contestant]:
         """Contestants of some roles, the best first."""
@@ -111,7 +113,8 @@ def read_standings(rows: Sequence[Row]) -> Standings:
         contestants[name] = Contestant(name, row["role"], *known, progress.get(name))
     advantages = {(row["mechanism"], row["against"]): Interval.of_row(row) for row in rows if row["metric"] == "advantage"}
     about = (str(first.get("of", "")), str(first.get("good", "high")), str(first.get("unit", "")))
-    return Standings(*about, contestants, advantages, lengths)
+    is_conversion = any(row["metric"] == "candidate" for row in rows)
+    return Standings(*about, contestants, advantages, lengths, is_conversion)
 
 
 def read_gives_up(traits: Mapping[str, Any], rows: Iterable[Row]) -> dict[str, str]:
