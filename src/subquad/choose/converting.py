@@ -20,12 +20,13 @@ from subquad.choose import costs
 from subquad.choose.candidates import Candidate, candidate_costs, rounds_of
 from subquad.choose.decision import Wishes, default_margin, level_of
 from subquad.choose.ledger import RIVALS, TRIALS, Ledger
-from subquad.choose.race import BEST, COST, Watch
+from subquad.choose.race import BEST, COST, Watch, copy_best
 from subquad.choose.scoring import Entrant, score_rows
 from subquad.choose.seeing import seen_rows, seen_sentences
 from subquad.choose.stages import COST_SHARE, MOST_COST_SECONDS, stop_time
 from subquad.choose.standings import LONGEST, SOFTMAX, read_standings
 from subquad.choose.textscores import SPLITS, UNIGRAMS, Texts, TextScores, number_of_texts, perplexity_rows, ranked_by
+from subquad.choose.timing import time_left
 from subquad.choose.trials import JUDGED, read_judged, write_judged
 from subquad.choose.workers import explained
 from subquad.conversion.convertible import Convertible, some_of
@@ -314,19 +315,14 @@ class ModelRace:
 
     def keep_best(self, name: str) -> Path | None:
         """Copies the model of a candidate to the folder `BEST` of the race; None for the original."""
-        source, folder = self.folder_of(name) / "model", self.run.folder / BEST
-        shutil.rmtree(folder, ignore_errors=True)
-        if name not in self.candidates or not source.exists():
-            return None
-        aside = folder.with_name(f".{folder.name}.new")
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.copytree(source, aside)
-        aside.rename(folder)
-        return folder
+        source = self.folder_of(name) / "model"
+        if name in self.candidates and source.exists():
+            return copy_best(source, self.run.folder)
+        shutil.rmtree(self.run.folder / BEST, ignore_errors=True)
+        return None
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.start
 
     def _time_left(self) -> str:
-        seconds = max(0, round(self.start + self.terms.budget - time.monotonic()))
-        return f"{seconds // 60}:{seconds % 60:02d} left"
+        return time_left(self.start + self.terms.budget)

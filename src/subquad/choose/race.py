@@ -34,7 +34,7 @@ from subquad.choose.stages import (
     stop_time,
 )
 from subquad.choose.standings import LONGEST, read_standings
-from subquad.choose.timing import Phase
+from subquad.choose.timing import Phase, time_left
 from subquad.choose.trials import JUDGED, Spell, Trial, judge_rivals, pace_rows, run_trial
 from subquad.choose.workers import Ended, Job, Workers
 from subquad.errors import SubquadError
@@ -316,20 +316,24 @@ class Race:
         """Copies the best final run of an attention to the folder `BEST` of the race; None if there is none."""
         if (trial := self.ledger.best_trial(name)) is None:
             return None
-        folder = self.run.folder / BEST
-        aside = folder.with_name(f".{folder.name}.new")
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.copytree(self.run.folder / TRIALS / trial, aside, ignore=shutil.ignore_patterns(".lock", JUDGED))
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
-        return folder
+        return copy_best(self.run.folder / TRIALS / trial, self.run.folder)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.start
 
     def _time_left(self) -> str:
-        seconds = max(0, round(self.start + self.terms.budget - time.monotonic()))
-        return f"{seconds // 60}:{seconds % 60:02d} left"
+        return time_left(self.start + self.terms.budget)
+
+
+def copy_best(source: Path, race: Path) -> Path:
+    """Copies the folder of a model to the folder `BEST` of a race, in place of one that is there, and returns it."""
+    folder = race / BEST
+    aside = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(source, aside, ignore=shutil.ignore_patterns(".lock", JUDGED))
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)
+    return folder
 
 
 def memory_share(jobs: int) -> int:

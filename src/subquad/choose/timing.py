@@ -4,6 +4,7 @@ A row with the metric "phase" has the seconds of a phase of the race. Rows of ru
 and those that it spent on finding the duration of a step, on evaluations and on the test.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -63,3 +64,9 @@ def time_sentence(rows: Sequence[Row], jobs: int) -> str:
         return ""
     others = [f"{each.what} {each.share:.0%}" for each in spent if each.what != WORDS["training"]][:3]
     return f"Of the workers' time, {training:.0%} was training" + (f"; {', '.join(others)}." if others else ".")
+
+
+def time_left(end: float) -> str:
+    """Says how much time is left until a moment of the monotonic clock, such as "4:05 left"."""
+    seconds = max(0, round(end - time.monotonic()))
+    return f"{seconds // 60}:{seconds % 60:02d} left"
