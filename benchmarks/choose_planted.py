@@ -82,7 +82,7 @@ CASES: dict[str, Case] = {
     ),
     "recall": Case(
         lambda folder, seed: [
-            *("recall", "--length", "24", "--pairs", "8", "--keys", "16", "--values", "8"),
+            *("recall", "--length", "32", "--pairs", "8", "--keys", "16", "--values", "8"),
             *("--mechanisms", "softmax", "linear", "hybrid"),
         ],
         lambda standings, decision: (

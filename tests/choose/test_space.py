@@ -25,6 +25,7 @@ def test_the_first_setting_is_the_task_s_own() -> None:
 def test_the_first_learning_rates_are_on_both_sides_of_the_default() -> None:
     rates = [setting.learning_rate for setting in suggest(START, 512, 5, [], good="high", seed=(0, 1, 0))]
     assert rates[:3] == pytest.approx([1e-2, 4e-3, 2.5e-2])
+    assert suggest(START, 512, 2, [], good="high", seed=(0, 1, 0))[1].attention == Favor(features=256)
     later = suggest(START, 512, 3, [Tried(START, 0.1)], good="high", seed=(0, 1, 1))
     assert all(setting.learning_rate != pytest.approx(rate) for setting in later for rate in rates[:3])
 

@@ -115,6 +115,8 @@ def suggest(
                 study.add_trial(optuna.trial.create_trial(params=told, distributions=distributions, value=each.score))
         asked = [study.ask(distributions).params for _ in range(count - len(first))]
     settings = [*first, *(_setting(start, params, values) for params in asked)]
+    if first and len(settings) > 1:
+        settings[1] = settings[1]._replace(attention=_largest(start.attention, length))
     rates = [start.learning_rate * each for each in FIRST_RATES] if first else []
     return [setting._replace(learning_rate=rates[at]) if at < len(rates) else setting for at, setting in enumerate(settings)]
 
@@ -126,6 +128,14 @@ def _choices(attention: AttentionOptions, length: int) -> dict[str, dict[str, An
         mine = getattr(attention, name)
         choices[name] = {_label(value): value for value in values} | {_label(mine): mine}
     return choices
+
+
+def _largest(attention: AttentionOptions, length: int) -> AttentionOptions:
+    """The attention with the last value of each option worth trying, such as most features or the farthest reach."""
+    options: Any = attention
+    last = {name: values[-1] for name, values in attention.choices(length).items() if values}
+    replaced: AttentionOptions = dataclasses.replace(options, **last)
+    return replaced
 
 
 def _params(setting: Setting, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
