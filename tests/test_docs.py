@@ -68,7 +68,7 @@ def test_commands_have_the_options_that_are_named(document: str, line: str) -> N
     if words[0] == "reproduce" or "..." in words:
         return
     named = words[0] in ("train", "choose") and len(words) > 1 and not words[1].startswith("--")
-    lead = words[: 2 if named else 1]
+    lead = words[: 3 if words[:2] == ["choose", "--model"] else 2 if named else 1]
     attention = [word for at, word in enumerate(words) if words[at - 1] in ("--attention", "--mechanisms")]
     text = helped(tuple(lead), tuple(attention))
     missing = [option for option in options if not re.search(rf"{option}\b", text)]

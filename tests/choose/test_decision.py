@@ -96,6 +96,16 @@ def test_better_than_softmax_becomes_the_standard() -> None:
     assert decision.levels["softmax"] == "worse"
 
 
+def test_conversions_stand_beside_the_original_only() -> None:
+    scores = {"softmax": 0.80, "hybrid": 0.90, "window": 0.85}
+    rows = race(scores, seconds=FAST)
+    candidates: list[Row] = [{"metric": "candidate", "value": 1, "mechanism": "window", "gives_up": "far tokens"}]
+    decision = decided([*rows, *candidates])
+    assert (decision.standard, decision.chosen) == ("softmax", "window")
+    assert set(decision.levels.values()) == {"level", "better"}
+    assert decided(rows).standard == "hybrid"
+
+
 @pytest.mark.parametrize(
     ("wishes", "chosen"),
     [

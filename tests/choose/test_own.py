@@ -35,7 +35,7 @@ def sequences(count: int = 60) -> Tensor:
 
 def test_the_race_ends_with_a_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
-    monkeypatch.setattr("subquad.choose.own._workers", lambda task, terms: Inline(task))
+    monkeypatch.setattr("subquad.choose.own._workers", lambda task, terms: Inline(lambda variant: task))
     monkeypatch.setattr(costs, "measure_costs", lambda *rest, **named: made_costs({"softmax": 1.0, "linear": 0.5}))
     inputs = sequences()
     told: list[str] = []

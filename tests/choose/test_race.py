@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,10 @@ from subquad.choose.decision import Wishes
 from subquad.choose.entries import enter
 from subquad.choose.race import Field, Race, Terms, Watch
 from subquad.choose.records import Kept, describe, read_kept
-from subquad.choose.trials import step_seconds, with_steps
+from subquad.choose.space import Setting
+from subquad.choose.stages import Numbers
+from subquad.choose.timing import time_spent
+from subquad.choose.trials import Trial, run_trial, step_seconds, with_steps
 from subquad.choose.workers import Ended, Inline, Job, MayStart
 from subquad.cli.spelling import training_words
 from subquad.errors import DivergedError
@@ -31,15 +35,21 @@ TASK = Recall(length=12, pairs=2, keys=4, values=3, held_out=16, tested=32)
 MODEL = ModelOptions(layers=1, heads=1, head_dim=8, positions="rotary", tied=False)
 TRAINING = TrainOptions(batch=4, learning_rate=1e-2, schedule="cosine", optimizer="adamw")
 FIELD = Field(TASK, MODEL, TRAINING, {"softmax": Softmax(), "linear": Linear()})
-TERMS = Terms(budget=20.0, jobs=1, seed=0, memory_bytes=2**30)
+TERMS = Terms(budget=600.0, jobs=1, seed=0, memory_bytes=2**30)
+
+
+def quickly(patch: pytest.MonkeyPatch) -> None:
+    """Few runs of three steps, and made-up costs, so that nothing depends on how fast the machine is."""
+    patch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
+    patch.setattr("subquad.choose.race.plan_numbers", lambda *arguments: Numbers(settings=2, semifinalists=1, seeds=2))
+    made = made_costs({"softmax": 1.0, "linear": 0.2}, {"softmax": 5.0, "linear": 1.0}, length=12)
+    patch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs last three steps and costs are made up, so that nothing depends on how fast the machine is."""
-    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
-    made = made_costs({"softmax": 1.0, "linear": 0.2}, {"softmax": 5.0, "linear": 1.0}, length=12)
-    monkeypatch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
+    """Applies `quickly` to every test."""
+    quickly(monkeypatch)
 
 
 def begin(folder: Path, workers: Any = None, *, terms: Terms = TERMS, told: list[str] | None = None) -> Race:
@@ -48,7 +58,9 @@ def begin(folder: Path, workers: Any = None, *, terms: Terms = TERMS, told: list
         about["mechanisms"] = {name: {"gives_up": "something"} for name in FIELD.attentions}
         Run.create(folder, "choose", about)
     watch = Watch(tell=(told if told is not None else []).append)
-    return Race(Run.open(folder, "choose"), FIELD, terms, TASK, workers or Inline(TASK), training_words, watch)
+    return Race(
+        Run.open(folder, "choose"), FIELD, terms, TASK, workers or Inline(lambda variant: TASK), training_words, watch
+    )
 
 
 def trials(rows: Sequence[Row]) -> dict[str, Row]:
@@ -58,9 +70,7 @@ def trials(rows: Sequence[Row]) -> dict[str, Row]:
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
-        made = made_costs({"softmax": 1.0, "linear": 0.2}, {"softmax": 5.0, "linear": 1.0}, length=12)
-        patch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
+        quickly(patch)
         race = begin(tmp_path_factory.mktemp("race") / "run")
         race.go()
         race.keep_best("linear")
@@ -118,7 +128,7 @@ class Killed(Inline):
     """Ends like a killed process before a certain job."""
 
     def __init__(self, at: int) -> None:
-        super().__init__(TASK)
+        super().__init__(lambda variant: TASK)
         self.left = at
 
     def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
@@ -150,7 +160,7 @@ class Failing(Inline):
     """Fails the jobs whose name has a word in it."""
 
     def __init__(self, word: str, error: Callable[[], Exception]) -> None:
-        super().__init__(TASK)
+        super().__init__(lambda variant: TASK)
         self.word, self.error = word, error
 
     def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
@@ -221,10 +231,37 @@ def test_lengths_of_costs_make_a_curve() -> None:
     assert costs.cost_lengths({0.5: 1.0, 0.9: 1.0, 1.0: 1.0}) == [2]
 
 
+def test_the_time_of_each_phase_is_known(raced: Race) -> None:
+    rows = raced.run.rows()
+    assert [row["what"] for row in rows if row["metric"] == "phase"] == [
+        "start", "plan", "search", "semifinal", "cost", "final", "conclude"
+    ]  # fmt: skip
+    spent = time_spent(rows, 1)
+    assert {each.what for each in spent} >= {"training", "evaluations during training", "scores on the test"}
+
+
+def test_later_stages_know_the_duration_of_a_step(raced: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = raced.ledger.finalists()["linear"]
+    assert raced.ledger.pace("linear", setting) is None  # three steps tell too little
+    monkeypatch.setattr("subquad.choose.ledger.ENOUGH_STEPS", 3)
+    row = next(row for row in reversed(raced.ledger.rows) if row["metric"] == "score" and row["mechanism"] == "linear")
+    assert raced.ledger.pace("linear", setting) == row["seconds"] / row["steps"]
+    assert raced.ledger.pace("linear", setting._replace(learning_rate=9.0)) is None
+
+
 def test_a_training_with_other_steps_keeps_its_proportions() -> None:
     training = with_steps(TrainOptions(warm_up=50, schedule="cosine", patience=3), 80, 4)
     assert (training.steps, training.warm_up, training.evaluate_every, training.checkpoint_every) == (80, 8, 20, 80)
     assert training.patience == 0
+
+
+def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
+    options = RunOptions(TASK, Softmax(), MODEL, TRAINING)
+    trial = Trial("late", "softmax", "search", Setting(1e-2, Softmax()), options, 0, 1e6, 1, until=time.time() - 1)
+    row = run_trial(TASK, trial=trial, folder=tmp_path / "late", spell=training_words)[-1]
+    assert row["steps"] == 1  # of a thousand
+    assert row["value"] is not None
 
 
 def test_the_duration_of_a_step_is_measured() -> None:

@@ -22,6 +22,14 @@ def test_the_first_setting_is_the_task_s_own() -> None:
         assert setting.attention.features in (32, 64, 128, 256)
 
 
+def test_the_first_learning_rates_are_on_both_sides_of_the_default() -> None:
+    rates = [setting.learning_rate for setting in suggest(START, 512, 5, [], good="high", seed=(0, 1, 0))]
+    assert rates[:3] == pytest.approx([1e-2, 4e-3, 2.5e-2])
+    assert suggest(START, 512, 2, [], good="high", seed=(0, 1, 0))[1].attention == Favor(features=256)
+    later = suggest(START, 512, 3, [Tried(START, 0.1)], good="high", seed=(0, 1, 1))
+    assert all(setting.learning_rate != pytest.approx(rate) for setting in later for rate in rates[:3])
+
+
 def test_suggestions_depend_on_seed_and_results_only() -> None:
     first = suggest(START, 512, 4, [], good="high", seed=(0, 1, 0))
     tried = [Tried(setting, score) for setting, score in zip(first, (0.1, 0.5, None, 0.3), strict=True)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from subquad.choose.stages import SEARCH_SHARE, SEMIFINAL_SHARE, plan_numbers, run_seconds, stop_time
+from subquad.choose.stages import SEARCH_SHARE, SEMIFINAL_SHARE, generations, plan_numbers, run_seconds, stop_time
 
 
 @pytest.mark.parametrize(("budget", "jobs", "attentions"), [(10, 1, 6), (60, 2, 5), (600, 2, 5), (36_000, 8, 3)])
@@ -25,6 +25,17 @@ def test_more_budget_more_settings_and_seeds() -> None:
     assert small < usual < large
     assert usual.settings == 8
     assert usual.seeds == 3
+
+
+def test_slow_steps_give_fewer_and_longer_runs() -> None:
+    quick, slow = plan_numbers(300, 2, 3, usual_seconds=10.0), plan_numbers(300, 2, 3, usual_seconds=100.0)
+    assert quick == plan_numbers(300, 2, 3)
+    assert slow == (2, 1, 2)
+    assert plan_numbers(300, 2, 3, usual_seconds=40.0).settings == 3  # 45 s of search are three times 30% of a training
+
+
+def test_few_settings_are_tried_together() -> None:
+    assert [generations(settings) for settings in (1, 2, 3, 4, 7)] == [(1,), (2,), (3,), (2, 2), (4, 3)]
 
 
 def test_no_time_left_gives_the_shortest_runs() -> None:

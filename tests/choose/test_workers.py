@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,14 @@ import pytest
 from subquad.choose.workers import Job, Pool, Work
 from subquad.errors import DivergedError
 from subquad.results import Row
-from subquad.tasks.base import Task
+from subquad.tasks.base import Task, TaskOptions
 from subquad.tasks.recall import Recall
 
 TASK = Recall(length=12, pairs=2, keys=4, values=3)
+
+
+def prepare(variant: TaskOptions | None) -> Task[Any]:
+    return (variant or TASK).prepare()
 
 
 def answer(task: Task[Any], number: int) -> list[Row]:
@@ -43,7 +48,7 @@ def sleep(task: Task[Any]) -> list[Row]:
 @pytest.fixture(params=["fork", "server"])
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """Forked processes know what is not picklable; those of a server take seconds to start once."""
-    source = (lambda: TASK) if request.param == "fork" else Recall
+    source = (lambda variant: TASK) if request.param == "fork" else prepare
     made = Pool(source, 2, 2**30, is_forked=request.param == "fork")
     yield made
     made.close()
@@ -66,7 +71,19 @@ def test_jobs_end_with_rows_or_reasons(pool: Pool) -> None:
     assert ended["fail"].message == "the loss is nan"
 
 
+def length(task: Task[Any]) -> list[Row]:
+    return [{"metric": "length", "value": int(task.lengths()["drawn"].max())}]
+
+
+def test_a_job_gets_the_task_of_its_options() -> None:
+    pool = Pool(prepare, 1, 2**31)
+    jobs = [Job("whole", length, 60.0), Job("cut", length, 60.0, replace(TASK, length=8)), Job("again", length, 60.0)]
+    lengths = [each.rows[0]["value"] for each in pool.run(jobs, lambda job: True)]
+    pool.close()
+    assert lengths == [12, 8, 12]
+
+
 def test_jobs_that_may_not_start_are_left_out() -> None:
-    pool = Pool(Recall, 2, 2**30)
+    pool = Pool(prepare, 2, 2**30)
     assert list(pool.run([Job("some", fail, 1.0)], lambda job: False)) == []
     assert pool.workers == []

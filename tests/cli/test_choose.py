@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from subquad.choose import costs
+from subquad.choose.stages import Numbers
 from subquad.choose.workers import Inline
 from subquad.cli import INTERRUPTED, main
 from subquad.cli.training_options import CommandLine
@@ -17,13 +18,14 @@ from tests.choose.made import race
 from tests.compare.rows import rows as compare_rows
 
 SMALL = ("--length", "12", "--pairs", "2", "--keys", "4", "--values", "3", "--held-out", "16", "--tested", "32")
-MODEL = ("--layers", "2", "--heads", "1", "--head-dim", "8", "--batch", "4", "--budget", "25s", "--jobs", "1")
+MODEL = ("--layers", "2", "--heads", "1", "--head-dim", "8", "--batch", "4", "--budget", "10m", "--jobs", "1")
 
 
 def _quickly(patch: pytest.MonkeyPatch) -> None:
     """Runs take three steps in this process, and costs are made up."""
     patch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 3.5)
-    patch.setattr("subquad.cli.choose.Pool", lambda source, jobs, memory_bytes: Inline(source()))
+    patch.setattr("subquad.choose.race.plan_numbers", lambda *arguments: Numbers(settings=2, semifinalists=1, seeds=2))
+    patch.setattr("subquad.cli.choose.Pool", lambda source, jobs, memory_bytes: Inline(source))
     made = made_costs({"softmax": 1.0, "linear,softmax": 0.2}, {"softmax": 5.0}, length=12)
     patch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
 
@@ -72,8 +74,8 @@ def test_resume_and_interrupt(
     folder = tmp_path / "race"
     shutil.copytree(raced, folder)
     lines = (folder / "rows.jsonl").read_text().splitlines()
-    cut = next(at for at, line in enumerate(lines) if json.loads(line)["metric"] == "quality")
-    (folder / "rows.jsonl").write_text("\n".join(lines[: cut - 1]) + "\n")  # without the last final run
+    last = max(at for at, line in enumerate(lines) if json.loads(line)["metric"] == "score")
+    (folder / "rows.jsonl").write_text("\n".join(lines[:last]) + "\n")  # without the last final run
     with monkeypatch.context() as patch:
 
         def interrupt(*rest: object, **named: object) -> None:
@@ -82,7 +84,7 @@ def test_resume_and_interrupt(
         patch.setattr("subquad.choose.race.run_trial", interrupt)
         assert main(["choose", "--resume", str(folder)]) == INTERRUPTED
     assert "go on with: subquad choose --resume" in capsys.readouterr().err
-    assert main(["choose", "--resume", str(folder), "--budget", "10m"]) == 0
+    assert main(["choose", "--resume", str(folder), "--budget", "20m"]) == 0
     scores = [row for row in Run.open(folder).rows() if row["metric"] == "score"]
     assert len(scores) == len([row for row in Run.open(raced).rows() if row["metric"] == "score"])
 

@@ -1,6 +1,6 @@
 """Costs of attentions at the lengths of the data, measured with the instruments of `subquad compare`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -25,9 +25,10 @@ SECONDS: tuple[What, ...] = ("layer", "training", "step")
 """Kinds of work: a forward pass of a layer, attention forward and backward, one decoding step."""
 
 
-def cost_lengths(quantiles: Mapping[float, float]) -> list[int]:
-    """Three lengths or more: those of the data, and shorter ones if these are too much alike for a curve."""
+def cost_lengths(quantiles: Mapping[float, float], cuts: Iterable[int] = ()) -> list[int]:
+    """Three lengths or more: those of the data and of cuts, and shorter ones if these are too much alike for a curve."""
     lengths = {max(2, round(quantiles[at])) for at in MEASURED_AT if at in quantiles}
+    lengths |= {length for length in cuts if length < max(lengths)}
     while len(lengths) < 3 and min(lengths) >= 8:
         lengths.add(min(lengths) // 2)
     return sorted(lengths)
@@ -42,8 +43,12 @@ def measure_costs(
     batch: int,
     is_causal: bool,
     budget: float,
+    cuts: Mapping[str, int] | None = None,
 ) -> list[Row]:
-    """Measures for at most `budget` seconds, in a run of `subquad compare`, and returns rows with each attention's costs."""
+    """Measures for at most `budget` seconds, in a run of `subquad compare`, and returns rows with each attention's costs.
+
+    `cuts` has the length to which softmax attention is cut, by the name of the contestant; it is not among `attentions`.
+    """
     variants: dict[str, AttentionOptions] = {
         BASELINE: Softmax(),
         **{name: part for parts in _parts(attentions, model).values() for name, part, _ in parts},
@@ -55,7 +60,19 @@ def measure_costs(
     run = Run.open(folder, "compare") if holds_run(folder) else Run.create(folder, "compare", describe_run(plan, limits, ""))
     with run.writing():
         measure(plan, run, budget=budget, limits=limits)
-    return list(cost_rows(Comparison(run.rows()), attentions, model))
+    comparison = Comparison(run.rows())
+    whole = list(cost_rows(comparison, {BASELINE: Softmax()}, model)) if cuts else []
+    return [*cost_rows(comparison, attentions, model), *cut_rows(whole, cuts or {})]
+
+
+def cut_rows(softmax: Sequence[Row], cuts: Mapping[str, int]) -> Iterator[Row]:
+    """Yields the costs of softmax attention that is cut to a length, by the costs of the whole: longer ones cost no more."""
+    by_length = {(row["what"], row["form"], row["length"]): row["value"] for row in softmax}
+    for name, cut in cuts.items():
+        for row in softmax:
+            value = by_length.get((row["what"], row["form"], min(cut, row["length"])))
+            if value is not None:
+                yield row | {"mechanism": name, "value": value}
 
 
 def cost_rows(comparison: Comparison, attentions: Mapping[str, AttentionOptions], model: ModelOptions) -> Iterator[Row]:

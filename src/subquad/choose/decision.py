@@ -104,11 +104,16 @@ def default_margin(standings: Standings) -> float:
 
 
 def find_standard(standings: Standings, attentions: Sequence[Contestant]) -> Contestant:
-    """Softmax if it is among the attentions and none of them is better, else the best of them."""
+    """Softmax if it is among the attentions and none of them is better, else the best of them.
+
+    The standard of conversions is the original model, also where one is better: each was trained on the texts in addition.
+    """
     exact = next((each for each in attentions if each.name == SOFTMAX), None)
     best = attentions[0]
     if exact is None:
         return best
+    if standings.is_conversion:
+        return exact
     gain = standings.advantage(best.name, SOFTMAX)
     return best if gain is not None and widened(gain, len(attentions) - 1).low > 0 else exact
 

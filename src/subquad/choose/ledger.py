@@ -1,6 +1,8 @@
 """What the rows of a race tell while it runs: what was tried, who leads, and how much of the time is training."""
 
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median
 
@@ -8,6 +10,7 @@ from subquad.choose.scoring import Entrant
 from subquad.choose.space import Setting, Tried
 from subquad.choose.stages import USUAL_EFFICIENCY, Numbers, StageName
 from subquad.choose.standings import DERIVED
+from subquad.choose.timing import Phase
 from subquad.choose.trials import EVALUATION_SHARE, EVALUATIONS, JUDGED, read_judged
 from subquad.results import Row, Run, folder_name
 from subquad.tasks.comparing import Best
@@ -15,6 +18,8 @@ from subquad.words import compact
 
 TRIALS, RIVALS = "trials", "rivals.jsonl"
 """Names in the folder of a race: its runs, and the scores of rivals."""
+ENOUGH_STEPS = 10
+"""Smallest number of steps of a run that tells the duration of a step."""
 FIRST_EVALUATIONS = 2
 """Number of evaluations of a run before it is known how long one takes."""
 
@@ -63,14 +68,41 @@ class Ledger:
         """Names of the runs that ended, well or not."""
         return {row["trial"] for row in self.rows if row["metric"] == "score"}
 
-    def numbers(self, planned: Numbers) -> Numbers:
-        """Numbers of runs of each stage: those that the race began with, or else those that are planned now."""
+    @property
+    def numbers(self) -> Numbers | None:
+        """Numbers of runs of each stage that the race began with; None if they are not planned yet."""
         for row in self.rows:
             if row["metric"] == "plan":
                 return Numbers(row["value"], row["semifinalists"], row["seeds"])
+        return None
+
+    def keep_numbers(self, planned: Numbers) -> Numbers:
+        """Writes the numbers of runs of each stage."""
         about = {"semifinalists": planned.semifinalists, "seeds": planned.seeds}
         self.keep([{"metric": "plan", "value": planned.settings, "unit": "settings", **about}])
         return planned
+
+    def pace(self, name: str, setting: Setting) -> float | None:
+        """Seconds of a training step in the latest run of an attention with this setting; None if there is none."""
+        text = setting.as_text()
+        for row in reversed(self.rows):
+            is_known = row["metric"] == "score" and row["value"] is not None and row["mechanism"] == name
+            if is_known and row["setting"] == text and row["steps"] >= ENOUGH_STEPS:
+                return float(row["seconds"] / row["steps"])
+        return None
+
+    @contextmanager
+    def phase(self, what: Phase) -> Iterator[None]:
+        """Writes a row with the duration of the `with` block."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.keep_phase(what, time.monotonic() - begun)
+
+    def keep_phase(self, what: Phase, seconds: float) -> None:
+        """Writes a row with the duration of a phase of the race."""
+        self.keep([{"metric": "phase", "value": seconds, "unit": "s", "what": what}])
 
     def scored(self, stage: StageName, name: str | None = None) -> list[Row]:
         """Rows of the runs of a stage that have a score, of one attention or of all."""

@@ -231,8 +231,8 @@ def own_words(options: RunOptions, seed: int) -> list[str]:
 def _workers(task: OwnTask, terms: Terms) -> Workers:
     """Forked processes, which know Python objects that cannot be sent to others; this process where there is no fork."""
     if "fork" not in multiprocessing.get_all_start_methods():
-        return Inline(task)
-    return Pool(lambda: task, terms.jobs, terms.memory_bytes, is_forked=True)
+        return Inline(lambda variant: task)
+    return Pool(lambda variant: task, terms.jobs, terms.memory_bytes, is_forked=True)
 
 
 def _known(name: str) -> str:

@@ -6,8 +6,8 @@ Everything that is known is in the rows of the run. What comes next follows from
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from subquad.choose import costs
+from subquad.choose.cutting import Cutting
 from subquad.choose.ledger import RIVALS, TRIALS, Ledger, trial_name
 from subquad.choose.scoring import score_rows
 from subquad.choose.seeing import seen_rows, seen_sentences
@@ -22,15 +23,19 @@ from subquad.choose.space import Setting, suggest
 from subquad.choose.stages import (
     COST_SHARE,
     MOST_COST_SECONDS,
+    PACE_SHARE,
     SEARCH_SHARE,
     SEMIFINAL_SHARE,
+    Numbers,
     StageName,
+    generations,
     plan_numbers,
     run_seconds,
     stop_time,
 )
 from subquad.choose.standings import LONGEST, read_standings
-from subquad.choose.trials import JUDGED, Spell, Trial, judge_rivals, run_trial
+from subquad.choose.timing import Phase, time_left
+from subquad.choose.trials import JUDGED, Spell, Trial, judge_rivals, pace_rows, run_trial
 from subquad.choose.workers import Ended, Job, Workers
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
@@ -70,6 +75,8 @@ class Field:
     model: ModelOptions
     training: TrainOptions
     attentions: Mapping[str, AttentionOptions]
+    cuts: Mapping[str, Cutting] = field(default_factory=dict)
+    """Attentions whose models read only a part of each sequence, by name."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +94,14 @@ class Terms:
 
 @dataclass(frozen=True)
 class Watch:
-    """Called with lines that stay, and with the state of the race, which replaces the one before."""
+    """Called with lines that stay, and with the state of the race, which replaces the one before.
+
+    `follow` is called often, with details that are worth a line on a screen that is updated, but not in a file.
+    """
 
     tell: Callable[[str], None] = lambda line: None
     show: Callable[[str], None] = lambda state: None
+    follow: Callable[[str], None] = lambda state: None
 
 
 class Race:
@@ -114,23 +125,51 @@ class Race:
         self.ledger = Ledger(run, list(field.attentions), require_rank(task))
         self.start = (time.monotonic() if started is None else started) - self.ledger.spent
         self.stop = stop_time(self.start, terms.budget)
-        self.numbers = self.ledger.numbers(plan_numbers(terms.budget, terms.jobs, len(field.attentions)))
+        self.ledger.keep_phase("start", self._elapsed() - self.ledger.spent)
 
     def go(self) -> None:
         """Runs what is missing. The rows are conclusive at every moment, also after an interrupt."""
+        stages: dict[Phase, Callable[[], None]] = {
+            "plan": self._plan,
+            "search": self._search,
+            "semifinal": self._semifinal,
+            "cost": self._measure,
+            "final": self._final,
+        }
         try:
-            self._see()
-            self._search()
-            self._semifinal()
-            self._measure()
-            self._final()
+            for what, work in stages.items():
+                with self.ledger.phase(what):
+                    work()
         finally:
-            self.workers.close()
-            self.conclude()
+            with self.ledger.phase("conclude"):
+                self.workers.close()
+                self.conclude()
 
     def conclude(self) -> None:
         """Writes the qualities and advantages that follow from the final runs so far."""
         self.ledger.replace_derived(score_rows(list(self.ledger.entrants(self.terms.seed))))
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Numbers of runs of each stage, which follow from the budget and from the duration of a training step."""
+        if (known := self.ledger.numbers) is not None:
+            return known
+        training, name = self.field.training, next(iter(self.field.attentions))
+        options = RunOptions(self.field.task, self.field.attentions[name], self.field.model, training)
+        seconds = PACE_SHARE * self.terms.budget
+        work = partial(pace_rows, options=options, seed=self.terms.seed, seconds=seconds)
+        for ended in self.workers.run(
+            [Job("pace", work, TIMES * seconds + GRACE_SECONDS)], lambda job: self._may_start(None)
+        ):
+            self.ledger.keep(ended.rows)
+        pace = next((row["value"] for row in self.ledger.rows if row["metric"] == "pace"), 0.0)
+        usual = pace * training.steps
+        planned = plan_numbers(self.terms.budget, self.terms.jobs, len(self.field.attentions), usual)
+        return self.ledger.keep_numbers(planned)
+
+    def _plan(self) -> None:
+        self._see()
+        self.watch.show(f"{self.numbers.settings} settings and {self.numbers.seeds} seeds of each attention")
 
     def _see(self) -> None:
         if not self.ledger.has("seen"):
@@ -139,17 +178,17 @@ class Race:
             self.watch.tell(sentence)
 
     def _search(self) -> None:
-        """Tries settings of each attention in two generations; the second one knows the scores of the first."""
+        """Tries settings of each attention, in two generations if there are many; the second one knows the first scores."""
         count = self.numbers.settings
         allotted = self._allot("search", SEARCH_SHARE, count * len(self.field.attentions) + 1)
         jobs = [] if self.ledger.has("rival") else [self._rivals_job()]
-        for generation, wanted in enumerate((-(-count // 2), count // 2)):
+        for generation, wanted in enumerate(generations(count)):
             trials = [self._generation(name, generation, wanted, allotted) for name in self.field.attentions]
             self._run("search", interleaved(trials), jobs)
             jobs = []
 
     def _generation(self, name: str, generation: int, wanted: int, allotted: Allotment) -> list[Trial]:
-        first = -(-self.numbers.settings // 2) if generation else 0
+        first = sum(generations(self.numbers.settings)[:generation])
         before = [self.ledger.tried(name, "search", number) for number in range(first)]
         tried = [each for each in before if each is not None]
         start = Setting(self.field.training.learning_rate, self.field.attentions[name])
@@ -178,14 +217,16 @@ class Race:
             return
         self.watch.show("measuring costs at the lengths of the data")
         longest = int(self.ledger.quantiles[LONGEST])
-        attentions = {name: setting.attention.for_length(longest) for name, setting in finalists.items()}
+        cuts = {name: cutting.length for name, cutting in self.field.cuts.items() if name in finalists}
+        attentions = {name: setting.attention.for_length(longest) for name, setting in finalists.items() if name not in cuts}
         left = max(0.0, self.stop - time.monotonic())
         rows = costs.measure_costs(
             self.run.folder / COST,
             attentions,
             self.field.model,
-            costs.cost_lengths(self.ledger.quantiles),
+            costs.cost_lengths(self.ledger.quantiles, cuts.values()),
             batch=self.field.training.batch,
+            cuts=cuts,
             is_causal=self.task.is_causal,
             budget=min(COST_SHARE * self.terms.budget, MOST_COST_SECONDS, left / 3),
         )
@@ -221,9 +262,13 @@ class Race:
         self, name: str, stage: StageName, number: int, setting: Setting, allotted: Allotment, seed: int | None = None
     ) -> Trial:
         training = replace(self.field.training, learning_rate=setting.learning_rate)
-        options = RunOptions(self.field.task, setting.attention, self.field.model, training)
+        cutting = self.field.cuts.get(name)
+        task = self.field.task if cutting is None else cutting.task
+        options = RunOptions(task, setting.attention, self.field.model, training)
         seed = self.terms.seed if seed is None else seed
-        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted)
+        pace = None if stage == "search" else self.ledger.pace(name, setting)
+        until = time.time() + self.stop - time.monotonic()
+        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted, pace, until)
 
     def _run(self, stage: StageName, trials: Sequence[Trial], first: Sequence[Job] = ()) -> None:
         """Runs the trials that have no row yet, and writes the rows of each as it ends."""
@@ -245,7 +290,8 @@ class Race:
     def _job(self, trial: Trial) -> Job:
         folder = self.run.folder / TRIALS / trial.name
         work = partial(run_trial, trial=trial, folder=folder, spell=self.spell)
-        return Job(trial.name, work, TIMES * trial.seconds + GRACE_SECONDS)
+        variant = trial.options.task if trial.mechanism in self.field.cuts else None
+        return Job(trial.name, work, TIMES * trial.seconds + GRACE_SECONDS, variant)
 
     def _rivals_job(self) -> Job:
         work = partial(judge_rivals, path=self.run.folder / RIVALS)
@@ -270,20 +316,24 @@ class Race:
         """Copies the best final run of an attention to the folder `BEST` of the race; None if there is none."""
         if (trial := self.ledger.best_trial(name)) is None:
             return None
-        folder = self.run.folder / BEST
-        aside = folder.with_name(f".{folder.name}.new")
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.copytree(self.run.folder / TRIALS / trial, aside, ignore=shutil.ignore_patterns(".lock", JUDGED))
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
-        return folder
+        return copy_best(self.run.folder / TRIALS / trial, self.run.folder)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.start
 
     def _time_left(self) -> str:
-        seconds = max(0, round(self.start + self.terms.budget - time.monotonic()))
-        return f"{seconds // 60}:{seconds % 60:02d} left"
+        return time_left(self.start + self.terms.budget)
+
+
+def copy_best(source: Path, race: Path) -> Path:
+    """Copies the folder of a model to the folder `BEST` of a race, in place of one that is there, and returns it."""
+    folder = race / BEST
+    aside = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(source, aside, ignore=shutil.ignore_patterns(".lock", JUDGED))
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)
+    return folder
 
 
 def memory_share(jobs: int) -> int:

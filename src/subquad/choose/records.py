@@ -8,6 +8,7 @@ from annotated_types import Gt, Le
 
 from subquad.attention import options_from
 from subquad.checking import Checked, Count, NonNegative, Positive, Seed, read, read_as, read_kind
+from subquad.choose.cutting import Cutting
 from subquad.choose.decision import Wishes
 from subquad.choose.race import Field, Terms
 from subquad.choose.stages import MOST_SECONDS
@@ -53,6 +54,7 @@ def describe(kept: Kept) -> dict[str, Any]:
         "model": dataclasses.asdict(field.model),
         "training": dataclasses.asdict(field.training),
         "attentions": {name: dataclasses.asdict(options) for name, options in attentions.items()},
+        "cuts": {name: dataclasses.asdict(cutting) for name, cutting in field.cuts.items()},
         "terms": dataclasses.asdict(kept.terms),
         "wishes": kept.wishes._asdict(),
     }
@@ -68,8 +70,26 @@ def read_kept(about: Mapping[str, Any]) -> Kept:
         read(ModelOptions, values["model"], f"{place}: model"),
         read(TrainOptions, values["training"], f"{place}: training"),
         {name: options_from(fields, f"{place}: attentions: {name}") for name, fields in attentions.items()},
+        _read_cuts(values.get("cuts", {}), f"{place}: cuts"),
     )
     terms = read(TermFields, values["terms"], f"{place}: terms")
-    wishes = read(WishFields, values["wishes"], f"{place}: wishes")
-    asked = Wishes(wishes.quality_loss, wishes.max_seconds, wishes.max_memory)
+    asked = read_wishes(values["wishes"], f"{place}: wishes")
     return Kept(field, Terms(terms.budget, terms.jobs, terms.seed, terms.memory_bytes), asked)
+
+
+def _read_cuts(values: object, place: str) -> dict[str, Cutting]:
+    """Returns the contestants that read a part of each sequence; a race of an earlier version has none."""
+    cuts = read_as(dict[str, dict[str, Any]], values, place)
+    return {
+        name: Cutting(
+            read_as(int, fields.get("length"), f"{place}: {name}: length"),
+            read_kind(TASKS, fields.get("task"), f"{place}: {name}: task"),
+        )
+        for name, fields in cuts.items()
+    }
+
+
+def read_wishes(values: object, place: str) -> Wishes:
+    """Returns what is asked of the recommended attention, from the field of a run.json at this place."""
+    wishes = read(WishFields, values, place)
+    return Wishes(wishes.quality_loss, wishes.max_seconds, wishes.max_memory)

@@ -1,7 +1,7 @@
 """What a race saw of the data before it started: numbers and lengths of sequences, and what the task knows of them."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import Int
@@ -9,7 +9,6 @@ from numpy import ndarray
 
 from subquad.choose.standings import LONGEST, READ_AT
 from subquad.results import Row
-from subquad.tasks.base import Task
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, READ_AT, 0.99, LONGEST)
 """Levels of the quantiles of lengths."""
@@ -17,8 +16,25 @@ BINS = 24
 """Number of bars of the histogram of lengths."""
 
 
-def seen_rows(task: Task[Any]) -> list[Row]:
-    """Rows about the data: sequences of each split, quantiles and a histogram of all lengths, complaints, task's facts."""
+class Seen(Protocol):
+    """Data with lengths, such as a task has."""
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Sentences about what was left out of the data."""
+        ...
+
+    def lengths(self) -> dict[str, Int[ndarray, "sequences"]]:
+        """Number of positions of the sequences of each split."""
+        ...
+
+    def data_rows(self) -> list[Row]:
+        """Further rows about the data."""
+        ...
+
+
+def seen_rows(task: Seen) -> list[Row]:
+    """Rows about the data: sequences of each split, quantiles and a histogram of all lengths, complaints, further facts."""
     lengths = task.lengths()
     together = np.concatenate(list(lengths.values()))
     rows: list[Row] = [

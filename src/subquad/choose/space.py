@@ -19,6 +19,8 @@ from subquad.types import AttentionOptions
 RATE = "learning_rate"
 RATE_FACTOR = 4.0
 """Learning rates are searched from the default divided by this to the default times this."""
+FIRST_RATES = (1.0, 0.4, 2.5)
+"""Learning rates of the first settings, as multiples of the default: chance alone might leave a whole side out."""
 
 
 class Setting(NamedTuple):
@@ -112,7 +114,11 @@ def suggest(
             if (told := _params(each.setting, values)) is not None and each.score is not None:
                 study.add_trial(optuna.trial.create_trial(params=told, distributions=distributions, value=each.score))
         asked = [study.ask(distributions).params for _ in range(count - len(first))]
-    return [*first, *(_setting(start, params, values) for params in asked)]
+    settings = [*first, *(_setting(start, params, values) for params in asked)]
+    if first and len(settings) > 1:
+        settings[1] = settings[1]._replace(attention=_largest(start.attention, length))
+    rates = [start.learning_rate * each for each in FIRST_RATES] if first else []
+    return [setting._replace(learning_rate=rates[at]) if at < len(rates) else setting for at, setting in enumerate(settings)]
 
 
 def _choices(attention: AttentionOptions, length: int) -> dict[str, dict[str, Any]]:
@@ -122,6 +128,14 @@ def _choices(attention: AttentionOptions, length: int) -> dict[str, dict[str, An
         mine = getattr(attention, name)
         choices[name] = {_label(value): value for value in values} | {_label(mine): mine}
     return choices
+
+
+def _largest(attention: AttentionOptions, length: int) -> AttentionOptions:
+    """The attention with the last value of each option worth trying, such as most features or the farthest reach."""
+    options: Any = attention
+    last = {name: values[-1] for name, values in attention.choices(length).items() if values}
+    replaced: AttentionOptions = dataclasses.replace(options, **last)
+    return replaced
 
 
 def _params(setting: Setting, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from subquad.statistics import Interval
 
 SOFTMAX = "softmax"
 """Name of the exact attention, which all others are compared with."""
-DERIVED = ("quality", "advantage")
+DERIVED = ("quality", "advantage", "perplexity")
 """Metrics of rows that are computed from others and written again whenever more is known."""
 READ_AT = 0.9
 """Quantile of the lengths at which contestants' speed is compared: nine of ten sequences are no longer."""
@@ -65,6 +65,8 @@ class Standings(NamedTuple):
     advantages: Mapping[tuple[str, str], Interval]
     lengths: Mapping[float, float]
     """Quantiles of the lengths of all sequences."""
+    is_conversion: bool = False
+    """Whether the attentions are conversions of a trained model, whose own attention is softmax."""
 
     def of(self, *roles: Role) -> list[Contestant]:
         """Contestants of some roles, the best first."""
@@ -111,7 +113,14 @@ def read_standings(rows: Sequence[Row]) -> Standings:
         contestants[name] = Contestant(name, row["role"], *known, progress.get(name))
     advantages = {(row["mechanism"], row["against"]): Interval.of_row(row) for row in rows if row["metric"] == "advantage"}
     about = (str(first.get("of", "")), str(first.get("good", "high")), str(first.get("unit", "")))
-    return Standings(*about, contestants, advantages, lengths)
+    is_conversion = any(row["metric"] == "candidate" for row in rows)
+    return Standings(*about, contestants, advantages, lengths, is_conversion)
+
+
+def read_gives_up(traits: Mapping[str, Any], rows: Iterable[Row]) -> dict[str, str]:
+    """What a user does without, for each attention: from the traits in run.json, and from rows about conversions."""
+    known = {name: str(fields.get("gives_up", "")) for name, fields in traits.items()}
+    return known | {row["mechanism"]: str(row["gives_up"]) for row in rows if row["metric"] == "candidate"}
 
 
 def read_progress(rows: Iterable[Row]) -> dict[str, Progress]:

@@ -32,7 +32,7 @@ OVERTIME = 1.25
 """A run ends early once it has trained for so many times its seconds, which happens if steps turn out slower."""
 EVALUATIONS: dict[StageName, int] = {"search": 3, "semifinal": 4, "final": 8}
 """Largest number of evaluations on the development sequences in a run."""
-EVALUATION_SHARE = 0.15
+EVALUATION_SHARE = 0.05
 """Part of a run's seconds that its evaluations may take in addition, if there is more than one."""
 
 Spell = Callable[[RunOptions, int], list[str]]
@@ -51,6 +51,10 @@ class Trial:
     seed: int
     seconds: float
     evaluations: int
+    pace: float | None = None
+    """Seconds of a training step that an earlier run with the same setting took; None if it is to be measured."""
+    until: float = math.inf
+    """Time of day, by `time.time`, at which the run ends early so that the race keeps its budget."""
 
     @property
     def labels(self) -> Row:
@@ -78,7 +82,7 @@ class _Clock:
         self.steps, self.metrics, self.last = self.steps + 1, done.metrics, now
 
     def is_over(self) -> bool:
-        return self.trained > OVERTIME * self.trial.seconds
+        return self.trained > OVERTIME * self.trial.seconds or time.time() > self.trial.until
 
 
 def run_trial(task: Task[Any], *, trial: Trial, folder: Path, spell: Spell) -> list[Row]:
@@ -87,6 +91,7 @@ def run_trial(task: Task[Any], *, trial: Trial, folder: Path, spell: Spell) -> l
     assert ranked is not None
     before = time.perf_counter()
     run, options = _open(task, trial, folder, spell)
+    opened = time.perf_counter()
     model = build_model(options, task, seed=trial.seed).model
     clock = _Clock(trial, options.training.steps)
     with run.writing():
@@ -103,8 +108,10 @@ def run_trial(task: Task[Any], *, trial: Trial, folder: Path, spell: Spell) -> l
         )
     evaluated = [row for row in run.rows() if row["metric"] == ranked.metric and row.get("split") == "held out"]
     score = _score(evaluated, ranked, is_best=task.chosen_by == ranked and options.training.keep_best)
+    ended = time.perf_counter()
     rows = [_test_row(task, model, trial, run)] if trial.stage == "final" else []
     about = {"steps": clock.steps, "seconds": clock.trained, "parameters": parameters(model)}
+    about |= {"probing": opened - before, "evaluating": clock.evaluating, "judging": time.perf_counter() - ended}
     about["evaluation_seconds"] = clock.evaluating / max(1, clock.evaluations)
     known = {**about, "of": ranked.metric, "good": ranked.good, "unit": task.units.get(ranked.metric, "share")}
     curve = [
@@ -124,7 +131,8 @@ def _open(task: Task[Any], trial: Trial, folder: Path, spell: Spell) -> tuple[Ru
         place = f"{folder / 'run.json'}: options: training"
         return run, trial.options._replace(training=read(TrainOptions, run.about["options"]["training"], place))
     shutil.rmtree(folder, ignore_errors=True)
-    steps = max(2, int(trial.seconds / step_seconds(task, trial.options, trial.seed, trial.seconds)))
+    pace = trial.pace or step_seconds(task, trial.options, trial.seed, trial.seconds)
+    steps = max(2, int(trial.seconds / pace))
     options = trial.options._replace(training=with_steps(trial.options.training, steps, trial.evaluations))
     about = describe_run(options.as_json(), spell(options, trial.seed), seed=trial.seed, page=False)
     if (learned := task.learned) is not None:
@@ -162,6 +170,12 @@ def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float
         if time.perf_counter() - start > seconds / 2:  # a single step takes a large part of the time
             break
     return max(1e-6, mean(durations[1:] or durations))  # the first step is a warm-up
+
+
+def pace_rows(task: Task[Any], *, options: RunOptions, seed: int, seconds: float) -> list[Row]:
+    """A row with the duration of a training step, measured for about so many seconds."""
+    value = step_seconds(task, options, seed, seconds)
+    return [{"metric": "pace", "value": value, "unit": "s", "mechanism": options.attention.name}]
 
 
 def _score(evaluated: list[Row], ranked: Best, *, is_best: bool) -> float:

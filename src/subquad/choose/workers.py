@@ -26,7 +26,7 @@ from subquad.measure.workers import (
     start_child,
 )
 from subquad.results import Row
-from subquad.tasks.base import Task
+from subquad.tasks.base import Task, TaskOptions
 
 KILLED, NOT_FINITE = "killed", "not finite"
 """Reasons of failures, beside those of measurements."""
@@ -35,8 +35,8 @@ POLL_SECONDS = 0.2
 PRELOAD = ("torch", "accelerate", "subquad.runs", "subquad.compare.cells", "subquad.choose.workers")
 """Modules that are imported once for all processes."""
 
-Source = Callable[[], Task[Any]]
-"""Returns the task with its data, in a process of its own. It must be picklable."""
+Source = Callable[[TaskOptions | None], Task[Any]]
+"""Returns the task with its data, or that of other options, in a process of its own. It must be picklable."""
 
 
 Work = Callable[[Task[Any]], list[Row]]
@@ -49,6 +49,8 @@ class Job(NamedTuple):
     name: str
     work: Work
     limit_seconds: float
+    variant: TaskOptions | None = None
+    """Options of the task that the work needs, if they are not those of the race."""
 
 
 MayStart = Callable[[Job], bool]
@@ -76,11 +78,25 @@ class Workers(Protocol):
         ...
 
 
+class Held:
+    """Tasks with their data, each of which is read when it is first needed."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.known: dict[TaskOptions | None, Task[Any]] = {}
+
+    def of(self, variant: TaskOptions | None) -> Task[Any]:
+        """The task of a job."""
+        if variant not in self.known:
+            self.known[variant] = self.source(variant)
+        return self.known[variant]
+
+
 class Inline:
     """Does jobs in this process, one after the other."""
 
-    def __init__(self, task: Task[Any]) -> None:
-        self.task = task
+    def __init__(self, source: Source) -> None:
+        self.tasks = Held(source)
 
     def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
         """Does jobs in their order; see `Workers`."""
@@ -88,7 +104,7 @@ class Inline:
             if not may_start(job):
                 continue
             try:
-                yield Ended(job, job.work(self.task))
+                yield Ended(job, job.work(self.tasks.of(job.variant)))
             except Exception as error:
                 yield Ended(job, [], *explained(error))
 
@@ -165,7 +181,7 @@ class _Worker:
     def begin(self, job: Job) -> None:
         self.job, self.started = job, time.monotonic()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a missing answer is detected later
-            self.connection.send(job.work)
+            self.connection.send((job.work, job.variant))
 
     def receive(self) -> Ended:
         """Takes the message of the process that its job ended."""
@@ -208,13 +224,12 @@ def serve(parent: int, connection: Connection, source: Source, memory_bytes: int
     silence_output()
     torch.set_num_threads(1)
     limit_memory(memory_bytes)
-    task: Task[Any] | None = None
+    tasks = Held(source)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            work = connection.recv()
+            work, variant = connection.recv()
             try:
-                task = source() if task is None else task
-                connection.send((work(task), ()))
+                connection.send((work(tasks.of(variant)), ()))
             except (EOFError, BrokenPipeError):
                 raise
             except Exception as error:

@@ -4,25 +4,31 @@ import dataclasses
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn
 
-from subquad.attention import MECHANISMS
-from subquad.checking import Checked, Count, FilePath, NonNegative, Positive, Seed, Words
+from subquad.attention import MECHANISMS, Softmax
+from subquad.checking import Checked, Count, FilePath, NonNegative, Positive, Seed, Whole, Words
+from subquad.choose.converting import ModelRace
+from subquad.choose.cutting import enter_cut
 from subquad.choose.decision import Decision, Wishes, decide
 from subquad.choose.entries import USUAL, enter
 from subquad.choose.race import Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.space import import_optuna
-from subquad.choose.standings import read_standings
+from subquad.choose.standings import READ_AT, SOFTMAX, read_gives_up, read_standings
+from subquad.choose.timing import time_sentence
 from subquad.choose.workers import Pool
 from subquad.cli import INTERRUPTED
+from subquad.cli.choose_model import Opened, is_model_race, new_model_race, open_model_race
 from subquad.cli.options import clashing, is_resumed, registry
 from subquad.cli.options import joined as joined_parts
 from subquad.cli.parsing import check_parts, parse
@@ -34,11 +40,12 @@ from subquad.errors import SubquadError
 from subquad.machine import cores
 from subquad.models import ModelOptions
 from subquad.report.choose import brief_table, write_choice_page
-from subquad.results import Run, describe_run, new_folder
+from subquad.results import Row, Run, describe_run, new_folder
 from subquad.tasks import TASKS, Task, TaskOptions
 from subquad.tasks.base import DataSize
 from subquad.training import TrainOptions
 from subquad.training.loop import import_accelerate
+from subquad.types import Traits
 
 PROG = "subquad choose"
 MOST_JOBS = 1024
@@ -56,6 +63,9 @@ class Choose(Checked):
             f"{', '.join(USUAL)}, as far as the task takes them."
         ),
     ] = ()
+    cut: Whole | None = None
+    """Number of positions to which sequences are cut for softmax in one of the contestants, 0 for none; default: as many
+    as cost what linear attention does, if --mechanisms is not given and that is at most half of the 90 percent length."""
     budget: Words = "10m"
     """Time for everything, such as 90s, 10m or 2h."""
     jobs: Count | None = None
@@ -90,14 +100,19 @@ def main(arguments: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
         return 0
+    if words[0].split("=")[0] == "--model":
+        return _race_model(new_model_race(words), started)
     import_optuna()
     import_accelerate()
     if is_resumed(words):
         resume = parse(ResumeChoose, words, prog=PROG)
         run = Run.open(resume.resume, "choose")
+        budget = parse_seconds("--budget", resume.budget) if resume.budget else None
+        if is_model_race(run.about):
+            return _race_model(open_model_race(run, budget), started)
         kept = read_kept(run.about)
-        budget = parse_seconds("--budget", resume.budget) if resume.budget else kept.terms.budget
-        kept = kept._replace(terms=dataclasses.replace(kept.terms, budget=budget))
+        if budget is not None:
+            kept = kept._replace(terms=dataclasses.replace(kept.terms, budget=budget))
         return _race(run, kept, kept.field.task.prepare(run.about.get("learned")), started)
     return _new_race(words, started)
 
@@ -106,9 +121,11 @@ def _usage() -> str:
     longest_name = max(map(len, TASKS))
     tasks = "\n".join(f"  {name:<{longest_name}} {options.__doc__}" for name, options in TASKS.items())
     return (
-        "usage: subquad choose TASK [--budget 10m] [options]\n       subquad choose --resume RACE [--budget 20m]\n\n"
-        "Races attentions on your sequences and recommends one.\n\n"
-        f"{tasks}\n\n`subquad choose TASK --help` lists the options."
+        "usage: subquad choose TASK [--budget 10m] [options]\n"
+        "       subquad choose --model MODEL [--text FOLDER] [--budget 10m] [options]\n"
+        "       subquad choose --resume RACE [--budget 20m]\n\n"
+        "Races attentions on your sequences, or conversions of a pretrained model, and recommends one.\n\n"
+        f"{tasks}\n\n`subquad choose TASK --help` and `subquad choose --model MODEL --help` list the options."
     )
 
 
@@ -118,10 +135,10 @@ def _new_race(words: Sequence[str], started: float) -> int:
     parts = [parse_attention(text, MECHANISMS) for text in dict.fromkeys(command.choose.mechanisms)]
     longest = max(int(some.max()) for some in task.lengths().values())
     entries = enter(parts, task, task_options, command.model, command.training, longest)
-    field = Field(task_options, command.model, command.training, entries.attentions)
+    field, traits = with_cut(Field(task_options, command.model, command.training, entries.attentions), task, command.choose)
     kept = Kept(field, _terms(command.choose), _wishes(command.choose))
     about = describe_run(describe(kept), ["choose", *words], seed=command.choose.seed)
-    about["mechanisms"] = {each: dataclasses.asdict(options.traits) for each, options in entries.attentions.items()}
+    about["mechanisms"] = {each: dataclasses.asdict(known) for each, known in traits.items()}
     if (learned := task.learned) is not None:
         about["learned"] = learned
     rows = [
@@ -132,6 +149,21 @@ def _new_race(words: Sequence[str], started: float) -> int:
         say(f"{each} is left out: {why}")
     run = Run.create(command.choose.out or new_folder("choose", name), "choose", about, rows)
     return _race(run, kept, task, started)
+
+
+def with_cut(field: Field, task: Task[Any], options: Choose) -> tuple[Field, dict[str, Traits]]:
+    """Adds softmax on a part of each sequence to the race, where that makes sense; returns traits of all attentions too."""
+    traits = {name: attention.traits for name, attention in field.attentions.items()}
+    softmax = field.attentions.get(SOFTMAX, Softmax())
+    if options.cut == 0 or (options.cut is None and options.mechanisms):
+        return field, traits
+    lengths = np.concatenate(list(task.lengths().values()))
+    entry = enter_cut(task, softmax, field.model, field.training, float(np.quantile(lengths, READ_AT)), options.cut)
+    if entry is None:
+        return field, traits
+    attentions = {**field.attentions, entry.name: softmax}
+    joined = dataclasses.replace(field, attentions=attentions, cuts={entry.name: entry.cutting})
+    return joined, traits | {entry.name: entry.traits}
 
 
 def _parse(name: str, words: list[str]) -> tuple[Any, TaskOptions, Task[Any]]:
@@ -200,7 +232,27 @@ def _race(run: Run, kept: Kept, task: Task[Any], started: float) -> int:
     console.print(f"{', '.join(kept.field.attentions)}; the race: {run.folder}", soft_wrap=True)
     source = partial(prepare_again, kept.field.task, task.learned)
     workers = Pool(source, kept.terms.jobs, kept.terms.memory_bytes)
-    interrupt = False
+    with watching(run, console) as watch:
+        race = Race(run, kept.field, kept.terms, task, workers, training_words, watch, started=started)
+        is_interrupted = _goes(race)
+    conclude(race, kept.wishes, console)
+    return _ended(run, is_interrupted=is_interrupted)
+
+
+def _race_model(opened: Opened, started: float) -> int:
+    """Runs a race of conversions to its end or to an interrupt, and prints what follows from it."""
+    run, console = opened.run, Output()
+    console.print(f"{opened.kept.model}: {', '.join(opened.kept.attentions)}; the race: {run.folder}", soft_wrap=True)
+    with watching(run, console) as watch:
+        race = opened.race(watch, started)
+        is_interrupted = _goes(race)
+    conclude_model(race, console)
+    return _ended(run, is_interrupted=is_interrupted)
+
+
+@contextmanager
+def watching(run: Run, console: Output) -> Iterator[Watch]:
+    """Shows the progress of a race on a line that is updated, or by lines if the output is no terminal."""
     with (
         run.writing(),
         Bar(SpinnerColumn(), PlainColumn(), console=console, transient=True, disable=not console.is_terminal) as bar,
@@ -211,45 +263,76 @@ def _race(run: Run, kept: Kept, task: Task[Any], started: float) -> int:
             console.print(sentence, soft_wrap=True)
             console.file.flush()
 
-        def show_state(state: str) -> None:
+        def follow(state: str) -> None:
             bar.update(line, description=state)
+
+        def show_state(state: str) -> None:
+            follow(state)
             if not console.is_terminal:
                 tell(state)
 
-        watch = Watch(tell, show_state)
-        race = Race(run, kept.field, kept.terms, task, workers, training_words, watch, started=started)
-        try:
-            race.go()
-        except KeyboardInterrupt:
-            interrupt = True
-    conclude(race, kept.wishes, console)
-    if interrupt:
-        again = f"subquad choose --resume {shlex.quote(str(run.folder))}"
-        print(f"subquad: interrupted; the answer above is from what was done; go on with: {again}", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+        yield Watch(tell, show_state, follow)
+
+
+def _goes(race: Race | ModelRace) -> bool:
+    """Runs a race, and returns whether it was interrupted."""
+    try:
+        race.go()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _ended(run: Run, *, is_interrupted: bool) -> int:
+    if not is_interrupted:
+        return 0
+    again = f"subquad choose --resume {shlex.quote(str(run.folder))}"
+    print(f"subquad: interrupted; the answer above is from what was done; go on with: {again}", file=sys.stderr)
+    return INTERRUPTED
 
 
 def conclude(race: Race, wishes: Wishes, console: Output) -> Decision:
     """Prints the recommendation, keeps the best model, and writes the page."""
-    run = race.run
-    standings = read_standings(race.ledger.rows)
-    gives_up = {name: str(traits.get("gives_up", "")) for name, traits in run.about.get("mechanisms", {}).items()}
-    decision = decide(standings, wishes, gives_up, race.field.training.steps)
-    if standings.contestants:
-        show(brief_table(standings, decision), console)
-    for sentence in decision.sentences:
-        console.print(sentence, soft_wrap=True)
+    decision = _recommended(race.run, race.ledger.rows, wishes, race.field.training.steps, console)
     chosen = race.chosen(decision.chosen)
     if chosen and (folder := race.keep_best(chosen)) is not None:
         best = Run.open(folder, "train")
         console.print(f"The model of {chosen}: {best.folder}; trained alone by:\n{best.about['command']}", soft_wrap=True)
-    page = run.folder / "report.html"
-    write_choice_page([run], page)
-    console.print(f"The page: {page}", soft_wrap=True)
+    if sentence := time_sentence(race.ledger.rows, race.terms.jobs):
+        console.print(sentence, soft_wrap=True)
+    _write_page(race.run, console)
     return decision
 
 
-def prepare_again(options: TaskOptions, learned: Any) -> Task[Any]:
-    """Returns the task in a process of its own, with what was learned from the data."""
-    return options.prepare(learned)
+def conclude_model(race: ModelRace, console: Output) -> Decision:
+    """Prints which conversion is recommended, keeps its model, and writes the page."""
+    decision = _recommended(race.run, race.ledger.rows, race.terms.wishes, 0, console)
+    if (folder := race.keep_best(decision.chosen)) is not None:
+        command = Run.open(race.folder_of(decision.chosen), "convert").about["command"]
+        console.print(f"The converted model: {folder}; converted alone by:\n{command}", soft_wrap=True)
+    elif decision.kind == "softmax":
+        console.print("The model stays as it is; what was converted is in the folder trials of the race.", soft_wrap=True)
+    _write_page(race.run, console)
+    return decision
+
+
+def _recommended(run: Run, rows: Sequence[Row], wishes: Wishes, usual_steps: int, console: Output) -> Decision:
+    """Decides, and prints the table and the sentences."""
+    standings = read_standings(rows)
+    decision = decide(standings, wishes, read_gives_up(run.about.get("mechanisms", {}), rows), usual_steps)
+    if standings.contestants:
+        show(brief_table(standings, decision), console)
+    for sentence in decision.sentences:
+        console.print(sentence, soft_wrap=True)
+    return decision
+
+
+def _write_page(run: Run, console: Output) -> None:
+    page = run.folder / "report.html"
+    write_choice_page([run], page)
+    console.print(f"The page: {page}", soft_wrap=True)
+
+
+def prepare_again(options: TaskOptions, learned: Any, variant: TaskOptions | None) -> Task[Any]:
+    """Returns the task in a process of its own, with what was learned from the data, or the task of other options."""
+    return options.prepare(learned) if variant is None else variant.prepare()

@@ -29,7 +29,7 @@ from subquad.conversion.vectors import (
     rank_correlation,
 )
 from subquad.results import Row
-from subquad.statistics import grouped_mean
+from subquad.statistics import grouped_mean, grouped_sums
 from subquad.tasks.mlm.masking import MaskedBatch
 
 TOKENS = 8192  # number of tokens that a model reads at a time
@@ -68,6 +68,19 @@ class Quality:
         """Measures a model, whose mechanism has this `sight`, on test texts: overall, by length, and for far tokens."""
         figures = self._test_vectors(model) if self.original.kind == "encoder" else self._test_answers(model)
         return [figure._replace(outside=self._outside(figure, sight)) for figure in figures]
+
+    def by_text(self, model: nn.Module, split: Split) -> tuple[Float[ndarray, "texts"], Float[ndarray, "texts"]]:
+        """Totals and counts of each of the longest texts: nats of the chosen tokens, or the cosine with the original."""
+        longest = self.plan.lengths[0]
+        if self.original.kind == "encoder":
+            wanted, vectors = self._vectors(model, split, longest)
+            return (wanted * vectors).sum(1), np.ones(len(wanted))
+        return self._answers(model, self._texts(split, longest)).by_text()
+
+    def chosen_tokens(self, split: Split) -> list[Int[ndarray, "_"]]:
+        """The right tokens at the chosen places of each of the longest texts of a language model."""
+        batch = self._texts(split, self.plan.lengths[0])
+        return [right[chosen].numpy() for right, chosen in zip(batch.right, batch.chosen, strict=True)]
 
     def _outside(self, judged: Judged, sight: Sight) -> float | None:
         """Share of token pairs that a mechanism does not weigh exactly in a figure's texts; None if it does not apply."""
@@ -234,6 +247,10 @@ class Answers(NamedTuple):
     def _counts(self) -> Int[ndarray, "b"]:
         counts: ndarray = self.chosen.sum(1).cpu().numpy()
         return counts
+
+    def by_text(self) -> tuple[Float[ndarray, "texts"], Float[ndarray, "texts"]]:
+        """Sum of -log p and number of tokens of each text."""
+        return grouped_sums(self.nats, self._counts), self._counts.astype(float)
 
     def perplexity(self, metric: str) -> Judged:
         """Perplexity, exp of the mean of -log p. Its interval comes from resampling texts."""

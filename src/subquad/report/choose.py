@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from subquad.choose.decision import Decision, Wishes, decide
-from subquad.choose.standings import Contestant, Standings, read_standings
+from subquad.choose.standings import Contestant, Standings, read_gives_up, read_standings
+from subquad.choose.timing import Spent, time_spent
 from subquad.report.choose_charts import choice_charts
 from subquad.report.figures import write_page_figures
 from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
@@ -29,11 +30,11 @@ METHOD = (
 
 def load_decision(run: Run) -> tuple[Standings, Decision]:
     """Returns the standings and the decision that follow from the rows of a race."""
-    standings = read_standings(run.rows())
+    rows = run.rows()
+    standings = read_standings(rows)
     options = run.about.get("options", {})
     wishes = options.get("wishes", {}) if isinstance(options, Mapping) else {}
-    traits = run.about.get("mechanisms", {})
-    gives_up = {name: str(known.get("gives_up", "")) for name, known in traits.items()}
+    gives_up = read_gives_up(run.about.get("mechanisms", {}), rows)
     training = options.get("training", {}) if isinstance(options, Mapping) else {}
     steps = training.get("steps") if isinstance(training, Mapping) else None
     return standings, decide(standings, _wishes(wishes), gives_up, steps if isinstance(steps, int) else 0)
@@ -58,7 +59,6 @@ def write_choice_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
 def choice_page(run: Run) -> Page:
     """Builds the page of a race from its rows."""
     rows, (standings, decision) = run.rows(), load_decision(run)
-    costs = Run.open(run.folder / "cost", "compare").rows() if holds_run(run.folder / "cost") else []
     pictures = [Picture(*known) for known in choice_charts(rows, standings, decision)]
     front = pictures[0] if pictures and pictures[0].name == "front" else None
     others = pictures[1:] if front is not None else pictures
@@ -68,9 +68,26 @@ def choice_page(run: Run) -> Page:
         about=machine_of(run),
         picture=front,
         chapters=[Chapter("Charts", others)] if others else [],
-        folds=list(_folds(rows, standings, decision, costs)),
+        folds=list(_folds(rows, standings, decision, _jobs(run))),
         commands=[command_of(run, "subquad choose"), *_best_command(run)],
     )
+
+
+def _jobs(run: Run) -> int:
+    """Number of runs side by side."""
+    options = run.about.get("options", {})
+    terms = options.get("terms", {}) if isinstance(options, Mapping) else {}
+    jobs = terms.get("jobs") if isinstance(terms, Mapping) else None
+    return jobs if isinstance(jobs, int) and jobs > 0 else 1
+
+
+def time_table(spent: Sequence[Spent], jobs: int) -> Table:
+    """Returns the table of what the time of all workers was spent on."""
+    lines = [
+        [Cell(each.what), Cell(duration(each.seconds), each.seconds), Cell(f"{each.share:.1%}", each.share)]
+        for each in spent
+    ]
+    return Table(f"Seconds of {jobs} workers together", ["what", "time", "share"], lines)
 
 
 def _best_command(run: Run) -> Iterator[Any]:
@@ -78,10 +95,14 @@ def _best_command(run: Run) -> Iterator[Any]:
         yield command_of(Run.open(run.folder / "best"), "subquad train")
 
 
-def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, costs: Sequence[Row]) -> Iterator[Fold]:
+def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, jobs: int) -> Iterator[Fold]:
     if standings.contestants:
         yield Fold("On the test", [table(quality_table(standings, decision))], is_open=True)
         yield Fold("Each beside each, on the same sequences", [table(advantage_table(standings))])
+    if perplexities := [row for row in rows if row["metric"] == "perplexity"]:
+        yield Fold("Perplexity before and after", [table(perplexity_table(perplexities))], is_open=True)
+    if ranks := [row for row in rows if row["metric"] == "rank"]:
+        yield Fold("Ranks of the layers", [table(rank_table(ranks))])
     yield Fold("The data", [table(data_table(rows))])
     if runs := [row for row in rows if row["metric"] == "score"]:
         yield Fold("All runs", [table(run_table(runs))])
@@ -91,6 +112,8 @@ def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, costs:
     ]
     if lines:
         yield Fold("What was left out, and what failed", [bullets(lines)])
+    if spent := time_spent(rows, jobs):
+        yield Fold("Where the time went", [table(time_table(spent, jobs))])
     yield Fold("How it was done", [paragraph(METHOD)])
 
 
@@ -145,6 +168,21 @@ def advantage_table(standings: Standings) -> Table:
         known = [standings.advantage(ours, theirs) if ours != theirs else None for theirs in names]
         rows.append([Cell(ours), *(NOTHING if gain is None else _range(gain, signed=True) for gain in known)])
     return Table("By how much the model of a row is better than that of a column", ["", *names], rows)
+
+
+def perplexity_table(rows: Sequence[Row]) -> Table:
+    """Returns the table of the perplexity of the original and of each converted model, with intervals."""
+    lines = [[Cell(row["mechanism"]), _range(Interval.of_row(row))] for row in sorted(rows, key=lambda row: row["value"])]
+    return Table(
+        "Perplexity on the test texts: exp of the nats per token; softmax is the original", ["model", "value"], lines
+    )
+
+
+def rank_table(rows: Sequence[Row]) -> Table:
+    """Returns the table of the effective rank of each layer's attention matrices."""
+    lines = [[Cell(str(row["layer"])), Cell(f"{row['value']:.1f}", row["value"])] for row in rows]
+    caption = "Effective rank of the attention matrices, the mean over heads and texts: low ones are converted first"
+    return Table(caption, ["layer", "rank"], lines)
 
 
 def data_table(rows: Sequence[Row]) -> Table:

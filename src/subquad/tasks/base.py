@@ -56,6 +56,14 @@ class Defaults(NamedTuple):
     attention: Mapping[str, Any] = {}
 
 
+class Cut(NamedTuple):
+    """A task whose models read only a part of each sequence."""
+
+    options: "TaskOptions"
+    end: Literal["first", "last"]
+    """Which positions are read."""
+
+
 class Predictions(NamedTuple):
     """A table with the answers for a file of sequences, and sentences about rows of the file that were left out."""
 
@@ -223,6 +231,10 @@ class Task(Comparable, ABC, Generic[Batch]):
     @property
     def data_size(self) -> DataSize | None:
         """The size of the data, for a task whose default options depend on it; None for other tasks."""
+        return None
+
+    def cut(self, length: int) -> Cut | None:
+        """The same task with sequences cut to `length` positions and the same answers, or None if that has no meaning."""
         return None
 
     def begin(self, model: nn.Module, trained: nn.Module) -> None:

@@ -1,9 +1,9 @@
 """Labelled texts and pairs of texts, divided into training, development and test."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 from subquad.data.datasets import Columns, load_dataset
+from subquad.data.named import located
 from subquad.data.splits import SplitName, shuffled
 from subquad.data.texts import Documents, python_docstrings
 from subquad.errors import SubquadError
@@ -28,7 +28,7 @@ def load_labelled(text: str, test_text: str, columns: Columns, seed: int) -> Lab
     the test, as is usual for GLUE. A split that is missing then is a tenth of the training texts.
     """
     told: dict[SplitName, Documents] = (
-        load_dataset(Path(text), columns, labelled=True) if text else {"train": python_docstrings()}
+        load_dataset(located(text), columns, labelled=True) if text else {"train": python_docstrings()}
     )
     documents, source = told.pop("train"), text or "this Python"
     complaints = documents.complaints
@@ -57,7 +57,7 @@ def _divide(documents: Documents, told: dict[SplitName, Documents], seed: int, s
 
 def _load_test(path: str, documents: Documents, columns: Columns, source: str) -> tuple[Documents, tuple[str, ...]]:
     """Reads the texts for the test, without copies of the other texts, and sentences about what was left out."""
-    tested = load_dataset(Path(path), columns, labelled=True)
+    tested = load_dataset(located(path), columns, labelled=True)
     texts = tested.get("test", tested["train"])
     known = set(_pairs(documents))
     new = [at for at, pair in enumerate(_pairs(texts)) if pair not in known]

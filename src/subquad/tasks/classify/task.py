@@ -1,7 +1,7 @@
 """Text classification with a new encoder or the encoder of a masked language model (Devlin et al. 2019, section 3.2)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NotRequired
@@ -22,7 +22,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, linear_numbers, with_stack
 from subquad.results import Row, Run, place_of
 from subquad.statistics import grouped_mean
-from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Predictions, Task, TaskOptions
+from subquad.tasks.base import Best, Counted, Cut, DataSize, Defaults, LineForm, Predictions, Task, TaskOptions
 from subquad.tasks.classify.batches import EncodedTexts, TextBatch, encode, pad_texts
 from subquad.tasks.classify.labelled import Labelled, load_labelled
 from subquad.tasks.classify.model import TextClassifier
@@ -47,7 +47,7 @@ SHOWN = 200  # number of characters shown of a text in a sample
 class Classify(TaskOptions):
     """Classify texts: your own, or Python's docstrings by package. Starts from scratch or from a run of the task mlm."""
 
-    text: FileName = ""  # JSON lines, CSV, TSV, Parquet, or a folder of them or of classes; default: Python's docstrings
+    text: FileName = ""  # JSON lines, CSV, TSV, Parquet, a folder, or a hub dataset OWNER/NAME; default: docstrings
     test_text: FileName = ""  # labelled texts for the test, in the same format; default: the data's own, or a tenth
     text_column: Words = ""  # column that holds the text; default: text, sentence, or the first of a usual pair
     pair_column: Words = ""  # column that holds the second text of a pair; default: that of a usual pair, as in GLUE
@@ -224,6 +224,10 @@ class ClassifyTask(Task[TextBatch]):
         assert isinstance(model, TextClassifier)
         assert isinstance(trained, MaskedModel)
         model.encoder.load_state_dict(trained.encoder.state_dict())
+
+    def cut(self, length: int) -> Cut:
+        """The same task with the first tokens of each text only."""
+        return Cut(replace(self.options, length=min(length, self.options.length)), "first")
 
     def batch(self, size: int, generator: torch.Generator) -> TextBatch:
         """Training texts of similar length."""

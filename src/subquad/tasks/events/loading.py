@@ -1,13 +1,13 @@
 """Loading events: EasyTPP's JSON or pickles, text files with a sequence on each line, a table, or a hub dataset."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from subquad.data.named import is_named, load_named
 from subquad.data.splits import shuffled
 from subquad.data.tables import PARQUET, listed
 from subquad.errors import SubquadError
@@ -70,7 +70,7 @@ def load_splits(
         read = _folder(path, columns, fold)
     elif kind != "nothing":
         read = {"all": _file(path, columns)}
-    elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source) and path.suffix.lower() not in FILES:
+    elif is_named(source):
         read = _hub(source)
     else:
         raise SubquadError(f"there is no file or folder {source}: check the path given by --data")
@@ -140,20 +140,7 @@ def _folder(path: Path, columns: Columns, fold: int) -> dict[str, _Read]:
 
 def _hub(name: str) -> dict[str, _Read]:
     """Reads a dataset of the Hugging Face hub with EasyTPP's fields, by split."""
-    try:
-        import datasets
-    except ImportError:
-        raise SubquadError(
-            f"there is no file or folder {name}; to look for a dataset of that name, pip install 'subquad[hub]'"
-        ) from None
-    try:
-        loaded: Any = datasets.load_dataset(name)
-    except (OSError, ValueError, RuntimeError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise SubquadError(
-            f"there is no file or folder {name}, nor could a dataset of that name be had from the Hugging Face hub ({why}): "
-            "get its files elsewhere and give the path of their folder"
-        ) from None
+    loaded = load_named(name)
     read = {}
     for split, names in SPLITS.items():
         present = next((split_name for split_name in names if split_name in loaded), None)

@@ -1,7 +1,6 @@
 """Texts for training, development and the test as streams of tokens, and the windows that cover a stream."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from subquad.data.datasets import Columns, load_dataset
+from subquad.data.named import located
 from subquad.data.splits import SplitName
 from subquad.data.texts import Documents, python_topics
 from subquad.tasks.lm.vocabulary import BEGIN, Lossless
@@ -34,7 +34,7 @@ class Texts(NamedTuple):
 
 def load_splits(path: str, columns: Columns, seed: int) -> Texts:
     """Reads texts, by default Python's help. Splits that the data lack are taken out of the training texts."""
-    told: dict[SplitName, Documents] = load_dataset(Path(path), columns) if path else {"train": python_topics()}
+    told: dict[SplitName, Documents] = load_dataset(located(path), columns) if path else {"train": python_topics()}
     train = told["train"]
     splits, complaints = TextSplits(*(told[split].texts if split in told else [] for split in SPLITS)), train.complaints
     if any(split not in told for split in HELD_OUT):

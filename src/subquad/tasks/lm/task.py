@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +21,7 @@ from subquad.errors import OptionError, SubquadError
 from subquad.models import Decoder, ModelOptions, Size, decoder_size
 from subquad.results import Row
 from subquad.statistics import Interval, grouped_sums
-from subquad.tasks.base import Best, Completion, Counted, DataSize, Defaults, LineForm, Task, TaskOptions
+from subquad.tasks.base import Best, Completion, Counted, Cut, DataSize, Defaults, LineForm, Task, TaskOptions
 from subquad.tasks.comparing import Judged, Rival, judged_means
 from subquad.tasks.lm.corpus import HELD_OUT, HeldOutName, Stream, Texts, load_splits
 from subquad.tasks.lm.ngrams import ORDER, byte_bits, ngram_bits
@@ -48,7 +48,7 @@ GIVEN, ANSWERED = 64, 48  # number of tokens of a sample that the model reads, a
 class Lm(TaskOptions):
     """Predict the next token of a text and continue texts: your own texts, or Python's help."""
 
-    text: FileName = ""  # folder or file: text, JSON lines, CSV, TSV, Parquet; default: Python's help topics
+    text: FileName = ""  # text, JSON lines, CSV, TSV, Parquet, a folder, or a hub dataset; default: Python's help topics
     text_column: Words = ""  # column of JSON lines and tables that holds the text; default: text, or a usual name
     vocabulary: LosslessKind = "bpe"  # kind of tokens; bpe merges frequent bytes and needs the package tokenizers
     vocabulary_size: Count = 4096  # largest number of different tokens, for bpe
@@ -182,6 +182,10 @@ class LmTask(Task[NextBatch]):
     def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> Decoder:
         self.options.check_model(attention, model)
         return Decoder(len(self.vocabulary.byte_strings), attention, model, generator=generator)
+
+    def cut(self, length: int) -> Cut:
+        """The same task with fewer tokens before each one that is predicted."""
+        return Cut(replace(self.options, length=max(2, length), context=None), "last")
 
     def batch(self, size: int, generator: torch.Generator) -> NextBatch:
         """Windows of the training texts."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -17,7 +18,7 @@ from subquad.data.ragged import keep_of, pad, slices
 from subquad.data.splits import SplitName
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
-from subquad.tasks.base import Counted, Predictions
+from subquad.tasks.base import Counted, Cut, Predictions
 from subquad.tasks.mlm.limits import check_longest
 from subquad.tasks.series.model import SeriesClassifier
 from subquad.tasks.series.sets import SeriesSet
@@ -94,6 +95,10 @@ class LabelSeries(TargetedTask[SeriesBatch]):
         return SeriesClassifier(
             channels, self.target.outputs, attention, model, reach=self.options.reach, generator=generator
         )
+
+    def cut(self, length: int) -> Cut:
+        """The same task with the last positions of each series only."""
+        return Cut(replace(self.options, latest=min(length, self.options.latest)), "last")
 
     def batch(self, size: int, generator: torch.Generator) -> SeriesBatch:
         """Training series of similar length."""

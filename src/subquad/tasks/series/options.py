@@ -1,10 +1,10 @@
 """Options of the task series."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from subquad.checking import AtLeastTwo, Count, FileName, Seed, Whole, Words, check
+from subquad.data.named import located
 from subquad.errors import OptionError
 from subquad.models import ModelOptions, Size, with_stack
 from subquad.tasks.base import DataSize, Defaults, TaskOptions
@@ -28,7 +28,7 @@ TYPICAL = 128
 class SeriesOptions(TaskOptions):
     """Options of the task series: the data, their columns, what is predicted, and what is evaluated."""
 
-    data: FileName = ""  # CSV, TSV, Parquet, .npy, .npz, UCR's .tsv or UEA's .ts, or a folder; default: made up
+    data: FileName = ""  # CSV, Parquet, .npy, .npz, UCR's .tsv, UEA's .ts, a folder, or a hub dataset; default: made up
     goal: Goal = "auto"  # forecast: the next steps of each series; label: its class or number; auto: label if there are some
     layout: Layout = "auto"  # long: a step in each row; wide: a series in each row
     id_column: Words = ""  # column with the name of the series; default: "unique_id", "series" or a usual name
@@ -84,7 +84,7 @@ class SeriesOptions(TaskOptions):
         """Reads the series, or makes them up."""
         if not self.data:
             return self.simulator.draw()
-        return load_series(Path(self.data), self.reading, label_file=self.label_file)
+        return load_series(located(self.data), self.reading, label_file=self.label_file)
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
         """Returns options of a small model, with batches and steps by the size of the data."""

@@ -1,6 +1,7 @@
 """Labels of sequences of symbols: an encoder, beside logistic regression on how often each symbol occurs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -17,7 +18,7 @@ from subquad.data.splits import SplitName
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
-from subquad.tasks.base import Counted, LineForm, Predictions
+from subquad.tasks.base import Counted, Cut, LineForm, Predictions
 from subquad.tasks.classify.model import TextClassifier
 from subquad.tasks.lm.vocabulary import BEGIN
 from subquad.tasks.mlm.limits import check_longest
@@ -92,6 +93,10 @@ class LabelTokens(TargetedTask[LabelledBatch]):
             longest = min(int(self.source.raw.lengths.max()), self.options.latest)
             check_longest(longest, "tokens", attention, model, "--latest")
         return TextClassifier(self.source.vocabulary.size, self.target.outputs, attention, model, generator)
+
+    def cut(self, length: int) -> Cut:
+        """The same task with the last positions of each sequence only."""
+        return Cut(replace(self.options, latest=min(length, self.options.latest)), "last")
 
     def batch(self, size: int, generator: torch.Generator) -> LabelledBatch:
         """Training sequences of similar length."""

@@ -1,6 +1,7 @@
 """The next symbol of sequences: a decoder, beside n-grams of the same sequences."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +17,7 @@ from subquad.data.ragged import pad
 from subquad.data.splits import SplitName
 from subquad.models import Decoder, ModelOptions
 from subquad.results import Row
-from subquad.tasks.base import Best, Completion, Counted, LineForm, Predictions
+from subquad.tasks.base import Best, Completion, Counted, Cut, LineForm, Predictions
 from subquad.tasks.comparing import Judged, Rival, judged_terms
 from subquad.tasks.lm.task import NextBatch
 from subquad.tasks.lm.vocabulary import BEGIN
@@ -67,6 +68,10 @@ class NextTokens(SourcedTask[NextBatch]):
     def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> Decoder:
         self.options.check_causal(attention, model)
         return Decoder(self.source.vocabulary.size, attention, model, generator=generator)
+
+    def cut(self, length: int) -> Cut:
+        """The same task with fewer tokens before each one that is predicted."""
+        return Cut(replace(self.options, length=max(2, length), context=None), "last")
 
     def batch(self, size: int, generator: torch.Generator) -> NextBatch:
         """Windows of training sequences, drawn in proportion to their tokens; short sequences are read as a whole."""

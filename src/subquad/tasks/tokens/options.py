@@ -1,11 +1,11 @@
 """Options of the task tokens."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from subquad.attention import require_causal
 from subquad.checking import AtLeastTwo, Count, FileName, Seed, Whole, Words, check
+from subquad.data.named import located
 from subquad.errors import OptionError
 from subquad.models import ModelOptions, Size, decoder_size
 from subquad.tasks.base import DataSize, Defaults, TaskOptions
@@ -32,7 +32,7 @@ Goal = Literal["auto", "next", "label"]
 class TokenOptions(TaskOptions):
     """Options of the task tokens: the data, their columns, the vocabulary, and what is evaluated."""
 
-    data: FileName = ""  # text with a sequence in each line, CSV, Parquet, .npy, FASTA, or a folder; default: made up
+    data: FileName = ""  # lines of text, CSV, Parquet, .npy, FASTA, a folder, or a hub dataset OWNER/NAME; default: made up
     goal: Goal = "auto"  # next: predict each token from those before it; label; auto: label if there are labels
     characters: bool = False  # every character is a token, in place of words between spaces or commas
     sequence_column: Words = ""  # column of a table that has a sequence in each row; default: "sequence" or a usual name
@@ -92,7 +92,7 @@ class TokenOptions(TaskOptions):
         if not self.data:
             return self.simulator.draw()
         form = Form(characters=True) if self.characters else None
-        return load_symbols(Path(self.data), self.columns, form=form, labels=self.goal != "next")
+        return load_symbols(located(self.data), self.columns, form=form, labels=self.goal != "next")
 
     def defaults(self, attention: str, data: DataSize | None = None) -> Defaults:
         """Returns options of a small model, with batches and steps by the size of the data."""

@@ -18,7 +18,7 @@ from subquad.data.splits import SplitName
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
-from subquad.tasks.base import Best, Counted, DataSize, Predictions, Task, Vectors
+from subquad.tasks.base import Best, Counted, Cut, DataSize, Predictions, Task, Vectors
 from subquad.tasks.columns.summary import lines
 from subquad.tasks.comparing import Judged, Rival
 from subquad.tasks.targets.boosting import boosted
@@ -150,6 +150,10 @@ class TransactionsTask(Task[Any]):
                 ours.load_state_dict(theirs.state_dict())
             elif ours is not None:
                 ours.data.copy_(theirs.data)
+
+    def cut(self, length: int) -> Cut | None:
+        """The same task with the last positions of each history only."""
+        return Cut(replace(self.options, latest=min(length, self.options.latest)), "last")
 
     def batch(self, size: int, generator: torch.Generator) -> Any:
         """Training clients of similar length."""

@@ -42,6 +42,10 @@ class PretrainingTask(TransactionsTask):
         symbols = sum(size for _, _, size in predicted_fields(self.features))
         return Pretrainer(self._classifier(attention, model, generator), symbols, generator)
 
+    def cut(self, length: int) -> None:
+        """None: what is learned are parts of histories, which differ if histories are cut."""
+        return None
+
     def batch(self, size: int, generator: torch.Generator) -> PartsBatch:
         """Two parts of the histories of training clients of similar length."""
         chosen = self.buckets.draw(size, generator)

@@ -1,0 +1,72 @@
+"""Where the time of a race went, by its rows.
+
+A row with the metric "phase" has the seconds of a phase of the race. Rows of runs have the seconds that each worker trained,
+and those that it spent on finding the duration of a step, on evaluations and on the test.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from subquad.results import Row
+
+Phase = Literal["start", "plan", "search", "semifinal", "cost", "final", "conclude"]
+IN_STAGES: tuple[Phase, ...] = ("search", "semifinal", "final")
+"""Phases in which workers train."""
+WORDS: dict[str, str] = {
+    "training": "training",
+    "start": "reading the data and starting",
+    "plan": "finding the duration of a step, to plan",
+    "probing": "finding the duration of a step in each run",
+    "evaluating": "evaluations during training",
+    "judging": "scores on the test",
+    "cost": "measuring costs",
+    "idle": "building models, writing files and waiting for other runs",
+    "conclude": "intervals and ending",
+}
+"""What time is spent on, in words."""
+
+
+class Spent(NamedTuple):
+    """Seconds of all workers together that were spent on something, and their share."""
+
+    what: str
+    seconds: float
+    share: float
+
+
+def time_spent(rows: Sequence[Row], jobs: int) -> list[Spent]:
+    """Returns what the time of all workers was spent on, most first; empty for a race without these rows."""
+    phases: dict[str, float] = {}
+    for row in rows:
+        if row["metric"] == "phase":
+            phases[row["what"]] = phases.get(row["what"], 0.0) + row["value"]
+    runs = [row for row in rows if row["metric"] == "score" and row["value"] is not None]
+    spent = {what: jobs * phases.get(what, 0.0) for what in ("start", "plan", "cost", "conclude")}
+    spent["training"] = sum(row["seconds"] for row in runs)
+    for what in ("probing", "evaluating", "judging"):
+        spent[what] = sum(row.get(what, 0.0) for row in runs)
+    in_stages = jobs * sum(phases.get(what, 0.0) for what in IN_STAGES)
+    used = sum(spent[what] for what in ("training", "probing", "evaluating", "judging"))
+    spent["idle"] = max(0.0, in_stages - used)
+    total = sum(spent.values())
+    if not phases or not total:
+        return []
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    return [Spent(WORDS[what], seconds, seconds / total) for what, seconds in ordered if seconds]
+
+
+def time_sentence(rows: Sequence[Row], jobs: int) -> str:
+    """Says which share of the time was training, and what took most of the rest; empty if that is not known."""
+    spent = time_spent(rows, jobs)
+    training = next((each.share for each in spent if each.what == WORDS["training"]), None)
+    if training is None:
+        return ""
+    others = [f"{each.what} {each.share:.0%}" for each in spent if each.what != WORDS["training"]][:3]
+    return f"Of the workers' time, {training:.0%} was training" + (f"; {', '.join(others)}." if others else ".")
+
+
+def time_left(end: float) -> str:
+    """Says how much time is left until a moment of the monotonic clock, such as "4:05 left"."""
+    seconds = max(0, round(end - time.monotonic()))
+    return f"{seconds // 60}:{seconds % 60:02d} left"
