@@ -75,7 +75,7 @@ def compare_mechanism(name: str, group: Group, *, causal: bool, length: int = LE
     weights = [weight for weight in attend.parameters() if weight.requires_grad]
     used = torch.autograd.grad(wanted, [*inputs, *weights], back, allow_unused=True)
 
-    stretch = Stretch(group, points_for(options, length, group.size))
+    stretch = Stretch(group, points_for([options], length, group.size))
     here = slice(stretch.start, stretch.stop)
     q, k, v = (x[:, :, here].clone().requires_grad_() for x in whole)
     found = _mix(stretch, attend, lambda: q * 1.0, k, v, None, causal=causal)
@@ -106,7 +106,7 @@ def compare_model(group: Group, positions: Any, options: AttentionOptions, *, ca
     back = torch.randn(wanted.shape, dtype=torch.float64, generator=generator)
     weights = list(model.parameters())
     used = torch.autograd.grad(wanted, weights, back)
-    with shared(model, options, group, LENGTH) as stretch:
+    with shared(model, options.parts, group, LENGTH) as stretch:
         here = slice(stretch.start, stretch.stop)
         found = model(tokens[:, here])
         got = torch.autograd.grad(found, weights, back[:, here])

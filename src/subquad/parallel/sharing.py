@@ -1,7 +1,7 @@
 """Lets a model work on a sequence of which each process holds a stretch."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,9 +19,9 @@ from subquad.parallel.stretches import Stretch, cut_points
 from subquad.types import AttentionOptions
 
 
-def check_cut(attention: AttentionOptions, *, causal: bool) -> None:
-    """Raises `SubquadError` if an attention cannot be cut over processes."""
-    for options in attention.parts:
+def check_cut(mechanisms: Sequence[AttentionOptions], *, causal: bool) -> None:
+    """Raises `SubquadError` if one of a model's mechanisms cannot be cut over processes."""
+    for options in mechanisms:
         if options.kind not in CUTS:
             raise SubquadError(
                 f"{options.kind} cannot be cut over processes, as all of its positions choose among each other: leave "
@@ -30,15 +30,15 @@ def check_cut(attention: AttentionOptions, *, causal: bool) -> None:
         CUTS[options.kind].check(options, causal=causal)
 
 
-def points_for(attention: AttentionOptions, length: int, parts: int) -> tuple[int, ...]:
+def points_for(mechanisms: Sequence[AttentionOptions], length: int, parts: int) -> tuple[int, ...]:
     """Returns the points at which sequences are cut over so many processes. Raises `SubquadError` if they are too short."""
-    require_length(attention, length)
-    multiples = {options.kind: CUTS[options.kind].multiple(options) for options in attention.parts}
+    multiples = {options.kind: CUTS[options.kind].multiple(options) for options in mechanisms}
     multiple = math.lcm(*multiples.values())
     why = ", ".join(f"{kind} is cut at multiples of {each}" for kind, each in multiples.items() if each > 1)
     points = cut_points(length, parts, multiple, why)
     shortest = min(after - before for before, after in zip(points, points[1:-1], strict=False)) if parts > 1 else length
-    for options in attention.parts:
+    for options in mechanisms:
+        require_length(options, length)
         least = CUTS[options.kind].least(options)
         if parts > 1 and shortest < least:
             raise SubquadError(
@@ -49,18 +49,18 @@ def points_for(attention: AttentionOptions, length: int, parts: int) -> tuple[in
 
 
 @contextmanager
-def shared(model: nn.Module, attention: AttentionOptions, group: Group, length: int) -> Iterator[Stretch]:
+def shared(model: nn.Module, mechanisms: Sequence[AttentionOptions], group: Group, length: int) -> Iterator[Stretch]:
     """Inside the block, the model takes a stretch of a sequence of `length` positions, and attends to the whole of it.
 
     Forward and backward both belong into the block. All processes of the group enter it with the same length.
 
     Args:
         model: a model whose positions meet in `MultiheadAttention` only.
-        attention: the options of its attention.
+        mechanisms: the options of the mechanisms of its layers.
         group: the processes that hold the sequence.
         length: number of positions of the whole sequence.
     """
-    stretch = Stretch(group, points_for(attention, length, group.size))
+    stretch = Stretch(group, points_for(mechanisms, length, group.size))
     layers = attentions_of(model)
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     try:

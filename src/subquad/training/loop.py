@@ -21,6 +21,7 @@ from subquad.models.stacks import Stack
 from subquad.results import Row, Run
 from subquad.tasks.base import Task
 from subquad.training import checkpoints
+from subquad.training.cutting import Cutting
 from subquad.training.options import TrainOptions
 from subquad.training.resuming import BEST, FOLDER, Trained, best_step, check_best, find_start, go_back, start_over
 from subquad.training.scaling import Scaling
@@ -133,6 +134,7 @@ class _Loop:
         self.accelerator, self.watch = accelerator, watch
         self.plain, self.plain_optimizer, self.scaling = trained
         self.model, self.optimizer = accelerator.prepare(self.plain, self.plain_optimizer)
+        self.cutting = Cutting(task, self.plain, accelerator, options.sequence_parallel)
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
@@ -172,6 +174,8 @@ class _Loop:
                 f"the loss is {error.loss} at step {error.step}; the last good checkpoint is of step {last} in "
                 f"{self.run.folder}; try a lower --learning-rate, a --warm-up, a smaller --clip, or --precision float32"
             ) from None
+        except RuntimeError as error:
+            raise self.cutting.explain(error) or error from None
         finally:
             self._flush()
         self.restore_best()
@@ -204,27 +208,27 @@ class _Loop:
 
     def _backward(self, part: Any, count: int, *, parts: int, last: bool) -> Tensor:
         """Adds the gradient of a part of the batch, piece by piece, and returns the sum of its losses."""
-        pieces, piece_losses = self.task.pieces(part), self.task.losses(self.model, part)
-        total = torch.zeros((), device=self.accelerator.device)
-        for piece in range(pieces):
-            with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else nullcontext():
-                with self.scaling.autocast():
-                    self.terms.clear()
-                    losses = next(piece_losses).total
-                # processes' gradients are averaged, so each counts as often as there are processes
-                scaled = losses * self.accelerator.num_processes / count
-                if self.terms:
-                    scaled = scaled + torch.stack(self.terms).mean() / (parts * pieces)
-                self.accelerator.backward(self.scaling.scaled(scaled))
-            total += losses.detach()
+        pieces, total = self.cutting.pieces(part), torch.zeros((), device=self.accelerator.device)
+        with self.cutting.entered(part) as stretch:
+            piece_losses = self.cutting.losses(self.model, part, stretch)
+            for piece in range(pieces):
+                with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else nullcontext():
+                    with self.scaling.autocast():
+                        self.terms.clear()
+                        losses = next(piece_losses).total
+                    # processes' gradients are averaged, so each counts as often as there are processes
+                    scaled = losses * self.accelerator.num_processes / count
+                    if self.terms:
+                        scaled = scaled + torch.stack(self.terms).mean() / (parts * pieces)
+                    self.accelerator.backward(self.scaling.scaled(scaled))
+                total += losses.detach()
         return total
 
     def _parts(self, batch: Any) -> Iterator[Any]:
-        """Yields the parts of this process's share of a batch. Strides spread long and short sequences evenly."""
-        shares = self.accelerator.num_processes * self.options.accumulate
+        """Yields the parts of this process's share of a batch."""
         for number in range(self.options.accumulate):
-            first = number * self.accelerator.num_processes + self.accelerator.process_index
-            yield type(batch)(*(tensor[first::shares].to(self.accelerator.device) for tensor in batch))
+            chosen = self.cutting.share(number, self.options.accumulate)
+            yield type(batch)(*(tensor[chosen].to(self.accelerator.device) for tensor in batch))
 
     def _redraw(self, step: int) -> None:
         """Redraws random features every `redraw` steps, with the same generator on every process."""
