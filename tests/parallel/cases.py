@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing
 import os
 import sys
 import traceback
@@ -148,10 +149,10 @@ def run_all(rank: int) -> dict[str, Any]:
         for name in ("favor", "infinity"):
             results[f"{name} by {way}"] = compare_mechanism(name, group, causal=True)
     results["loud keys"] = max(compare_mechanism("favor", groups[4], causal=causal, loud=12.0) for causal in (True, False))
+    favor = sq.Favor(features=8)
     for positions in ("rotary", "sinusoidal", "learned"):
         for causal in (True, False):
-            options = sq.Favor(features=8)
-            keep(f"model {positions}, {causal}", 3, lambda g, p=positions, c=causal: compare_model(g, p, options, causal=c))
+            keep(f"model {positions}, {causal}", 3, lambda g, p=positions, c=causal: compare_model(g, p, favor, causal=c))
     mixed = sq.Layers((sq.Hybrid(block=5), sq.Infinity(segment=4, basis=8, points=8, widths=(0.1, 0.2))))
     keep("model of two kinds", 3, lambda g: compare_model(g, "rotary", mixed, causal=True))
     keep("reversible model", 3, lambda g: compare_model(g, "rotary", sq.Linear(), causal=True, reversible=True))
@@ -162,10 +163,11 @@ def run_all(rank: int) -> dict[str, Any]:
     return results
 
 
-def main(rank: int, folder: Path) -> None:
+def run_process(rank: int, folder: Path) -> None:
+    """One of the processes: writes its results into a file."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), WORLD)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=120))
     try:
         results = run_all(rank)
     except Exception:
@@ -174,5 +176,15 @@ def main(rank: int, folder: Path) -> None:
     os._exit(0)
 
 
+def main(folder: Path) -> None:
+    """Starts the processes by forking this one, which has imported everything, and waits for them."""
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=run_process, args=(rank, folder)) for rank in range(WORLD)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

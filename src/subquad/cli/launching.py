@@ -21,7 +21,7 @@ from subquad.errors import SubquadError
 
 POLL_SECONDS = 0.1
 """Pause between two looks at the processes."""
-GRACE_SECONDS = 20.0
+GRACE_SECONDS = 10.0
 """Longest time that processes have to end after one of them ended early; then they are killed."""
 SECONDARY = "lost another one"
 """Words in the sentence of a process that ends because another one did."""
@@ -105,7 +105,7 @@ class Processes:
         rank, number = self.first_failed, len(self.running)
         again = f"go on from its last checkpoint with: subquad train --resume {shlex.quote(str(folder))}"
         code = self.running[rank].returncode
-        causes = [line for lines in self.sentences for line in lines if line.startswith("subquad: ") and SECONDARY not in line]
+        causes = [line for each in range(number) for line in self.errors_of(each) if line.startswith("subquad: ")]
         if code < 0 and code != -signal.SIGINT:
             name = signal.Signals(-code).name
             say(f"process {rank + 1} of {number} was killed ({name}), perhaps as memory ran out; {again}")
@@ -139,12 +139,18 @@ def _environment(processes: int) -> Mapping[str, str]:
     """Returns the environment of the processes, as `accelerate` and `torch.distributed` read it."""
     on_cpu = torch.accelerator.current_accelerator() is None
     if not on_cpu and torch.accelerator.device_count() < processes:
+        devices = torch.accelerator.device_count()
         raise SubquadError(
-            f"--sequence-parallel {processes} needs as many GPUs, but this machine has {torch.accelerator.device_count()}: give "
-            "a smaller number, or set CUDA_VISIBLE_DEVICES= to train on the CPU"
+            f"--sequence-parallel {processes} needs as many GPUs, but this machine has {devices}: give a smaller number, or "
+            "set CUDA_VISIBLE_DEVICES= to train on the CPU"
         )
     threads = max(1, (os.cpu_count() or 1) // processes)
-    values = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+    values = {
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": _free_port(),
+    }
     defaults = {"OMP_NUM_THREADS": str(threads)} | ({"ACCELERATE_USE_CPU": "true"} if on_cpu else {})
     if sys.platform == "linux":
         defaults["GLOO_SOCKET_IFNAME"] = "lo"  # all are on this machine, whose name may not be known to itself

@@ -118,8 +118,8 @@ def _check_processes(options: RunOptions, task: Task[Any]) -> None:
         raise SubquadError("--sequence-parallel needs torch.distributed, which this build of PyTorch lacks: install another")
     if not task.can_be_cut:
         raise SubquadError(
-            f"the sequences of {task.kind} cannot be cut over processes: leave --sequence-parallel out, or train lm, mlm, tokens, "
-            "recall, induction or copy with a decoder"
+            f"the sequences of {task.kind} cannot be cut over processes: leave --sequence-parallel out, or train lm, mlm, "
+            "tokens, recall, induction or copy with a decoder"
         )
     check_cut(options.attention.parts, causal=task.is_causal)
     length = task.model_length(task.batch(1, torch.Generator().manual_seed(0)))

@@ -1,11 +1,13 @@
 """The processes that hold one sequence together, and the messages between them.
 
-Messages go through `torch.distributed`: gloo between CPUs, NCCL between GPUs. With gloo they are sent and awaited by a thread
-of their own, so that a process goes on computing meanwhile. All processes begin the same messages in the same order.
+Messages go through `torch.distributed`: gloo between CPUs, NCCL between GPUs. With gloo they are sent and awaited by a
+thread, so that a process goes on computing meanwhile. All processes begin the same messages in the same order.
 """
 
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -40,15 +42,29 @@ class Group:
         """Number of bytes that this process has sent. An all-reduce counts as the 2 (N - 1) / N of its size that a ring
         sends."""
         has_thread = overlaps and dist.get_backend(processes) == "gloo"
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="messages") if has_thread else None
+        self._waiting: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._has_thread = has_thread
+        if has_thread:  # a daemon, so that a process can end while a message does not arrive
+            threading.Thread(target=self._work, name="messages", daemon=True).start()
 
-    def begin(self, work: "Callable[[], Result]") -> "Future[Result]":
+    def begin(self, work: Callable[[], Result]) -> "Future[Result]":
         """Starts work that sends and receives, and returns the future with its result."""
-        if self._worker is not None:
-            return self._worker.submit(work)
         done: Future[Result] = Future()
-        done.set_result(work())
+        if self._has_thread:
+            self._waiting.put((work, done))
+        else:
+            done.set_result(work())
         return done
+
+    def _work(self) -> None:
+        """Does what was begun, in its order."""
+        while True:
+            work, done = self._waiting.get()
+            try:
+                done.set_result(work())
+            except BaseException as error:  # raised where the result is asked for
+                done.set_exception(error)
+            del work, done
 
     def exchange(self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]) -> None:
         """Sends tensors to some processes and receives others into memory, by rank in the group, and waits for all."""

@@ -1,7 +1,7 @@
 """Sums over the stretches before each one: handed on by a ring, or found by a scan in log2(N) rounds.
 
-A message stands for a run of neighbouring stretches. `join(near, far, ranks)` returns the message of two runs, of which `near`
-is that of the stretches `ranks`, next to the receiver, and `far` that of the stretches beyond them.
+A message stands for a run of neighbouring stretches. `join(near, far, ranks)` returns the message of two runs: `near` is
+that of the stretches `ranks`, next to the receiver, and `far` that of the stretches beyond them.
 
 | | rounds | messages that a process sends |
 |---|---|---|

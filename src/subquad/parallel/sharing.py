@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ def points_for(mechanisms: Sequence[AttentionOptions], length: int, parts: int) 
     multiple = math.lcm(*multiples.values())
     why = ", ".join(f"{kind} is cut at multiples of {each}" for kind, each in multiples.items() if each > 1)
     points = cut_points(length, parts, multiple, why)
-    shortest = min(after - before for before, after in zip(points, points[1:-1], strict=False)) if parts > 1 else length
+    shortest = min((after - before for before, after in pairwise(points[:-1])), default=length)
     for options in mechanisms:
         require_length(options, length)
         least = CUTS[options.kind].least(options)
@@ -84,7 +85,7 @@ def _mix(
     cut = CUTS[attend.options.kind]
     if keep is not None and not cut.keeps:
         raise SubquadError(
-            f"{attend.options.kind} cannot be cut over processes where sequences are padded: give sequences of one length, or "
-            "choose linear or favor"
+            f"{attend.options.kind} cannot be cut over processes where sequences are padded: give sequences of one length, "
+            "or choose linear or favor"
         )
     return cut.mix(attend, make_q, k, v, keep, stretch, causal=causal)

@@ -67,8 +67,8 @@ class TrainOptions(Checked):
         """Raises `SubquadError` if a batch cannot be divided evenly among the processes, or these among sequences."""
         if processes % self.sequence_parallel:
             raise SubquadError(
-                f"--sequence-parallel must divide the number of processes, {processes}, but is {self.sequence_parallel}: start "
-                "a multiple of it, or leave accelerate launch out"
+                f"--sequence-parallel must divide the number of processes, {processes}, but is {self.sequence_parallel}: "
+                "start a multiple of it, or leave accelerate launch out"
             )
         shares = self.accumulate * (processes // self.sequence_parallel)
         if self.batch % shares:

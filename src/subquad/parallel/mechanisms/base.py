@@ -22,6 +22,7 @@ class Cut(ABC):
 
     def check(self, options: Any, *, causal: bool) -> None:
         """Raises `SubquadError` if a mechanism with these options cannot be cut."""
+        return
 
     def multiple(self, options: Any) -> int:
         """Number of positions of which all stretches but the last hold a multiple."""
@@ -40,4 +41,4 @@ class Cut(ABC):
 
 def refuse(options: AttentionOptions, why: str) -> SubquadError:
     """Returns the error for a mechanism that cannot be cut."""
-    return SubquadError(f"{options.kind} cannot be cut over processes {why}: leave --sequence-parallel out, or choose linear")
+    return SubquadError(f"{options.kind} cannot be cut over processes {why}: leave that or --sequence-parallel out")

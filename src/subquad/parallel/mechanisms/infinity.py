@@ -19,7 +19,7 @@ from subquad.parallel.stretches import Stretch
 
 
 class InfinityCut(Cut):
-    """Stretches begin with a segment. Writing is linear in the signal, so each process first writes its own segments alone."""
+    """Stretches begin with a segment. Writing is linear in the signal, so each process writes its own segments first."""
 
     def check(self, options: Any, *, causal: bool) -> None:
         if options.sticky:

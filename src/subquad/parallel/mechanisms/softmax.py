@@ -1,7 +1,7 @@
 """Softmax attention over several processes: all keys and values travel, so that bytes and memory grow with the length.
 
-PyTorch's context parallelism has no form for CPUs (2.13: no sharding strategy for its fused attention there). Keys and values
-are gathered instead, and their gradients summed where they came from.
+PyTorch's context parallelism has no form for CPUs (2.13: no sharding strategy for its fused attention there). Keys and
+values are gathered instead, and their gradients summed where they came from.
 """
 
 from typing import Any
