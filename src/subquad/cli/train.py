@@ -27,7 +27,8 @@ from subquad.report.client_baselines import baseline_sentences, trivial_sentence
 from subquad.report.event_baselines import standing_sentence
 from subquad.results import FORMAT, Row, Run, describe_run, folder_name, new_folder
 from subquad.runs import Built, RunOptions, build_model, check_options, load, read_options, rebuild
-from subquad.tasks import TASKS, Task
+from subquad.tasks import TASKS
+from subquad.training import sharding
 from subquad.training.loop import Progress, import_accelerate, parameters, train
 
 BAR_WIDTH = 10
@@ -100,7 +101,7 @@ def plan_run(words: Sequence[str]) -> Plan:
         check_options(command.options)
     options, shared = command.options, command.shared
     built = build_model(options, task, seed=shared.seed)
-    _check_processes(options, task)
+    _check_processes(options, built, shared.out)
     _begin(options, built)
     about = describe_run(options.as_json(), ["train", *words], seed=shared.seed, page=shared.page)
     if (learned := task.learned) is not None:
@@ -108,9 +109,13 @@ def plan_run(words: Sequence[str]) -> Plan:
     return Plan(shared.out or new_folder(options.task.kind, folder_name(options.attention.name)), about, options, built)
 
 
-def _check_processes(options: RunOptions, task: Task[Any]) -> None:
-    """Raises `SubquadError` if the batch or its sequences cannot be divided among the processes."""
-    parts = options.training.sequence_parallel
+def _check_processes(options: RunOptions, built: Built, out: Path | None) -> None:
+    """Raises `SubquadError` if the batch, its sequences or the weights cannot be divided among the processes."""
+    parts, task = options.training.sequence_parallel, built.task
+    if sharding.is_wanted():
+        sharding.check_sharding(task, built.model)
+        if out is None:
+            raise SubquadError("processes with --use_fsdp write checkpoints together: name the folder of the run with --out")
     options.training.check_processes(int(os.environ.get("WORLD_SIZE", parts)))
     if parts == 1:
         return

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +19,12 @@ from subquad.errors import DivergedError, NotFiniteError, SubquadError
 from subquad.models.stacks import Stack
 from subquad.results import Row, Run
 from subquad.tasks.base import Task
-from subquad.training import checkpoints
+from subquad.training import checkpoints, sharding
 from subquad.training.cutting import Cutting
 from subquad.training.options import TrainOptions
 from subquad.training.resuming import BEST, FOLDER, Trained, best_step, check_best, find_start, go_back, start_over
 from subquad.training.scaling import Scaling
+from subquad.training.sharding import Sharded
 
 FLUSH_SECONDS = 2.0  # longest time that rows wait in memory
 BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # numbers of the streams of random numbers
@@ -133,17 +133,24 @@ class _Loop:
         self.judged, self.is_over = judged, is_over
         self.accelerator, self.watch = accelerator, watch
         self.plain, self.plain_optimizer, self.scaling = trained
-        self.model, self.optimizer = accelerator.prepare(self.plain, self.plain_optimizer)
-        self.cutting = Cutting(task, self.plain, accelerator, options.sequence_parallel)
+        self.sharded: Sharded | None = None
+        if sharding.is_wanted():
+            sharding.check_sharding(task, self.plain)
+            self.sharded = sharding.shard(self.plain, self.plain_optimizer, options, accelerator.device)
+            self.model, self.optimizer, _ = self.sharded
+        else:
+            self.model, self.optimizer = accelerator.prepare(self.plain, self.plain_optimizer)
+        trained_model = self.plain if self.sharded is None else self.model
+        self.cutting = Cutting(task, trained_model, accelerator, options.sequence_parallel)
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
         self.best = task.chosen_by if options.keep_best else None
-        for module in self.plain.modules():
+        for module in trained_model.modules():
             if isinstance(module, Stack):
                 module.recompute = options.recompute
         self.terms: list[Tensor] = []  # weighted terms that modules add to the loss in a forward pass
-        self.mechanisms = [module for module in self.plain.modules() if isinstance(module, Mechanism)]
+        self.mechanisms = [module for module in trained_model.modules() if isinstance(module, Mechanism)]
         for mechanism in self.mechanisms:
             for part in mechanism.modules() if mechanism.traits.adds_to_loss else ():
                 if isinstance(part, LossTerm):
@@ -234,7 +241,7 @@ class _Loop:
         """Redraws random features every `redraw` steps, with the same generator on every process."""
         if not self.options.redraw or step == 0 or step % self.options.redraw:
             return
-        self.plain.train()
+        self.model.train()
         drawing = generator(self.seed, REDRAW, step)
         for mechanism in self.mechanisms:
             if mechanism.traits.redraws:
@@ -251,6 +258,8 @@ class _Loop:
 
     def _evaluate(self, step: int, speed: float) -> bool:
         """Writes rows with the metrics of the development data, and returns whether training ends here."""
+        if self.sharded is not None:
+            self.sharded.gather(self.plain)
         if not self.accelerator.is_main_process:
             return self._all_end(False)
         self.plain.eval()
@@ -304,7 +313,8 @@ class _Loop:
 
     def restore_best(self) -> int | None:
         """Loads the best weights into the model and returns their step, or None if no best weights are kept."""
-        if self.best is None or not checkpoints.checkpoint_folders(self.run.folder / BEST):
+        is_absent = self.sharded is not None and not self.accelerator.is_main_process
+        if is_absent or self.best is None or not checkpoints.checkpoint_folders(self.run.folder / BEST):
             return None
         best = checkpoints.read(checkpoints.checkpoint_folders(self.run.folder / BEST)[-1])
         checkpoints.restore(best, self.plain)
@@ -313,9 +323,12 @@ class _Loop:
     def _checkpoint(self, step: int) -> None:
         """Saves a checkpoint. Rows are written first, so that the rows that it counts are on disk."""
         self._flush()
-        if self.accelerator.is_main_process:
-            about = {"seed": self.seed, "rows": self.run.count_rows(), **self.scaling.state()}
+        about = {"seed": self.seed, "rows": self.run.count_rows(), **self.scaling.state()}
+        if self.sharded is not None:
+            self.sharded.save(self.run.folder / FOLDER, step, about)
+        elif self.accelerator.is_main_process:
             checkpoints.save(self.run.folder / FOLDER, step, self.plain, self.plain_optimizer, about)
+        if self.accelerator.is_main_process:
             oldest = checkpoints.step_of(checkpoints.checkpoint_folders(self.run.folder / FOLDER)[0])
             checkpoints.forget_before(self.run.folder / BEST, oldest)  # a run may continue from the oldest
         self.accelerator.wait_for_everyone()
@@ -336,27 +349,6 @@ class _NotFiniteLossError(Exception):
     def __init__(self, step: int, loss: float) -> None:
         super().__init__()
         self.step, self.loss = step, loss
-
-
-def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:
-    """Loads the best weights of a run into a model, or the newest if no best ones were kept, and returns their step."""
-
-    def check(candidate: checkpoints.Checkpoint) -> None:
-        checkpoints.check_fit(candidate, model)
-
-    checkpoint, complaints = checkpoints.load(folder / BEST, check)
-    if checkpoint is None:
-        checkpoint, more = checkpoints.load(folder / FOLDER, check)
-        complaints = [*(f"{complaint}, so the newest checkpoint is used" for complaint in complaints), *more]
-    if checkpoint is None:
-        why = f" ({complaints[0]})" if complaints else ""
-        raise SubquadError(
-            f"{folder} has no checkpoint that can be read{why}: train it first, with subquad train --resume {folder}"
-        )
-    for complaint in complaints:
-        say(complaint)
-    checkpoints.restore(checkpoint, model)
-    return checkpoint.step
 
 
 def _number(seed: int, stream: int, step: int) -> int:
