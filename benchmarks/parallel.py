@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch._C._distributed_c10d import FileStore
 
 import subquad as sq
 from subquad.models import Decoder, ModelOptions
@@ -60,7 +60,7 @@ def in_processes(number: int, work: Callable[..., Any], *arguments: Any) -> list
 
 def _run(rank: int, number: int, folder: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), number)
+    store = FileStore(str(Path(folder) / "store"), number)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=number, timeout=timedelta(minutes=20))
     result = work(rank, number, *arguments)
     dist.barrier()
@@ -133,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore
 
 import subquad as sq
 from subquad.feature_maps import Elu, Learned, Random
@@ -26,6 +27,7 @@ from subquad.types import AttentionOptions
 
 WORLD = 4
 LENGTH = 61  # divided by none of the numbers of processes
+LENGTHS = (61, 64)  # at which bytes are counted
 
 MECHANISMS: dict[str, AttentionOptions] = {
     "linear": sq.Linear(),
@@ -64,7 +66,7 @@ def largest_difference(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-3)) if wanted.numel() else 0.0
 
 
-def compare_mechanism(name: str, group: Group, *, causal: bool, length: int = LENGTH, loud: float = 1.0) -> float:
+def compare_mechanism(group: Group, name: str, *, causal: bool, length: int = LENGTH, loud: float = 1.0) -> float:
     """The largest relative difference in values and in gradients of inputs and weights."""
     options = ALL[name]
     generator = torch.Generator().manual_seed(1)
@@ -119,10 +121,10 @@ def compare_model(group: Group, positions: Any, options: AttentionOptions, *, ca
     return max(differences)
 
 
-def bytes_of(name: str, group: Group, length: int) -> int:
+def bytes_of(group: Group, name: str, length: int) -> int:
     """The bytes that this process sends for a layer, forwards and backwards."""
     before = group.sent_bytes
-    compare_mechanism(name, group, causal=name not in BIDIRECTIONAL_ONLY, length=length)
+    compare_mechanism(group, name, causal=name not in BIDIRECTIONAL_ONLY, length=length)
     return group.sent_bytes - before
 
 
@@ -133,40 +135,37 @@ def run_all(rank: int) -> dict[str, Any]:
     processes = {size: dist.new_group(list(range(size)), timeout=timedelta(seconds=60)) for size in range(1, WORLD + 1)}
     groups = {size: Group(part) if rank < size else None for size, part in processes.items()}
 
-    def keep(case: str, size: int, compute: Callable[[Group], Any]) -> None:
+    def keep(case: str, size: int, compute: Callable[..., Any], *arguments: Any, **named: Any) -> None:
         group = groups[size]
         if group is not None:
-            try:
-                results[case] = compute(group)
-            except Exception:
-                results[case] = traceback.format_exc()
-                raise
+            results[case] = compute(group, *arguments, **named)
 
     for name, causal, size in all_cases():
-        keep(f"{name}, {causal}, {size}", size, lambda group, n=name, c=causal: compare_mechanism(n, group, causal=c))
+        keep(f"{name}, {causal}, {size}", size, compare_mechanism, name, causal=causal)
     for way in ways:
         group = Group(processes[WORLD], way=way, overlaps=way == "scan")
         for name in ("favor", "infinity"):
-            results[f"{name} by {way}"] = compare_mechanism(name, group, causal=True)
-    results["loud keys"] = max(compare_mechanism("favor", groups[4], causal=causal, loud=12.0) for causal in (True, False))
-    favor = sq.Favor(features=8)
+            results[f"{name} by {way}"] = compare_mechanism(group, name, causal=True)
+    for causal in (True, False):
+        keep(f"loud keys, {causal}", WORLD, compare_mechanism, "favor", causal=causal, loud=12.0)
     for positions in ("rotary", "sinusoidal", "learned"):
         for causal in (True, False):
-            keep(f"model {positions}, {causal}", 3, lambda g, p=positions, c=causal: compare_model(g, p, favor, causal=c))
+            keep(f"model {positions}, {causal}", 3, compare_model, positions, sq.Favor(features=8), causal=causal)
     mixed = sq.Layers((sq.Hybrid(block=5), sq.Infinity(segment=4, basis=8, points=8, widths=(0.1, 0.2))))
-    keep("model of two kinds", 3, lambda g: compare_model(g, "rotary", mixed, causal=True))
-    keep("reversible model", 3, lambda g: compare_model(g, "rotary", sq.Linear(), causal=True, reversible=True))
-    keep("model with shared weights", 3, lambda g: compare_model(g, "rotary", sq.Linear(), causal=True, share_attention=2))
+    keep("model of two kinds", 3, compare_model, "rotary", mixed, causal=True)
+    keep("reversible model", 3, compare_model, "rotary", sq.Linear(), causal=True, reversible=True)
+    keep("model with shared weights", 3, compare_model, "rotary", sq.Linear(), causal=True, share_attention=2)
     for name in ALL:
         if name != "softmax":
-            keep(f"bytes of {name}", 4, lambda g, n=name: [bytes_of(n, g, length) for length in (61, 64)])
+            for length in LENGTHS:
+                keep(f"bytes of {name} at {length}", WORLD, bytes_of, name, length)
     return results
 
 
 def run_process(rank: int, folder: Path) -> None:
     """One of the processes: writes its results into a file."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), WORLD)
+    store = FileStore(str(folder / "store"), WORLD)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=120))
     try:
         results = run_all(rank)

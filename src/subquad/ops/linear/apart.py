@@ -59,7 +59,7 @@ class _Sum(torch.autograd.Function):
         ctx.save_for_backward(k, v, keep, state.peak)
         ctx.maps = maps
         ctx.mark_non_differentiable(state.peak)
-        return tuple(state)
+        return state.sums, state.norms, state.peak
 
     @staticmethod
     @outside_autocast
