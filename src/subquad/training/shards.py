@@ -1,7 +1,7 @@
 """Checkpoints of tensors that are divided among processes: each writes a file of safetensors with its part.
 
-`fully_shard` cuts tensors along their first axis. The file of a process names a part by the tensor and the index at which the
-part begins, as ``model/embed.vectors@128``. Any number of processes reads what another number wrote.
+`fully_shard` cuts tensors along their first axis. The file of a process names a part by its tensor and the index where
+it begins, as ``model/embed.vectors@128``. Any number of processes reads what another number wrote.
 """
 
 from collections.abc import Mapping
