@@ -28,7 +28,6 @@ class Cutting:
         self.processes = accelerator.num_processes
         self.replicas, self.replica = self.processes // parts, accelerator.process_index // parts
         self.group: Group | None = None
-        self.stretch: Stretch | None = None
         for first in range(0, self.processes if parts > 1 else 0, parts):  # every process takes part in making each group
             members = dist.new_group(list(range(first, first + parts)), timeout=TIMEOUT)
             if first == self.replica * parts:
@@ -61,8 +60,7 @@ class Cutting:
 
     def explain(self, error: RuntimeError) -> SubquadError | None:
         """Returns the error to show instead of one of `torch.distributed` about a lost process; None for other errors."""
-        message = str(error).lower()
-        if isinstance(error, LostProcessError) or self.processes == 1 or not any(words in message for words in LOST):
+        if self.processes == 1 or not any(words in str(error).lower() for words in LOST):
             return None
         return LostProcessError(
             f"process {dist.get_rank() + 1} of {self.processes} lost another one, which ended or was killed: go on from the "
