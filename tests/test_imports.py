@@ -13,21 +13,8 @@ PACKAGE = Path(subquad.__file__).parent
 # The rooms in the order of the design's table: each may import from itself and from those before it.
 ROOMS = [
     *("errors", "checking", "files", "statistics", "words", "native", "capacity", "machine", "results", "types"),
-    *(
-        "ops",
-        "feature_maps",
-        "attention",
-        "models",
-        "parallel",
-        "data",
-        "tasks",
-        "training",
-        "runs",
-        "hub",
-        "measure",
-        "conversion",
-    ),
-    *("compare", "choose", "check", "testing", "report", "experiments", "cli"),
+    *("ops", "feature_maps", "attention", "models", "parallel", "data", "tasks", "training", "runs", "hub", "measure"),
+    *("conversion", "compare", "choose", "check", "testing", "report", "experiments", "cli"),
 ]
 ANYWHERE = ("__init__", "__main__")  # the package's own face, which imports what it is asked for
 

@@ -22,6 +22,7 @@ from subquad.checking import Seed, Whole, read_as
 from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.training.scaling import ScalerFields
+from subquad.training.shards import read_shards, shard_files
 
 KEEP = 2
 """Number of checkpoints that are kept, so that an older one can be used if the newest cannot be read."""
@@ -125,8 +126,8 @@ def read(path: Path) -> Checkpoint:
         read_as(AboutFields, about, "about.json:")
         if about["step"] != step_of(path):
             raise SubquadError(f"about.json is of step {about['step']}")
-        if any(path.glob("shard-*.safetensors")):
-            model, optimizer = _shards(path)
+        if shards := shard_files(path):
+            model, optimizer = read_shards(shards)
         else:
             model, optimizer = (load_file(path / f"{name}.safetensors") for name in ("model", "optimizer"))
         if len(optimizer) != about.get("moments", len(optimizer)):
@@ -134,13 +135,6 @@ def read(path: Path) -> Checkpoint:
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise SubquadError(f"the checkpoint {path} cannot be read ({_reason(error)})") from None
     return Checkpoint(about["step"], model, optimizer, about)
-
-
-def _shards(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Returns the weights and moments of a checkpoint of which several processes wrote parts."""
-    from subquad.training.shards import read_shards, shard_files  # they are rare, and take long to import
-
-    return read_shards(shard_files(path))
 
 
 def check_fit(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:

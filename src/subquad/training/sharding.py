@@ -6,12 +6,14 @@ keeps the whole model, with which it evaluates.
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from subquad.errors import SubquadError
@@ -20,7 +22,7 @@ from subquad.models.stacks import Stack
 from subquad.tasks.base import Task
 from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
-from subquad.training.shards import save_shards
+from subquad.training.shards import MODEL, OPTIMIZER, shard_name
 
 
 def is_wanted() -> bool:
@@ -96,3 +98,49 @@ def shard(whole: nn.Module, whole_optimizer: torch.optim.Optimizer, options: Tra
     if dist.get_rank():
         whole.to("meta")
     return Sharded(model, optimizer, names)
+
+
+def save_shards(
+    folder: Path, step: int, model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], about: Mapping[str, Any]
+) -> None:
+    """Writes a checkpoint of tensors of which each process holds a part. All processes call it together."""
+    rank, number = dist.get_rank(), dist.get_world_size()
+    beside = checkpoints.place_for(folder, step)
+    parts: dict[str, Tensor] = {}
+    for beginning, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
+        for name, tensor in tensors.items():
+            parts |= _part_of(beginning + name, tensor, rank, number)
+    try:
+        _together(lambda: checkpoints.begin(folder, step) if rank == 0 else None)
+        _together(lambda: save_file(parts, beside / shard_name(rank, number)))
+        finished = {**about, "step": step, "moments": len(optimizer)}
+        _together(lambda: checkpoints.finish(beside, finished) if rank == 0 else None)
+    except OSError as error:
+        raise SubquadError(
+            f"cannot write the checkpoint of step {step} to {folder}: {error}; make room, then go on with --resume"
+        ) from None
+
+
+def _part_of(name: str, tensor: Tensor, rank: int, number: int) -> dict[str, Tensor]:
+    """Returns the part of a tensor that this process writes; none if it holds none, or if the first one writes all."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return {f"{name}@0": tensor.detach().contiguous()} if rank == 0 else {}
+    part, size = tensor.to_local().detach().contiguous(), -(-tensor.shape[0] // number)
+    start = min(rank * size, tensor.shape[0])
+    assert len(part) == min(start + size, tensor.shape[0]) - start, f"{name} is not cut along its first axis"
+    return {f"{name}@{start}": part} if part.numel() else {}
+
+
+def _together(work: Callable[[], object]) -> None:
+    """Does something in each process; all of them raise `OSError` if one fails."""
+    problem = None
+    try:
+        work()
+    except (OSError, SafetensorError) as error:
+        problem = str(getattr(error, "strerror", None) or error).splitlines()[0]
+    problems: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    if first := next(filter(None, problems), None):
+        raise OSError(first)
