@@ -19,6 +19,7 @@ from subquad.tasks import Copy
 from subquad.tasks.base import Best, Counted
 from subquad.training import TrainOptions, checkpoints
 from subquad.training.loop import generator, train
+from subquad.training.resuming import load_model
 from subquad.types import AttentionOptions
 
 TASK = Copy(length=6, held_out=8)

@@ -65,7 +65,7 @@ class Sharded(NamedTuple):
     def save(self, folder: Path, step: int, about: Mapping[str, Any]) -> None:
         """Writes a checkpoint of which each process writes its part."""
         weights = self.model.state_dict()
-        parameters = {parameter: name for name, parameter in self.model.named_parameters()}
+        parameters: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
         moments: dict[str, Tensor] = {
             f"{parameters[parameter]}|{part}": torch.as_tensor(value)
             for parameter, state in self.optimizer.state.items()
@@ -81,14 +81,14 @@ def shard(whole: nn.Module, whole_optimizer: torch.optim.Optimizer, options: Tra
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     names = tuple(checkpoints.model_tensors(whole))
-    by_parameter = {parameter: name for name, parameter in whole.named_parameters()}
-    moments = {by_parameter[parameter]: dict(state) for parameter, state in whole_optimizer.state.items()}
+    by_parameter: dict[Tensor, str] = {parameter: name for name, parameter in whole.named_parameters()}
+    moments: dict[str, Any] = {by_parameter[parameter]: dict(state) for parameter, state in whole_optimizer.state.items()}
     groups = [{**group, "params": list(by_parameter.values())} for group in whole_optimizer.state_dict()["param_groups"]]
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     model = copy.deepcopy(whole).to(device)
     for block in [module for module in model.modules() if isinstance(module, Block)]:
         fully_shard(block, mesh=mesh)
-        register_fsdp_forward_method(block, "causal")  # type: ignore[no-untyped-call]
+        register_fsdp_forward_method(block, "causal")
     fully_shard(model, mesh=mesh)
     optimizer = options.build_optimizer(model.parameters())
     if moments:
