@@ -11,11 +11,11 @@ import pytest
 
 from subquad import load
 from subquad.cli import main
-from tests.cli.test_train import losses
+from tests.cli.test_train import losses, torchrun
 
 SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "8", "--batch", "6", "--held-out", "4", "--no-page"]
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no"]
-LAUNCH += ["--dynamo_backend", "no", "--main_process_port", "0"]
+LAUNCH += ["--dynamo_backend", "no", "--main_process_port", "0", "--use_fsdp"]
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -90,11 +90,10 @@ def test_sequences_over_processes_train_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sequences_are_cut_beside_a_divided_batch(tmp_path: Path) -> None:
-    """Four processes of `accelerate launch`: two halves of the batch, each sequence over two processes."""
+    """Four processes of torchrun: two halves of the batch, each sequence over two processes."""
     options = ["copy", *SMALL, "--length", "9", "--steps", "8"]
     assert main(["train", *options, "--out", str(tmp_path / "one")]) == 0
-    launch = [*LAUNCH, "--cpu", "--num_processes", "4", "-m", "subquad"]
-    done = run([*launch, "train", *options, "--sequence-parallel", "2", "--out", "four"], tmp_path)
+    done = run([*torchrun(4), "train", *options, "--sequence-parallel", "2", "--out", "four"], tmp_path)
     assert done.returncode == 0, done.stderr
     one, four = losses(tmp_path / "one"), losses(tmp_path / "four")
     assert [loss for _, loss in four] == pytest.approx([loss for _, loss in one], rel=1e-4)
@@ -105,7 +104,7 @@ def test_divided_weights_train_as_one_and_go_on_with_other_processes(tmp_path: P
     """FSDP with two processes, of which one is killed, then with three: the losses and answers of one process."""
     options = ["copy", "--attention", "favor", *SMALL, "--length", "9", "--steps", "40", "--checkpoint-every", "5"]
     assert main(["train", *options, "--out", str(tmp_path / "one")]) == 0
-    two = [*LAUNCH, "--use_fsdp", "--num_processes", "2", "-m", "subquad", "train", *options, "--out", "many"]
+    two = [*LAUNCH, "--num_processes", "2", "-m", "subquad", "train", *options, "--out", "many"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     started = subprocess.Popen(
         two, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -122,7 +121,7 @@ def test_divided_weights_train_as_one_and_go_on_with_other_processes(tmp_path: P
     assert "subquad: " in said  # the other process ends with a sentence
     files = sorted(file.name for file in next((tmp_path / "many").glob("checkpoint/step-*[0-9]")).iterdir())
     assert files == ["about.json", "shard-0-of-2.safetensors", "shard-1-of-2.safetensors"]
-    three = [*LAUNCH, "--use_fsdp", "--num_processes", "3", "-m", "subquad", "train", "--resume", "many"]
+    three = [*LAUNCH, "--num_processes", "3", "-m", "subquad", "train", "--resume", "many"]
     done = run(three, tmp_path)
     assert done.returncode == 0, done.stderr
     one, many = losses(tmp_path / "one"), losses(tmp_path / "many")

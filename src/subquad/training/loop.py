@@ -107,7 +107,8 @@ def import_accelerate() -> Any:
 
 def _make_accelerator(options: TrainOptions) -> Any:
     """Returns accelerate's view of the processes and the device. Raises `SubquadError` for options that do not suit them."""
-    accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is applied by `Scaling`
+    with sharding.hidden_from_accelerate():
+        accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is applied by `Scaling`
     options.check_processes(accelerator.num_processes)
     options.check_device(accelerator.device.type)
     return accelerator

@@ -6,7 +6,8 @@ keeps the whole model, with which it evaluates.
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +26,24 @@ from subquad.training.options import TrainOptions
 from subquad.training.shards import MODEL, OPTIMIZER, shard_name
 
 
+WANTED = "ACCELERATE_USE_FSDP"
+"""Environment variable that `accelerate launch --use_fsdp` sets."""
+
+
 def is_wanted() -> bool:
     """Whether `accelerate launch --use_fsdp` started this process."""
-    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and int(os.environ.get("WORLD_SIZE", 1)) > 1
+    return os.environ.get(WANTED, "false").lower() == "true" and int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
+@contextmanager
+def hidden_from_accelerate() -> Iterator[None]:
+    """Inside the block, accelerate does not see that weights are to be divided, which it refuses on a CPU."""
+    value = os.environ.pop(WANTED, None)
+    try:
+        yield
+    finally:
+        if value is not None:
+            os.environ[WANTED] = value
 
 
 def check_sharding(task: Task[Any], model: nn.Module) -> None:
