@@ -25,7 +25,6 @@ from subquad.training import checkpoints
 from subquad.training.options import TrainOptions
 from subquad.training.shards import MODEL, OPTIMIZER, shard_name
 
-
 WANTED = "ACCELERATE_USE_FSDP"
 """Environment variable that `accelerate launch --use_fsdp` sets."""
 
