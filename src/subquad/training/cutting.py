@@ -58,11 +58,12 @@ class Cutting:
         else:
             yield Counted(self.task.cut_loss(model, batch, stretch.start, stretch.stop), 0)
 
-    def explain(self, error: RuntimeError) -> SubquadError | None:
-        """Returns the error to show instead of one of `torch.distributed` about a lost process; None for other errors."""
-        if self.processes == 1 or not any(words in str(error).lower() for words in LOST):
-            return None
-        return LostProcessError(
-            f"process {dist.get_rank() + 1} of {self.processes} lost another one, which ended or was killed: go on from the "
-            "last checkpoint with --resume"
-        )
+
+def lost_process(error: RuntimeError, processes: int) -> SubquadError | None:
+    """Returns the error to show instead of one of `torch.distributed` about a lost process; None for other errors."""
+    if processes == 1 or not any(words in str(error).lower() for words in LOST):
+        return None
+    return LostProcessError(
+        f"process {dist.get_rank() + 1} of {processes} lost another one, which ended or was killed: go on from the last "
+        "checkpoint with --resume"
+    )

@@ -5,6 +5,7 @@ the optimizer. With several processes, each draws the same batch and uses its sh
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from subquad.models.stacks import Stack
 from subquad.results import Row, Run
 from subquad.tasks.base import Task
 from subquad.training import checkpoints, sharding
-from subquad.training.cutting import Cutting
+from subquad.training.cutting import Cutting, lost_process
 from subquad.training.options import TrainOptions
 from subquad.training.resuming import BEST, FOLDER, Trained, best_step, check_best, find_start, go_back, start_over
 from subquad.training.scaling import Scaling
@@ -74,6 +75,31 @@ def train(
         is_over: asked after every step whether this was the last one, for a training that is limited by time.
     """
     accelerator = _make_accelerator(options)
+    try:
+        _continue(
+            task, model, options, run, seed, accelerator, watch, say, begin, restart=restart, judged=judged, is_over=is_over
+        )
+    except RuntimeError as error:
+        raise lost_process(error, accelerator.num_processes) or error from None
+    return model
+
+
+def _continue(
+    task: Task[Any],
+    model: nn.Module,
+    options: TrainOptions,
+    run: Run,
+    seed: int,
+    accelerator: Any,
+    watch: Callable[[Progress], None],
+    say: Callable[[str], None],
+    begin: Callable[[], None],
+    *,
+    restart: bool,
+    judged: bool,
+    is_over: Callable[[], bool],
+) -> None:
+    """Goes to where a run continues, and trains from there."""
     optimizer = options.build_optimizer(model.parameters())
     trained = Trained(model, optimizer, Scaling(options.precision, accelerator.device.type))
     if restart and accelerator.is_main_process:
@@ -91,7 +117,6 @@ def train(
     else:
         trained.restore(start.checkpoint)
     _Loop(task, trained, options, run, seed, accelerator, watch, judged=judged, is_over=is_over).run_from(start.step)
-    return model
 
 
 def import_accelerate() -> Any:
@@ -107,8 +132,11 @@ def import_accelerate() -> Any:
 
 def _make_accelerator(options: TrainOptions) -> Any:
     """Returns accelerate's view of the processes and the device. Raises `SubquadError` for options that do not suit them."""
+    # accelerate takes several processes without a GPU for one, unless it is told that they use the CPU
+    on_cpu = int(os.environ.get("WORLD_SIZE", 1)) > 1 and torch.accelerator.current_accelerator() is None
     with sharding.hidden_from_accelerate():
-        accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is applied by `Scaling`
+        # autocast is applied by `Scaling`
+        accelerator = import_accelerate().Accelerator(mixed_precision="no", cpu=on_cpu)
     options.check_processes(accelerator.num_processes)
     options.check_device(accelerator.device.type)
     return accelerator
@@ -182,8 +210,6 @@ class _Loop:
                 f"the loss is {error.loss} at step {error.step}; the last good checkpoint is of step {last} in "
                 f"{self.run.folder}; try a lower --learning-rate, a --warm-up, a smaller --clip, or --precision float32"
             ) from None
-        except RuntimeError as error:
-            raise self.cutting.explain(error) or error from None
         finally:
             self._flush()
         self.restore_best()
