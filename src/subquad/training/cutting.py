@@ -1,14 +1,13 @@
 """Sequences that are cut over processes while a model is trained, beside the batch that others share."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 
-from subquad.errors import SubquadError
 from subquad.models.multihead import mechanisms_of
 from subquad.parallel import Group, LostProcessError, Stretch, shared
 from subquad.tasks.base import Counted, Task
@@ -59,11 +58,15 @@ class Cutting:
             yield Counted(self.task.cut_loss(model, batch, stretch.start, stretch.stop), 0)
 
 
-def lost_process(error: RuntimeError, processes: int) -> SubquadError | None:
-    """Returns the error to show instead of one of `torch.distributed` about a lost process; None for other errors."""
-    if processes == 1 or not any(words in str(error).lower() for words in LOST):
-        return None
-    return LostProcessError(
-        f"process {dist.get_rank() + 1} of {processes} lost another one, which ended or was killed: go on from the last "
-        "checkpoint with --resume"
-    )
+@contextmanager
+def explaining_lost_processes(processes: int) -> Iterator[None]:
+    """Inside the block, errors of `torch.distributed` about a lost process become `LostProcessError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if processes == 1 or not any(words in str(error).lower() for words in LOST):
+            raise
+        raise LostProcessError(
+            f"process {dist.get_rank() + 1} of {processes} lost another one, which ended or was killed: go on from the last "
+            "checkpoint with --resume"
+        ) from None

@@ -21,7 +21,7 @@ from subquad.models.stacks import Stack
 from subquad.results import Row, Run
 from subquad.tasks.base import Task
 from subquad.training import checkpoints, sharding
-from subquad.training.cutting import Cutting, lost_process
+from subquad.training.cutting import Cutting, explaining_lost_processes
 from subquad.training.options import TrainOptions
 from subquad.training.resuming import BEST, FOLDER, Trained, best_step, check_best, find_start, go_back, start_over
 from subquad.training.scaling import Scaling
@@ -75,48 +75,25 @@ def train(
         is_over: asked after every step whether this was the last one, for a training that is limited by time.
     """
     accelerator = _make_accelerator(options)
-    try:
-        _continue(
-            task, model, options, run, seed, accelerator, watch, say, begin, restart=restart, judged=judged, is_over=is_over
-        )
-    except RuntimeError as error:
-        raise lost_process(error, accelerator.num_processes) or error from None
+    with explaining_lost_processes(accelerator.num_processes):
+        optimizer = options.build_optimizer(model.parameters())
+        trained = Trained(model, optimizer, Scaling(options.precision, accelerator.device.type))
+        if restart and accelerator.is_main_process:
+            start_over(run)
+        accelerator.wait_for_everyone()
+        start = find_start(run, trained.check, counter="step", first=options.checkpoint_every)
+        check_best(run, start, model, task.chosen_by if options.keep_best else None)
+        accelerator.wait_for_everyone()  # until all processes have read what the next lines may delete
+        if accelerator.is_main_process:
+            for complaint in start.complaints:
+                say(complaint)
+            go_back(run, start)
+        if start.checkpoint is None:
+            begin()
+        else:
+            trained.restore(start.checkpoint)
+        _Loop(task, trained, options, run, seed, accelerator, watch, judged=judged, is_over=is_over).run_from(start.step)
     return model
-
-
-def _continue(
-    task: Task[Any],
-    model: nn.Module,
-    options: TrainOptions,
-    run: Run,
-    seed: int,
-    accelerator: Any,
-    watch: Callable[[Progress], None],
-    say: Callable[[str], None],
-    begin: Callable[[], None],
-    *,
-    restart: bool,
-    judged: bool,
-    is_over: Callable[[], bool],
-) -> None:
-    """Goes to where a run continues, and trains from there."""
-    optimizer = options.build_optimizer(model.parameters())
-    trained = Trained(model, optimizer, Scaling(options.precision, accelerator.device.type))
-    if restart and accelerator.is_main_process:
-        start_over(run)
-    accelerator.wait_for_everyone()
-    start = find_start(run, trained.check, counter="step", first=options.checkpoint_every)
-    check_best(run, start, model, task.chosen_by if options.keep_best else None)
-    accelerator.wait_for_everyone()  # until all processes have read what the next lines may delete
-    if accelerator.is_main_process:
-        for complaint in start.complaints:
-            say(complaint)
-        go_back(run, start)
-    if start.checkpoint is None:
-        begin()
-    else:
-        trained.restore(start.checkpoint)
-    _Loop(task, trained, options, run, seed, accelerator, watch, judged=judged, is_over=is_over).run_from(start.step)
 
 
 def import_accelerate() -> Any:
