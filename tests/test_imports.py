@@ -13,8 +13,8 @@ PACKAGE = Path(subquad.__file__).parent
 # The rooms in the order of the design's table: each may import from itself and from those before it.
 ROOMS = [
     *("errors", "checking", "files", "statistics", "words", "native", "capacity", "machine", "results", "types"),
-    *("ops", "feature_maps", "attention", "models", "data", "tasks", "training", "runs", "hub", "measure", "conversion"),
-    *("compare", "choose", "check", "testing", "report", "experiments", "cli"),
+    *("ops", "feature_maps", "attention", "models", "parallel", "data", "tasks", "training", "runs", "hub", "measure"),
+    *("conversion", "compare", "choose", "check", "testing", "report", "experiments", "cli"),
 ]
 ANYWHERE = ("__init__", "__main__")  # the package's own face, which imports what it is asked for
 
@@ -22,7 +22,7 @@ WITHOUT_TORCH = ["errors", "checking", "files", "statistics", "words", "native",
 """Rooms that must not reach torch, directly or through what they import, in whatever function."""
 
 MUST_NOT_KNOW = {
-    "measure": {"ops", "feature_maps", "attention", "models", "data", "tasks", "training", "hub", "conversion"},
+    "measure": {"ops", "feature_maps", "attention", "models", "parallel", "data", "tasks", "training", "hub", "conversion"},
     "training": {"tasks", "hub"},
     "tasks": {"training"},
 }

@@ -21,7 +21,8 @@ from subquad.results import Run, holds_run, place_of
 from subquad.tasks import TASKS, Task, TaskOptions
 from subquad.tasks.base import Completion, Drawing, Outlook, Predictions, Stream, Vectors
 from subquad.training import TrainOptions
-from subquad.training.loop import generator, load_model
+from subquad.training.loop import generator
+from subquad.training.resuming import load_model
 from subquad.types import AttentionOptions
 
 MECHANISM = "mechanism"

@@ -18,7 +18,8 @@ from subquad.results import Run
 from subquad.tasks import Copy
 from subquad.tasks.base import Best, Counted
 from subquad.training import TrainOptions, checkpoints
-from subquad.training.loop import generator, load_model, train
+from subquad.training.loop import generator, train
+from subquad.training.resuming import load_model
 from subquad.types import AttentionOptions
 
 TASK = Copy(length=6, held_out=8)

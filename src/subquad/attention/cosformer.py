@@ -201,13 +201,13 @@ class CosformerAttention(Mechanism):
         query_places, key_places = self._places(q, k, keep)
         state: LinearState | None = None
         for block in blocks(k.shape[2], BLOCK):
-            placed = self._with_angles(k[:, :, block], key_places[:, block])
+            placed = self.with_angles(k[:, :, block], key_places[:, block])
             part = native.sum_keys(placed, v[:, :, block].to(dtype), maps, None if keep is None else keep[:, block])
             state = part if state is None else LinearState(state.sums + part.sums, state.norms + part.norms, part.peak)
         assert state is not None
         mixed, empty = new_values(q, v), v[:, :, :0].to(dtype)
         for block in blocks(q.shape[2], BLOCK):
-            placed = self._with_angles(q[:, :, block], query_places[:, block])
+            placed = self.with_angles(q[:, :, block], query_places[:, block])
             mixed[:, :, block] = native.read_sums(placed, empty, state, maps)
         return mixed
 
@@ -216,7 +216,7 @@ class CosformerAttention(Mechanism):
     ) -> tuple[Float[Tensor, "b h n d2"], Float[Tensor, "b h s d2"]]:
         """Returns queries and keys with the cosine and sine of their angles; real positions count from `seen`."""
         query_places, key_places = self._places(q, k, keep, seen)
-        return self._with_angles(q, query_places), self._with_angles(k, key_places)
+        return self.with_angles(q, query_places), self.with_angles(k, key_places)
 
     def _places(
         self, q: Tensor, k: Tensor, keep: Tensor | None, seen: Int[Tensor, "b"] | None = None
@@ -230,7 +230,8 @@ class CosformerAttention(Mechanism):
         total = torch.full((b, 1), s, device=k.device) if keep is None else keep.sum(1, keepdim=True)
         return key_places if n == s else (start[:, None] + total).expand(b, n), key_places
 
-    def _with_angles(self, x: Tensor, places: Int[Tensor, "b n"]) -> Float[Tensor, "b h n d2"]:
+    def with_angles(self, x: Tensor, places: Int[Tensor, "b n"]) -> Float[Tensor, "b h n d2"]:
+        """Returns queries or keys with the cosine and sine of the angles of their places."""
         b, h, n, _ = x.shape
         dtype = precise(x.dtype)
         angle = places.clamp(max=self.options.max_length).to(dtype) * (math.pi / 2 / self.options.max_length)

@@ -132,7 +132,7 @@ class InfinityAttention(Mechanism):
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
         with without_autocast(q):
             packed = pack(q if q.shape[2] == k.shape[2] else k, k, v, keep)
-            mixed = self._aligned(packed, keep) if q.shape[2] == k.shape[2] else self._behind(q, packed, keep)
+            mixed = self.aligned(packed, keep) if q.shape[2] == k.shape[2] else self._behind(q, packed, keep)
         return check_result(mixed.to(v.dtype), q, k, v, q, packed.k, packed.v)
 
     def causal(
@@ -288,14 +288,17 @@ class InfinityAttention(Mechanism):
         """Returns the histogram if points are drawn from it, to be checked: NaN in it does not reach the result."""
         return (before.histogram,) if self.options.sticky else ()
 
-    def _aligned(self, packed: Packed, keep: Tensor | None) -> Tensor:
-        """Bidirectional attention in the segment, plus the memory of earlier segments and, with `both`, of later ones."""
+    def aligned(self, packed: Packed, keep: Tensor | None, start: Memory | None = None) -> Tensor:
+        """Bidirectional attention in the segment, plus the memory of earlier segments and, with `both`, of later ones.
+
+        `start` is the memory of segments before the packed ones.
+        """
         pieces, segment = segments(packed, self.options.segment), self.options.segment
         parts = [self._whole_segment(packed, pieces, at, keep) for at in range(len(pieces))]
         for way in ("before", "after") if self.options.both else ("before",):
-            held = streams.memory_of(self._empty(packed.k, packed.v))
+            held = start or streams.memory_of(self._empty(packed.k, packed.v))
             for at, piece in enumerate(pieces) if way == "before" else reversed(list(enumerate(pieces))):
-                nothing_yet = at == (0 if way == "before" else len(pieces) - 1)
+                nothing_yet = start is None and at == (0 if way == "before" else len(pieces) - 1)
                 if self.options.basis and not nothing_yet:
                     asking = real(packed, at * segment, (at + 1) * segment)
                     recalled, histogram = self._recall(piece.q, held, asking)

@@ -151,9 +151,9 @@ class LearnedSlots(SlotProjection):
     def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
         self._check_length(k)
         k, v = without_padding(k, keep), without_padding(v, keep)
-        return self._project(k, self.weight[0]), self._project(v, self.weight[-1]), None
+        return self.project(k, self.weight[0]), self.project(v, self.weight[-1]), None
 
-    def _project(self, x: Tensor, weight: Tensor) -> Tensor:
+    def project(self, x: Tensor, weight: Tensor) -> Tensor:
         """Computes E x with one product for each group of heads, so that the weights are read once for the whole batch."""
         b, h, n, d = x.shape
         g = len(weight)

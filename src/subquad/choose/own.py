@@ -29,7 +29,7 @@ from subquad.runs import RunOptions
 from subquad.tasks.base import Counted, Task, TaskOptions
 from subquad.tasks.comparing import Best, Judged, Rival, judged_means
 from subquad.training import TrainOptions
-from subquad.training.loop import load_model
+from subquad.training.resuming import load_model
 from subquad.types import AttentionOptions
 from subquad.words import names_by_layer
 

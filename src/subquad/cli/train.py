@@ -15,16 +15,20 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from subquad.cli import INTERRUPTED
+from subquad.cli.launching import is_launched, launch
 from subquad.cli.options import Resume, is_resumed
 from subquad.cli.parsing import parse
 from subquad.cli.show import CountColumn, Output, PlainColumn
 from subquad.cli.streams import say
 from subquad.cli.training_options import CommandLine
+from subquad.errors import SubquadError
+from subquad.parallel import check_cut, points_for
 from subquad.report.client_baselines import baseline_sentences, trivial_sentence
 from subquad.report.event_baselines import standing_sentence
 from subquad.results import FORMAT, Row, Run, describe_run, folder_name, new_folder
 from subquad.runs import Built, RunOptions, build_model, check_options, load, read_options, rebuild
 from subquad.tasks import TASKS
+from subquad.training import sharding
 from subquad.training.loop import Progress, import_accelerate, parameters, train
 
 BAR_WIDTH = 10
@@ -51,10 +55,16 @@ def main(arguments: Sequence[str]) -> int:
     if is_resumed(words):
         resume = parse(Resume, words, prog="subquad train")
         run = Run.open(resume.resume, "train")
+        processes = read_options(run.about["options"]).training.sequence_parallel
+        if processes > 1 and not is_launched():
+            return launch(words, processes, run.folder)
         with _writing(run):
             options, built = rebuild(run.about)
             return _train(run, options, built, lambda: _begin(options, built), restart=resume.restart)
     plan = plan_run(words)
+    processes = plan.options.training.sequence_parallel
+    if processes > 1 and not is_launched():
+        return launch([*words, "--out", str(plan.folder)], processes, plan.folder)
     run = _create(plan.folder, plan.about, plan.built)
     with _writing(run):
         return _train(run, plan.options, plan.built)
@@ -91,12 +101,34 @@ def plan_run(words: Sequence[str]) -> Plan:
         check_options(command.options)
     options, shared = command.options, command.shared
     built = build_model(options, task, seed=shared.seed)
-    options.training.check_processes(int(os.environ.get("WORLD_SIZE", 1)))
+    _check_processes(options, built, shared.out)
     _begin(options, built)
     about = describe_run(options.as_json(), ["train", *words], seed=shared.seed, page=shared.page)
     if (learned := task.learned) is not None:
         about["learned"] = learned
     return Plan(shared.out or new_folder(options.task.kind, folder_name(options.attention.name)), about, options, built)
+
+
+def _check_processes(options: RunOptions, built: Built, out: Path | None) -> None:
+    """Raises `SubquadError` if the batch, its sequences or the weights cannot be divided among the processes."""
+    parts, task = options.training.sequence_parallel, built.task
+    if sharding.is_wanted():
+        sharding.check_sharding(task, built.model)
+        if out is None:
+            raise SubquadError("processes with --use_fsdp write checkpoints together: name the folder of the run with --out")
+    options.training.check_processes(int(os.environ.get("WORLD_SIZE", parts)))
+    if parts == 1:
+        return
+    if not torch.distributed.is_available():
+        raise SubquadError("--sequence-parallel needs torch.distributed, which this build of PyTorch lacks: install another")
+    if not task.can_be_cut:
+        raise SubquadError(
+            f"the sequences of {task.kind} cannot be cut over processes: leave --sequence-parallel out, or train lm, mlm, "
+            "tokens, recall, induction or copy with a decoder"
+        )
+    check_cut(options.attention.parts, causal=task.is_causal)
+    length = task.model_length(task.batch(1, torch.Generator().manual_seed(0)))
+    points_for(options.attention.parts, length, parts)
 
 
 def _create(folder: Path, about: Mapping[str, Any], built: Built) -> Run:

@@ -1,5 +1,6 @@
 """Multi-head attention: projections around a mechanism."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -75,6 +76,8 @@ class MultiheadAttention(nn.Module):
         self.model_dim, self.context_dim = model_dim, context_dim or model_dim
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.weighs = weighs
+        self.across: Callable[..., Tensor] | None = None
+        """Mixes a sequence that is cut over processes, in place of the mechanism (see `subquad.parallel`); else None."""
         if weighs:
             self.to_q = Dense(model_dim, heads * head_dim, bias=bias)
             self.to_k = Dense(self.context_dim, kv_heads * self.head_dim, bias=bias)
@@ -101,6 +104,8 @@ class MultiheadAttention(nn.Module):
     ) -> Float[Tensor, "b n w"]:
         """Attends from every position of x to every kept position of the context, by default x itself."""
         if context is None:
+            if self.across is not None:
+                return self._merge(self._mixed_across(x, keep, rotation, weighing, causal=False))
             mixed: Tensor = self.attend(*self._inputs(x, rotation, weighing), keep=keep)
             return self._merge(mixed)
         _check("x", x, self.model_dim)
@@ -121,6 +126,8 @@ class MultiheadAttention(nn.Module):
         weighing: Weighing | None = None,
     ) -> tuple[Float[Tensor, "b n w"], Any]:
         """Attends causally: position i sees the state and positions up to i. Returns the output and the new state."""
+        if self.across is not None:
+            return self._merge(self._mixed_across(x, keep, rotation, weighing, causal=True)), None
         mixed, state = self._causal().causal(*self._inputs(x, rotation, weighing), state, keep=keep)
         return self._merge(mixed), state
 
@@ -160,6 +167,28 @@ class MultiheadAttention(nn.Module):
         _check("context", x, self.context_dim)
         q, k = self.weigh(x, rotation) if weighing is None else weighing
         return q, k, self._heads(self.to_v, x)
+
+    def _mixed_across(
+        self, x: Tensor, keep: Tensor | None, rotation: Rotation | None, weighing: Weighing | None, *, causal: bool
+    ) -> Tensor:
+        """Mixes a stretch of a sequence whose other stretches are held by other processes.
+
+        Queries are computed last, while keys and values, or sums over them, travel.
+        """
+        assert self.across is not None
+        _check("x", x, self.model_dim)
+        if weighing is None:
+            k = self._heads(self.to_k, x)
+            k = k if rotation is None else rotate(k, rotation)
+        else:
+            k = weighing.k
+
+        def make_q() -> Tensor:
+            if weighing is not None:
+                return weighing.q
+            return self._queries(x) if rotation is None else rotate(self._queries(x), rotation)
+
+        return self.across(self.attend, make_q, k, self._heads(self.to_v, x), keep, causal=causal)
 
     def _heads(self, projection: nn.Module, context: Tensor) -> Tensor:
         """Projects a context to keys or values, one for each query head."""

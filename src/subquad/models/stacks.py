@@ -44,6 +44,8 @@ class Stack(nn.Module):
             require_reversible(attention, cross=cross is not None)
         super().__init__()
         self.options, self.recompute = options, False
+        self.first_position = 0
+        """Position of the first input, if it is not the first of a sequence that is cut over processes."""
         model_dim = options.model_dim
         self.add_positions = _positions(options, generator)
         self.dropout = nn.Dropout(options.dropout)
@@ -81,8 +83,8 @@ class Stack(nn.Module):
                 return self.dropout(x), rotation_at(at, self.options.head_dim)
             return self.dropout(x + sinusoids(at, x.shape[-1]).to(x.dtype)), None
         if self.add_positions is not None:
-            return self.dropout(self.add_positions(x, start)), None
-        return self.dropout(x), rotation(start, x.shape[1], self.options.head_dim, x)
+            return self.dropout(self.add_positions(x, self.first_position + start)), None
+        return self.dropout(x), rotation(self.first_position + start, x.shape[1], self.options.head_dim, x)
 
     def _weighing(self, block: Any, x: Tensor, turn: Rotation | None, before: Weighing | None) -> Weighing | None:
         """Returns the queries and keys that a block and those that share its weights use; None if all have their own."""

@@ -205,6 +205,22 @@ class Task(Comparable, ABC, Generic[Batch]):
         """
         yield self.loss(model, batch)
 
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether `cut_loss` gives the loss of a stretch of each sequence, so that processes can share sequences."""
+        return False
+
+    def model_length(self, batch: Batch) -> int:
+        """Number of positions that the model of a task that can be cut gets for a batch."""
+        return batch[0].shape[1]
+
+    def cut_loss(self, model: nn.Module, batch: Batch, start: int, stop: int) -> Tensor:
+        """Sum of the losses at the positions from `start` to `stop`, by a model that is given these only.
+
+        By default each tensor of a batch has a value for each position.
+        """
+        return self.loss(model, type(batch)(*(tensor[:, start:stop] for tensor in batch))).total
+
     def samples(self, model: nn.Module, generator: torch.Generator, count: int) -> list[dict[str, str]]:
         """Questions, the model's answers and the right answers: fields ``given``, ``answered`` and ``right`` of rows."""
         return []

@@ -95,12 +95,26 @@ class Copy(TaskOptions, Task[CopyBatch]):
 
         With label smoothing it is the Kullback-Leibler divergence from the smoothed labels, whose minimum is 0 as well.
         """
-        logits, targets, counts = self._predict(model, batch)
+        return Counted(self._sum(*self._predict(model, batch)), self.count(batch))
+
+    @property
+    def can_be_cut(self) -> bool:
+        return self.form == "decoder"
+
+    def model_length(self, batch: CopyBatch) -> int:
+        """Number of positions of a decoder: all but the last, which it predicts only."""
+        return 2 * self.length + 1
+
+    def cut_loss(self, model: nn.Module, batch: CopyBatch, start: int, stop: int) -> Tensor:
+        tokens, counts = self._spoken_twice(*batch)
+        return self._sum(model(tokens[:, start:stop]), tokens[:, start + 1 : stop + 1], counts[:, start + 1 : stop + 1])
+
+    def _sum(self, logits: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
+        """Sum of the losses of the targets that count."""
         losses = F.cross_entropy(
             logits[counts].float(), targets[counts], reduction="sum", label_smoothing=self.label_smoothing
         )
-        count = self.count(batch)
-        return Counted(losses - count * self._label_entropy, count)
+        return losses - counts.sum() * self._label_entropy
 
     def count(self, batch: CopyBatch) -> int:
         return int(batch.real.sum())

@@ -22,6 +22,7 @@ from subquad.checking import Seed, Whole, read_as
 from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.training.scaling import ScalerFields
+from subquad.training.shards import read_shards, shard_files
 
 KEEP = 2
 """Number of checkpoints that are kept, so that an older one can be used if the newest cannot be read."""
@@ -62,26 +63,42 @@ def save(
     keep: int | None = KEEP,
 ) -> Path:
     """Writes a checkpoint and deletes the oldest ones beyond `keep`. Without an optimizer, it cannot be trained on."""
-    final = folder / f"step-{step:09d}"
-    beside = final.with_suffix(PART)
+    beside = place_for(folder, step)
     try:
-        for left in (*folder.glob(f"step-*{PART}"), *folder.glob(f"step-*{OLD}")):  # left by a killed process
-            shutil.rmtree(left, ignore_errors=True)
-        beside.mkdir(parents=True)
+        begin(folder, step)
         moments = {} if optimizer is None else _optimizer_tensors(model, optimizer)
         save_file(model_tensors(model), beside / "model.safetensors")
         save_file(moments, beside / "optimizer.safetensors")
-        (beside / "about.json").write_text(json.dumps({**about, "step": step, "moments": len(moments)}))
-        for file in beside.iterdir():
-            _synchronise(file)
-        _discard(final)
-        beside.replace(final)
+        return finish(beside, {**about, "step": step, "moments": len(moments)}, keep=keep)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise SubquadError(
             f"cannot write the checkpoint of step {step} to {folder}: {_reason(error)}; make room, then go on with --resume"
         ) from None
-    for old in checkpoint_folders(folder)[:-keep] if keep else []:
+
+
+def place_for(folder: Path, step: int) -> Path:
+    """The folder in which the checkpoint of a step is written before it gets its name."""
+    return folder / f"step-{step:09d}{PART}"
+
+
+def begin(folder: Path, step: int) -> None:
+    """Makes the folder in which the checkpoint of a step is written, and deletes what killed processes left."""
+    for left in (*folder.glob(f"step-*{PART}"), *folder.glob(f"step-*{OLD}")):
+        shutil.rmtree(left, ignore_errors=True)
+    place_for(folder, step).mkdir(parents=True)
+
+
+def finish(beside: Path, about: Mapping[str, Any], *, keep: int | None = KEEP) -> Path:
+    """Gives a checkpoint that is written its name, and deletes the oldest ones beyond `keep`."""
+    (beside / "about.json").write_text(json.dumps(about))
+    for file in beside.rglob("*"):
+        if file.is_file():
+            _synchronise(file)
+    final = beside.with_suffix("")
+    _discard(final)
+    beside.replace(final)
+    for old in checkpoint_folders(beside.parent)[:-keep] if keep else []:
         _discard(old)
     return final
 
@@ -109,7 +126,10 @@ def read(path: Path) -> Checkpoint:
         read_as(AboutFields, about, "about.json:")
         if about["step"] != step_of(path):
             raise SubquadError(f"about.json is of step {about['step']}")
-        model, optimizer = (load_file(path / f"{name}.safetensors") for name in ("model", "optimizer"))
+        if shards := shard_files(path):
+            model, optimizer = read_shards(shards)
+        else:
+            model, optimizer = (load_file(path / f"{name}.safetensors") for name in ("model", "optimizer"))
         if len(optimizer) != about.get("moments", len(optimizer)):
             raise SubquadError(f"optimizer.safetensors has {len(optimizer)} tensors of {about['moments']}")
     except (OSError, SafetensorError, ValueError, RecursionError) as error:

@@ -5,10 +5,10 @@ the optimizer. With several processes, each draws the same batch and uses its sh
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +20,12 @@ from subquad.errors import DivergedError, NotFiniteError, SubquadError
 from subquad.models.stacks import Stack
 from subquad.results import Row, Run
 from subquad.tasks.base import Task
-from subquad.training import checkpoints
+from subquad.training import checkpoints, sharding
+from subquad.training.cutting import Cutting, explaining_lost_processes
 from subquad.training.options import TrainOptions
 from subquad.training.resuming import BEST, FOLDER, Trained, best_step, check_best, find_start, go_back, start_over
 from subquad.training.scaling import Scaling
+from subquad.training.sharding import Sharded
 
 FLUSH_SECONDS = 2.0  # longest time that rows wait in memory
 BATCH, DROPOUT, REDRAW, HELD_OUT, SAMPLES = range(5)  # numbers of the streams of random numbers
@@ -73,23 +75,24 @@ def train(
         is_over: asked after every step whether this was the last one, for a training that is limited by time.
     """
     accelerator = _make_accelerator(options)
-    optimizer = options.build_optimizer(model.parameters())
-    trained = Trained(model, optimizer, Scaling(options.precision, accelerator.device.type))
-    if restart and accelerator.is_main_process:
-        start_over(run)
-    accelerator.wait_for_everyone()
-    start = find_start(run, trained.check, counter="step", first=options.checkpoint_every)
-    check_best(run, start, model, task.chosen_by if options.keep_best else None)
-    accelerator.wait_for_everyone()  # until all processes have read what the next lines may delete
-    if accelerator.is_main_process:
-        for complaint in start.complaints:
-            say(complaint)
-        go_back(run, start)
-    if start.checkpoint is None:
-        begin()
-    else:
-        trained.restore(start.checkpoint)
-    _Loop(task, trained, options, run, seed, accelerator, watch, judged=judged, is_over=is_over).run_from(start.step)
+    with explaining_lost_processes(accelerator.num_processes):
+        optimizer = options.build_optimizer(model.parameters())
+        trained = Trained(model, optimizer, Scaling(options.precision, accelerator.device.type))
+        if restart and accelerator.is_main_process:
+            start_over(run)
+        accelerator.wait_for_everyone()
+        start = find_start(run, trained.check, counter="step", first=options.checkpoint_every)
+        check_best(run, start, model, task.chosen_by if options.keep_best else None)
+        accelerator.wait_for_everyone()  # until all processes have read what the next lines may delete
+        if accelerator.is_main_process:
+            for complaint in start.complaints:
+                say(complaint)
+            go_back(run, start)
+        if start.checkpoint is None:
+            begin()
+        else:
+            trained.restore(start.checkpoint)
+        _Loop(task, trained, options, run, seed, accelerator, watch, judged=judged, is_over=is_over).run_from(start.step)
     return model
 
 
@@ -106,7 +109,11 @@ def import_accelerate() -> Any:
 
 def _make_accelerator(options: TrainOptions) -> Any:
     """Returns accelerate's view of the processes and the device. Raises `SubquadError` for options that do not suit them."""
-    accelerator = import_accelerate().Accelerator(mixed_precision="no")  # autocast is applied by `Scaling`
+    # accelerate takes several processes without a GPU for one, unless it is told that they use the CPU
+    on_cpu = int(os.environ.get("WORLD_SIZE", 1)) > 1 and torch.accelerator.current_accelerator() is None
+    with sharding.hidden_from_accelerate():
+        # autocast is applied by `Scaling`
+        accelerator = import_accelerate().Accelerator(mixed_precision="no", cpu=on_cpu)
     options.check_processes(accelerator.num_processes)
     options.check_device(accelerator.device.type)
     return accelerator
@@ -132,16 +139,24 @@ class _Loop:
         self.judged, self.is_over = judged, is_over
         self.accelerator, self.watch = accelerator, watch
         self.plain, self.plain_optimizer, self.scaling = trained
-        self.model, self.optimizer = accelerator.prepare(self.plain, self.plain_optimizer)
+        self.sharded: Sharded | None = None
+        if sharding.is_wanted():
+            sharding.check_sharding(task, self.plain)
+            self.sharded = sharding.shard(self.plain, self.plain_optimizer, options, accelerator.device)
+            self.model, self.optimizer, _ = self.sharded
+        else:
+            self.model, self.optimizer = accelerator.prepare(self.plain, self.plain_optimizer)
+        trained_model = self.plain if self.sharded is None else self.model
+        self.cutting = Cutting(task, trained_model, accelerator, options.sequence_parallel)
         self.waiting: list[Row] = []
         self.flushed = time.monotonic()
         self.metrics: dict[str, float] = {}
         self.best = task.chosen_by if options.keep_best else None
-        for module in self.plain.modules():
+        for module in trained_model.modules():
             if isinstance(module, Stack):
                 module.recompute = options.recompute
         self.terms: list[Tensor] = []  # weighted terms that modules add to the loss in a forward pass
-        self.mechanisms = [module for module in self.plain.modules() if isinstance(module, Mechanism)]
+        self.mechanisms = [module for module in trained_model.modules() if isinstance(module, Mechanism)]
         for mechanism in self.mechanisms:
             for part in mechanism.modules() if mechanism.traits.adds_to_loss else ():
                 if isinstance(part, LossTerm):
@@ -204,33 +219,33 @@ class _Loop:
 
     def _backward(self, part: Any, count: int, *, parts: int, last: bool) -> Tensor:
         """Adds the gradient of a part of the batch, piece by piece, and returns the sum of its losses."""
-        pieces, piece_losses = self.task.pieces(part), self.task.losses(self.model, part)
-        total = torch.zeros((), device=self.accelerator.device)
-        for piece in range(pieces):
-            with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else nullcontext():
-                with self.scaling.autocast():
-                    self.terms.clear()
-                    losses = next(piece_losses).total
-                # processes' gradients are averaged, so each counts as often as there are processes
-                scaled = losses * self.accelerator.num_processes / count
-                if self.terms:
-                    scaled = scaled + torch.stack(self.terms).mean() / (parts * pieces)
-                self.accelerator.backward(self.scaling.scaled(scaled))
-            total += losses.detach()
+        pieces, total = self.cutting.pieces(part), torch.zeros((), device=self.accelerator.device)
+        with self.cutting.entered(part) as stretch:
+            piece_losses = self.cutting.losses(self.model, part, stretch)
+            for piece in range(pieces):
+                with self.accelerator.no_sync(self.model) if not (last and piece == pieces - 1) else nullcontext():
+                    with self.scaling.autocast():
+                        self.terms.clear()
+                        losses = next(piece_losses).total
+                    # processes' gradients are averaged, so each counts as often as there are processes
+                    scaled = losses * self.accelerator.num_processes / count
+                    if self.terms:
+                        scaled = scaled + torch.stack(self.terms).mean() / (parts * pieces)
+                    self.accelerator.backward(self.scaling.scaled(scaled))
+                total += losses.detach()
         return total
 
     def _parts(self, batch: Any) -> Iterator[Any]:
-        """Yields the parts of this process's share of a batch. Strides spread long and short sequences evenly."""
-        shares = self.accelerator.num_processes * self.options.accumulate
+        """Yields the parts of this process's share of a batch."""
         for number in range(self.options.accumulate):
-            first = number * self.accelerator.num_processes + self.accelerator.process_index
-            yield type(batch)(*(tensor[first::shares].to(self.accelerator.device) for tensor in batch))
+            chosen = self.cutting.share(number, self.options.accumulate)
+            yield type(batch)(*(tensor[chosen].to(self.accelerator.device) for tensor in batch))
 
     def _redraw(self, step: int) -> None:
         """Redraws random features every `redraw` steps, with the same generator on every process."""
         if not self.options.redraw or step == 0 or step % self.options.redraw:
             return
-        self.plain.train()
+        self.model.train()
         drawing = generator(self.seed, REDRAW, step)
         for mechanism in self.mechanisms:
             if mechanism.traits.redraws:
@@ -247,6 +262,8 @@ class _Loop:
 
     def _evaluate(self, step: int, speed: float) -> bool:
         """Writes rows with the metrics of the development data, and returns whether training ends here."""
+        if self.sharded is not None:
+            self.sharded.gather(self.plain)
         if not self.accelerator.is_main_process:
             return self._all_end(False)
         self.plain.eval()
@@ -300,7 +317,8 @@ class _Loop:
 
     def restore_best(self) -> int | None:
         """Loads the best weights into the model and returns their step, or None if no best weights are kept."""
-        if self.best is None or not checkpoints.checkpoint_folders(self.run.folder / BEST):
+        is_absent = self.sharded is not None and not self.accelerator.is_main_process
+        if is_absent or self.best is None or not checkpoints.checkpoint_folders(self.run.folder / BEST):
             return None
         best = checkpoints.read(checkpoints.checkpoint_folders(self.run.folder / BEST)[-1])
         checkpoints.restore(best, self.plain)
@@ -309,9 +327,12 @@ class _Loop:
     def _checkpoint(self, step: int) -> None:
         """Saves a checkpoint. Rows are written first, so that the rows that it counts are on disk."""
         self._flush()
-        if self.accelerator.is_main_process:
-            about = {"seed": self.seed, "rows": self.run.count_rows(), **self.scaling.state()}
+        about = {"seed": self.seed, "rows": self.run.count_rows(), **self.scaling.state()}
+        if self.sharded is not None:
+            self.sharded.save(self.run.folder / FOLDER, step, about)
+        elif self.accelerator.is_main_process:
             checkpoints.save(self.run.folder / FOLDER, step, self.plain, self.plain_optimizer, about)
+        if self.accelerator.is_main_process:
             oldest = checkpoints.step_of(checkpoints.checkpoint_folders(self.run.folder / FOLDER)[0])
             checkpoints.forget_before(self.run.folder / BEST, oldest)  # a run may continue from the oldest
         self.accelerator.wait_for_everyone()
@@ -332,27 +353,6 @@ class _NotFiniteLossError(Exception):
     def __init__(self, step: int, loss: float) -> None:
         super().__init__()
         self.step, self.loss = step, loss
-
-
-def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:
-    """Loads the best weights of a run into a model, or the newest if no best ones were kept, and returns their step."""
-
-    def check(candidate: checkpoints.Checkpoint) -> None:
-        checkpoints.check_fit(candidate, model)
-
-    checkpoint, complaints = checkpoints.load(folder / BEST, check)
-    if checkpoint is None:
-        checkpoint, more = checkpoints.load(folder / FOLDER, check)
-        complaints = [*(f"{complaint}, so the newest checkpoint is used" for complaint in complaints), *more]
-    if checkpoint is None:
-        why = f" ({complaints[0]})" if complaints else ""
-        raise SubquadError(
-            f"{folder} has no checkpoint that can be read{why}: train it first, with subquad train --resume {folder}"
-        )
-    for complaint in complaints:
-        say(complaint)
-    checkpoints.restore(checkpoint, model)
-    return checkpoint.step
 
 
 def _number(seed: int, stream: int, step: int) -> int:

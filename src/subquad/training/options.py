@@ -35,6 +35,7 @@ class TrainOptions(Checked):
     evaluate_every: Count = 200  # steps between evaluations on held-out data
     checkpoint_every: Count = 200  # steps between checkpoints
     patience: Whole = 0  # stop after so many evaluations without a better one, by the task's metric; 0 for never
+    sequence_parallel: Count = 1  # number of processes over which each sequence is cut, to save memory
     keep_best: bool = True  # finish with the weights of the best evaluation, if the task defines a metric for it
 
     def check(self) -> None:
@@ -48,11 +49,11 @@ class TrainOptions(Checked):
         not counted.
         """
         held = 4 * size.numbers + 12 * size.trained + size.data_bytes
-        sequences = -(-self.batch // (self.accumulate * processes))
+        sequences = -(-self.batch * self.sequence_parallel // (self.accumulate * max(processes, self.sequence_parallel)))
         number_bytes = 4 if self.precision == "float32" else 2
         kept = size.positions * kept_numbers(model, recompute=self.recompute) * number_bytes
         mixing = mechanisms(attention, model).state * number_bytes
-        on_device = 0 if torch.accelerator.is_available() else sequences * (kept + mixing)
+        on_device = 0 if torch.accelerator.is_available() else sequences * (kept // self.sequence_parallel + mixing)
         return held + on_device + self.batch * size.sequence_bytes
 
     def check_device(self, device: str) -> None:
@@ -63,8 +64,13 @@ class TrainOptions(Checked):
             )
 
     def check_processes(self, processes: int) -> None:
-        """Raises `SubquadError` if a batch cannot be divided evenly among the processes."""
-        shares = self.accumulate * processes
+        """Raises `SubquadError` if a batch cannot be divided evenly among the processes, or these among sequences."""
+        if processes % self.sequence_parallel:
+            raise SubquadError(
+                f"--sequence-parallel must divide the number of processes, {processes}, but is {self.sequence_parallel}: "
+                "start a multiple of it, or leave accelerate launch out"
+            )
+        shares = self.accumulate * (processes // self.sequence_parallel)
         if self.batch % shares:
             raise SubquadError(f"--batch must be a multiple of processes times --accumulate, {shares}, but is {self.batch}")
 

@@ -6,6 +6,7 @@ Rows are written before the checkpoint that counts them, so a killed process lea
 import shlex
 import shutil
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -132,3 +133,24 @@ def refusal(run: Run, problem: str) -> SubquadError:
     """Returns the error for a run that cannot continue, with the command that starts it over."""
     again = f"subquad {run.about.get('kind')} --resume {shlex.quote(str(run.folder))} --restart"
     return SubquadError(f"{run.folder} cannot go on: {problem}; start over, keeping nothing of it, with: {again}")
+
+
+def load_model(folder: Path, model: nn.Module, say: Callable[[str], None]) -> int:
+    """Loads the best weights of a run into a model, or the newest if no best ones were kept, and returns their step."""
+
+    def check(candidate: checkpoints.Checkpoint) -> None:
+        checkpoints.check_fit(candidate, model)
+
+    checkpoint, complaints = checkpoints.load(folder / BEST, check)
+    if checkpoint is None:
+        checkpoint, more = checkpoints.load(folder / FOLDER, check)
+        complaints = [*(f"{complaint}, so the newest checkpoint is used" for complaint in complaints), *more]
+    if checkpoint is None:
+        why = f" ({complaints[0]})" if complaints else ""
+        raise SubquadError(
+            f"{folder} has no checkpoint that can be read{why}: train it first, with subquad train --resume {folder}"
+        )
+    for complaint in complaints:
+        say(complaint)
+    checkpoints.restore(checkpoint, model)
+    return checkpoint.step

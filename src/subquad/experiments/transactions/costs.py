@@ -19,7 +19,7 @@ from subquad.runs import read_options
 from subquad.statistics import median_interval, ratio_interval
 from subquad.tasks.transactions import labelled
 from subquad.tasks.transactions.batches import EventBatch
-from subquad.training.loop import load_model
+from subquad.training.resuming import load_model
 
 SECONDS = 8.0
 """Duration in seconds of the measurement of one group of attentions."""

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from subquad.ops.autocast import needs_gradient, precise, prefers_parallel, product
-from subquad.ops.hybrid.sums import cut, cut_features, far_sums, features_of
+from subquad.ops.hybrid.sums import add_state, cut, cut_features, far_sums, features_of
 from subquad.ops.linear.sums import LinearState, finite, reciprocal
 from subquad.ops.scratch import WORKING_SET, Scratch
 from subquad.types import Features, Maps
@@ -35,10 +35,12 @@ def attend(
     total: Int[Tensor, "b"],
     log_gain: Float[Tensor, "h"],
     block: int,
+    outside: LinearState | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState | None]:
     """Returns the mixed values of sequences whose first `total` positions are real; causal if `state` is given.
 
-    The returned state sums all blocks before the last two; the last one may be empty.
+    The returned state sums all blocks before the last two; the last one may be empty. `outside` sums further far keys, which
+    all queries of the bidirectional form see.
     """
     n, dtype, causal = k.shape[2], precise(k.dtype), state is not None
     q, k, v = (x.to(dtype) for x in (q, k, v))
@@ -48,6 +50,8 @@ def attend(
     parts = _ranges(q, block, at_once=at_once)
     full = not at_once and bool(valid.all())
     sums, peak, after = far_sums(k, v, maps.keys, state, None if full else valid, total, block, parts, scratch)
+    if outside is not None:
+        sums, peak = add_state(sums, peak, outside)
     mixed = []
     for part, rows in parts:
         queries = cut_features(features_of(maps.queries, q[:, :, rows], scratch), block)

@@ -130,6 +130,13 @@ def _add(sums: Tensor, peak: Tensor, others: Tensor, other_peak: Tensor) -> tupl
     return sums * next(fades) + others * next(fades), higher
 
 
+def add_state(
+    sums: Float[Tensor, "b h t m f"], peak: Float[Tensor, "b h t"], state: LinearState
+) -> tuple[Float[Tensor, "b h t m f"], Float[Tensor, "b h t"]]:
+    """Adds the sums of a state to those of each block; returns the sums and their peaks."""
+    return _add(sums, peak, _join(state)[:, :, None], state.peak.detach()[:, :, None])
+
+
 def _join(state: LinearState) -> Float[Tensor, "b h m f"]:
     return torch.cat([state.sums, state.norms[..., None]], dim=-1)
 

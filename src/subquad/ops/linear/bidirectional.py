@@ -75,12 +75,12 @@ class _Blocks(torch.autograd.Function):
         maps: Maps = ctx.maps
         scratch = Scratch(inverse.dtype)
         for_q, for_k = WeightGradients(maps.queries), WeightGradients(maps.keys)
-        dq, d_sums, d_norms = _back_to_queries(q, gradient, mixed, inverse, sums, norms, for_q, scratch)
-        dk, dv = _back_to_keys(k, v, keep, d_sums, d_norms, peak, for_k, scratch)
+        dq, d_sums, d_norms = back_to_queries(q, gradient, mixed, inverse, sums, norms, for_q, scratch)
+        dk, dv = back_to_keys(k, v, keep, d_sums, d_norms, peak, for_k, scratch)
         return dq, dk, dv, None, None, *for_q.totals, *for_k.totals
 
 
-def _back_to_queries(
+def back_to_queries(
     q: Tensor,
     gradient: Tensor,
     mixed: Tensor,
@@ -107,7 +107,7 @@ def _back_to_queries(
     return dq, d_sums, d_norms
 
 
-def _back_to_keys(
+def back_to_keys(
     k: Tensor,
     v: Tensor,
     keep: Tensor | None,
@@ -145,6 +145,20 @@ def _mix(
     most = 1024 if inverse is None else 512  # training needs more memory for other tensors
     scratch = Scratch(precise(q.dtype))
     sums, norms, peak = sum_keys(k, v, maps.keys, keep, scratch, most)
+    return read_sums(q, v, sums, norms, maps, inverse, scratch, most), sums, norms, peak
+
+
+def read_sums(
+    q: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h s e"],
+    sums: Float[Tensor, "bh m e"],
+    norms: Float[Tensor, "bh m"],
+    maps: Maps,
+    inverse: Float[Tensor, "b h n 1"] | None,
+    scratch: Scratch,
+    most: int,
+) -> Float[Tensor, "b h n e"]:
+    """Returns the mixed values of queries that see these sums; writes 1 / denominator into `inverse`, if given."""
     mixed = new_mixed(q, v)
     for block in blocks(q.shape[2], block_length(q, norms.shape[-1], most)):
         scratch.start()
@@ -154,7 +168,7 @@ def _mix(
         land(mixed, block, out)
         if inverse is not None:
             land(inverse, block, factor)
-    return mixed, sums, norms, peak
+    return mixed
 
 
 def sum_keys(

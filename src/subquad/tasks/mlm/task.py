@@ -213,6 +213,10 @@ class MlmTask(Task[MaskedBatch]):
         logits = model(batch.tokens, keep=needed_mask(batch.keep), chosen=batch.chosen).float()
         return Counted(F.cross_entropy(logits, batch.right[batch.chosen], reduction="sum"), self.count(batch))
 
+    @property
+    def can_be_cut(self) -> bool:
+        return True
+
     def count(self, batch: MaskedBatch) -> int:
         return int(batch.chosen.sum())
 

@@ -116,6 +116,10 @@ class Answering(TaskOptions, Task[AnswerBatch]):
         logits = model(batch.tokens)[batch.asked].float()
         return Counted(F.cross_entropy(logits, batch.answers[batch.asked], reduction="sum"), self.count(batch))
 
+    @property
+    def can_be_cut(self) -> bool:
+        return True
+
     def count(self, batch: AnswerBatch) -> int:
         return int(batch.asked.sum())
 

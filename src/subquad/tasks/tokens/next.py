@@ -92,6 +92,10 @@ class NextTokens(SourcedTask[NextBatch]):
         losses = F.cross_entropy(logits, batch.right.flatten(), ignore_index=BEGIN, reduction="sum")
         return Counted(losses, self.count(batch))
 
+    @property
+    def can_be_cut(self) -> bool:
+        return True
+
     def count(self, batch: NextBatch) -> int:
         return int((batch.right != BEGIN).sum())
 
