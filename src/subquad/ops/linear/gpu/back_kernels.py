@@ -37,8 +37,8 @@ def denominators(gradient, mixed, plan, inverse, scale):
     rows = t * plan.chunk + tl.arange(0, plan.chunk)
     valid = rows < plan.n
     total = tl.zeros((plan.chunk,), plan.real)
-    for first in range(0, plan.e, plan.values):
-        columns = first + tl.arange(0, plan.values)
+    for first in range(0, plan.e, plan.value_tile):
+        columns = first + tl.arange(0, plan.value_tile)
         product = load_tile(gradient, plan, bh, rows, valid, columns, plan.e)
         total += tl.sum(product * load_tile(mixed, plan, bh, rows, valid, columns, plan.e), 1)
     at = bh.to(tl.int64) * plan.n + rows
@@ -50,8 +50,8 @@ def load_pairs(gradient, inverse, scale, v, real, peaks, plan, bh, t, rows):
     """Returns P_ij of a chunk "c c" with fades, and zeros for later keys."""
     valid = rows < plan.n
     pairs = tl.zeros((plan.chunk, plan.chunk), plan.real)
-    for first in range(0, plan.e, plan.values):
-        columns = first + tl.arange(0, plan.values)
+    for first in range(0, plan.e, plan.value_tile):
+        columns = first + tl.arange(0, plan.value_tile)
         numbers = load_tile(v, plan, bh, rows, real, columns, plan.e)
         rows_of = load_tile(gradient, plan, bh, rows, valid, columns, plan.e)
         pairs += tl.dot(rows_of, tl.trans(numbers), input_precision=plan.precision)
@@ -78,11 +78,11 @@ def back_to_rows(own, other, right, v, gradient, inverse, scale, peaks, plan, su
     at = bh.to(tl.int64) * plan.n + rows
     total = tl.zeros((plan.chunk,), plan.real)
     moved = tl.zeros((plan.chunk, plan.width), plan.real)
-    for first in range(0, plan.m, plan.features):
-        columns = first + tl.arange(0, plan.features)
-        slopes = tl.zeros((plan.chunk, plan.features), plan.real)
-        for start in range(0, plan.e, plan.values):
-            outputs = start + tl.arange(0, plan.values)
+    for first in range(0, plan.m, plan.feature_tile):
+        columns = first + tl.arange(0, plan.feature_tile)
+        slopes = tl.zeros((plan.chunk, plan.feature_tile), plan.real)
+        for start in range(0, plan.e, plan.value_tile):
+            outputs = start + tl.arange(0, plan.value_tile)
             numbers = load_tile(right, plan, bh, rows, valid, outputs, plan.e)
             tile = load_sums(sums, plan, place, columns, outputs)
             slopes += tl.dot(numbers, tl.trans(tile), input_precision=plan.precision)
@@ -131,12 +131,12 @@ def back_to_values(queries, keys, gradient, inverse, peaks, plan, sums, result):
     bh, t = tl.program_id(0) // plan.chunks, tl.program_id(0) % plan.chunks
     place = tl.program_id(0) if plan.causal else bh
     rows = t * plan.chunk + tl.arange(0, plan.chunk)
-    outputs = tl.program_id(1) * plan.values + tl.arange(0, plan.values)
+    outputs = tl.program_id(1) * plan.value_tile + tl.arange(0, plan.value_tile)
     valid, real = rows < plan.n, real_rows(keys, plan, bh, rows)
-    out = tl.zeros((plan.chunk, plan.values), plan.real)
+    out = tl.zeros((plan.chunk, plan.value_tile), plan.real)
     scores = tl.zeros((plan.chunk, plan.chunk), plan.real)
-    for first in range(0, plan.m, plan.features):
-        columns = first + tl.arange(0, plan.features)
+    for first in range(0, plan.m, plan.feature_tile):
+        columns = first + tl.arange(0, plan.feature_tile)
         tile = features(keys, plan, bh, rows, real, columns)
         out += tl.dot(tile, load_sums(sums, plan, place, columns, outputs), input_precision=plan.precision)
         if plan.causal:

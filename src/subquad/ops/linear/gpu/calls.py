@@ -28,7 +28,7 @@ class GpuInputs(GpuSides):
             return mixed, self._unchanged(before)
         plan, queries, keys = self._plan(self.q.shape[2], causal=True), self._queries(), self._keys()
         (sums, norms), peaks, all_peaks, ends = self._states(keys, before, plan)
-        grid = (self.heads * plan.chunks, blocks_of(plan.e, plan.values.value))
+        grid = (self.heads * plan.chunks, blocks_of(plan.e, plan.value_tile.value))
         launch(
             self.q, kernels.mix, grid, queries.side, keys.side, view(self.v), peaks, plan, sums, norms, view(mixed), inverse
         )
@@ -141,7 +141,7 @@ class GpuInputs(GpuSides):
             view(result),
             of_keys=True,
         )
-        grid = (self.heads * plan.chunks, blocks_of(plan.e, plan.values.value))
+        grid = (self.heads * plan.chunks, blocks_of(plan.e, plan.value_tile.value))
         launch(
             self.q,
             back_kernels.back_to_values,
@@ -202,7 +202,7 @@ class GpuInputs(GpuSides):
             return mixed
         plan, queries = self._plan(self.q.shape[2], causal=False), self._queries()
         sums, norms = state.sums.contiguous(), state.norms.contiguous()
-        grid = (self.heads * plan.chunks, blocks_of(plan.e, plan.values.value))
+        grid = (self.heads * plan.chunks, blocks_of(plan.e, plan.value_tile.value))
         launch(
             self.q,
             kernels.mix,

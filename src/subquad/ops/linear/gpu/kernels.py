@@ -8,7 +8,7 @@ Features with exponents are relative to peaks, the largest exponents so far, so 
 the peak before the chunk minus the peak at i, and fade_ij is 2 to the exponent of j minus the peak at i. A program computes
 a tile of features itself, and features of elu+1, ReLU and FAVOR+ are never written to memory.
 
-In docstrings, c is the number of positions of a chunk, and tiles have `features` columns of m, or `values` of e.
+In docstrings, c is the number of positions of a chunk, and tiles have `feature_tile` columns of m, or `value_tile` of e.
 """
 
 from typing import Any, NamedTuple
@@ -66,8 +66,8 @@ class Plan(NamedTuple):
     causal: tl.constexpr
     chunk: tl.constexpr
     width: tl.constexpr  # power of 2 from d on
-    features: tl.constexpr
-    values: tl.constexpr
+    feature_tile: tl.constexpr
+    value_tile: tl.constexpr
     real: tl.constexpr
     precision: tl.constexpr
     nothing: tl.constexpr  # totals below are zero
@@ -208,8 +208,8 @@ def largest_products(side, plan, largest, squared):
     valid = rows < plan.n
     x = load_tile(side.x, plan, bh, rows, valid, tl.arange(0, plan.width), plan.d)
     best = tl.full((plan.chunk,), -float("inf"), plan.real)
-    for first in range(0, plan.r, plan.features):
-        columns = first + tl.arange(0, plan.features)
+    for first in range(0, plan.r, plan.feature_tile):
+        columns = first + tl.arange(0, plan.feature_tile)
         products = tl.dot(x, directions(side.omega, side, plan, bh, columns), input_precision=plan.precision)
         if side.kind == HYPERBOLIC:
             products = tl.abs(products)
@@ -226,10 +226,10 @@ def sum_chunks(side, right, inverse, scale, peaks, plan, sums, norms, spans, chu
     G_i, the gradient of a numerator, is that of the result times `inverse`; e_i, that of a denominator, is `scale`.
     """
     bh, span = tl.program_id(0) // spans, tl.program_id(0) % spans
-    columns = tl.program_id(1) * plan.features + tl.arange(0, plan.features)
-    outputs = tl.program_id(2) * plan.values + tl.arange(0, plan.values)
-    total = tl.zeros((plan.features, plan.values), plan.real)
-    norm = tl.zeros((plan.features,), plan.real)
+    columns = tl.program_id(1) * plan.feature_tile + tl.arange(0, plan.feature_tile)
+    outputs = tl.program_id(2) * plan.value_tile + tl.arange(0, plan.value_tile)
+    total = tl.zeros((plan.feature_tile, plan.value_tile), plan.real)
+    norm = tl.zeros((plan.feature_tile,), plan.real)
     for t in range(span * chunks_each, tl.minimum((span + 1) * chunks_each, plan.chunks)):
         rows = t * plan.chunk + tl.arange(0, plan.chunk)
         valid = real_rows(side, plan, bh, rows)
@@ -277,14 +277,14 @@ def mix(queries, keys, v, peaks, plan, sums, norms, mixed, inverse):
     bh, t = tl.program_id(0) // plan.chunks, tl.program_id(0) % plan.chunks
     place = tl.program_id(0) if plan.causal else bh
     rows = t * plan.chunk + tl.arange(0, plan.chunk)
-    outputs = tl.program_id(1) * plan.values + tl.arange(0, plan.values)
+    outputs = tl.program_id(1) * plan.value_tile + tl.arange(0, plan.value_tile)
     valid = rows < plan.n
     real = real_rows(keys, plan, bh, rows) if plan.causal else valid
-    out = tl.zeros((plan.chunk, plan.values), plan.real)
+    out = tl.zeros((plan.chunk, plan.value_tile), plan.real)
     scores = tl.zeros((plan.chunk, plan.chunk), plan.real)
     total = tl.zeros((plan.chunk,), plan.real)
-    for first in range(0, plan.m, plan.features):
-        columns = first + tl.arange(0, plan.features)
+    for first in range(0, plan.m, plan.feature_tile):
+        columns = first + tl.arange(0, plan.feature_tile)
         tile = features(queries, plan, bh, rows, valid, columns)
         out += tl.dot(tile, load_sums(sums, plan, place, columns, outputs), input_precision=plan.precision)
         total += tl.sum(tile * load_norms(norms, plan, place, columns)[None, :], 1)

@@ -132,7 +132,7 @@ class GpuSides:
         each = -(-plan.chunks // spans)
         sums, norms = self._new(self.heads, spans, self.m, plan.e), self._new(self.heads, spans, self.m)
         inverse, scale = (self.q, self.q) if back is None else back
-        grid = (self.heads * spans, blocks_of(self.m, plan.features.value), blocks_of(plan.e, plan.values.value))
+        grid = (self.heads * spans, blocks_of(self.m, plan.feature_tile.value), blocks_of(plan.e, plan.value_tile.value))
         launch(
             self.q,
             kernels.sum_chunks,

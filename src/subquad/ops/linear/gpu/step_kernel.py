@@ -25,9 +25,9 @@ def products(side, plan, bh, columns):
 @triton.jit
 def largest_product(side, plan, bh):
     """Returns the logarithm of the largest feature of the position, without the part of its norm."""
-    best = tl.full((plan.features,), -float("inf"), plan.real)
-    for first in range(0, plan.m, plan.features):
-        columns = first + tl.arange(0, plan.features)
+    best = tl.full((plan.feature_tile,), -float("inf"), plan.real)
+    for first in range(0, plan.m, plan.feature_tile):
+        columns = first + tl.arange(0, plan.feature_tile)
         best = tl.maximum(best, tl.where(columns < plan.m, products(side, plan, bh, columns), -float("inf")))
     return tl.max(best, 0)
 
@@ -61,7 +61,7 @@ def key_exponent(keys, peaks, plan, bh, largest, norm_factor, level):
 def step(queries, keys, v, peaks, plan, before, after, mixed, norm_factor, level):
     """Adds the position's key to the state `before`, writes the state `after`, and reads it with the position's query."""
     bh = tl.program_id(0).to(tl.int64)
-    outputs = tl.arange(0, plan.values)
+    outputs = tl.arange(0, plan.value_tile)
     value = load_row(v, plan, bh, outputs, plan.e)
     largest_q = largest_product(queries, plan, bh) if queries.kind > RELU else 0.0
     largest_k = largest_product(keys, plan, bh) if keys.kind > RELU else 0.0
@@ -72,10 +72,10 @@ def step(queries, keys, v, peaks, plan, before, after, mixed, norm_factor, level
         higher = tl.maximum(old, exponent)
         fade, share = tl.exp2(old - finite(higher)), tl.exp2(exponent - finite(higher))
     tl.store(after.peak + bh, higher)
-    out = tl.zeros((plan.values,), plan.real)
-    total = tl.zeros((plan.features,), plan.real)
-    for first in range(0, plan.m, plan.features):
-        columns = first + tl.arange(0, plan.features)
+    out = tl.zeros((plan.value_tile,), plan.real)
+    total = tl.zeros((plan.feature_tile,), plan.real)
+    for first in range(0, plan.m, plan.feature_tile):
+        columns = first + tl.arange(0, plan.feature_tile)
         key = row_features(keys, plan, bh, columns, largest_k)
         inside = columns < plan.m
         at, norm_at = (bh * plan.m + columns)[:, None] * plan.e + outputs[None, :], bh * plan.m + columns

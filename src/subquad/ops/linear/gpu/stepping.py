@@ -26,7 +26,7 @@ def step(
     if not mixed.numel():
         return mixed, after if reuse or state is None else LinearState(*(part.clone() for part in before))
     plan = new_plan(q, v, 1, m, fused or maps, causal=True)
-    plan = plan._replace(values=fixed(power_of_2(v.shape[-1])), features=fixed(min(32, plan.features.value)))
+    plan = plan._replace(value_tile=fixed(power_of_2(v.shape[-1])), feature_tile=fixed(min(32, plan.feature_tile.value)))
     if fused is None:
         queries, keys = (dense_features(phi(x.to(before.sums.dtype))) for phi, x in zip(maps, (q, k), strict=True))
         sides = [_side(queries.values, None), _side(keys.values, None)]
