@@ -1,9 +1,10 @@
 """Calls of Triton kernels: used as `subquad.ops.linear.fused.FusedInputs`, for tensors on a GPU."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.ops.linear.fused import Back, FusedMaps
@@ -14,6 +15,17 @@ from subquad.ops.linear.gpu.sides import GpuSides, Rows, view
 from subquad.ops.linear.layout import KINDS, NO_STATE, Parts, dense
 from subquad.ops.linear.sums import LinearState, WeightGradients, new_mixed
 from subquad.types import Maps
+
+
+class _Gradients(NamedTuple):
+    """Gradients that the backward starts from, and 1 / denominators."""
+
+    mixed: Tensor
+    """Gradient of the result."""
+    inverse: Float[Tensor, "bhn"]
+    """1 / denominators."""
+    scale: Float[Tensor, "bhn"]
+    """Gradients of the denominators."""
 
 
 class GpuInputs(GpuSides):
@@ -66,96 +78,52 @@ class GpuInputs(GpuSides):
         `later` holds those of the sums and norms after. The gradients of the maps' weights are in `weight_gradients`.
         """
         if not self.q.shape[:3].numel():
+            self.weight_gradients = self._no_weight_gradients()
             unchanged = tuple(None if x is None else x.clone() for x in later[:2]) if has_state else (None, None)
             return *(torch.empty_like(x) for x in (self.q, self.k, self.v)), *unchanged  # type: ignore[return-value]
         plan, queries, keys = self._plan(self.q.shape[2], causal=True), self._queries(), self._keys()
         (sums, norms), peaks, all_peaks, _ = self._states(keys, before, plan)
-        gradient, scale = self._denominators(back, plan)
-        dq = self._back_to_queries(queries, keys, gradient, scale, back, peaks, plan, (sums, norms))
-        terms = self._sum(queries, view(gradient), (back.inverse, scale), peaks, plan)
+        into = self._gradients(back, plan)
+        dq = self._back_to_queries(queries, keys, into, peaks, plan, (sums, norms))
+        terms = self._sum(queries, view(into.mixed), (into.inverse, into.scale), peaks, plan)
         ends = self._scan(terms, later, peaks, all_peaks, reverse=True)
-        dk, dv = self._back_to_keys(queries, keys, gradient, scale, back, peaks, plan, terms)
+        dk, dv = self._back_to_keys(queries, keys, into, peaks, plan, terms)
         b, h = self.q.shape[:2]
         for_state = [x.view(b, h, *size) for x, size in zip(ends, self._sizes(), strict=True)]
         return *self._pull_back(queries, keys, dq, dk), dv, *(for_state if has_state else (None, None))  # type: ignore[return-value]
 
-    def _denominators(self, back: Back, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Returns the gradient of the result as kernels read it, and those of the denominators."""
-        gradient, mixed = dense(back.gradient), dense(back.mixed)
-        scale = torch.empty_like(back.inverse)
-        launch(
-            self.q,
-            back_kernels.denominators,
-            (self.heads * plan.chunks,),
-            view(gradient),
-            view(mixed),
-            plan,
-            back.inverse,
-            scale,
-        )
-        return gradient, scale
+    def _gradients(self, back: Back, plan: Plan) -> _Gradients:
+        """Returns the gradients that the backward starts from."""
+        gradient, mixed, scale = dense(back.gradient), dense(back.mixed), torch.empty_like(back.inverse)
+        arguments = (view(gradient), view(mixed), plan, back.inverse, scale)
+        launch(self.q, back_kernels.denominators, (self.heads * plan.chunks,), *arguments)
+        return _Gradients(gradient, back.inverse, scale)
 
-    def _back_to_queries(
-        self, queries: Rows, keys: Rows, gradient: Tensor, scale: Tensor, back: Back, peaks: Peaks, plan: Plan, state: Any
-    ) -> Tensor:
+    def _back_to_queries(self, queries: Rows, keys: Rows, into: _Gradients, peaks: Peaks, plan: Plan, state: Any) -> Tensor:
         """Returns the gradients of queries, or of their features if these are given."""
         result = self._new_rows(queries, self.q)
-        launch(
-            self.q,
-            back_kernels.back_to_rows,
-            (self.heads * plan.chunks,),
-            queries.side,
-            keys.side,
-            view(gradient),
-            view(self.v),
-            view(gradient),
-            back.inverse,
-            scale,
-            peaks,
-            plan,
-            *state,
-            view(result),
-            of_keys=False,
-        )
+        arguments = (view(into.mixed), view(self.v), view(into.mixed), into.inverse, into.scale, peaks, plan, *state)
+        grid = (self.heads * plan.chunks,)
+        launch(self.q, back_kernels.back_to_rows, grid, queries.side, keys.side, *arguments, view(result), of_keys=False)
         return result
 
     def _back_to_keys(
-        self, queries: Rows, keys: Rows, gradient: Tensor, scale: Tensor, back: Back, peaks: Peaks, plan: Plan, state: Any
+        self, queries: Rows, keys: Rows, into: _Gradients, peaks: Peaks, plan: Plan, state: Any
     ) -> tuple[Tensor, Tensor]:
         """Returns the gradients of keys, or of their features if these are given, and of values."""
         result, dv = self._new_rows(keys, self.k), torch.empty_like(self.v)
+        arguments = (view(self.v), view(self.v), view(into.mixed), into.inverse, into.scale, peaks, plan, *state)
+        programs = self.heads * plan.chunks
         launch(
-            self.q,
-            back_kernels.back_to_rows,
-            (self.heads * plan.chunks,),
-            keys.side,
-            queries.side,
-            view(self.v),
-            view(self.v),
-            view(gradient),
-            back.inverse,
-            scale,
-            peaks,
-            plan,
-            *state,
-            view(result),
-            of_keys=True,
+            self.q, back_kernels.back_to_rows, (programs,), keys.side, queries.side, *arguments, view(result), of_keys=True
         )
-        grid = (self.heads * plan.chunks, blocks_of(plan.e, plan.value_tile.value))
-        launch(
-            self.q,
-            back_kernels.back_to_values,
-            grid,
-            queries.side,
-            keys.side,
-            view(gradient),
-            back.inverse,
-            peaks,
-            plan,
-            state[0],
-            view(dv),
-        )
+        grid, numbers = (programs, blocks_of(plan.e, plan.value_tile.value)), (view(into.mixed), into.inverse)
+        launch(self.q, back_kernels.back_to_values, grid, queries.side, keys.side, *numbers, peaks, plan, state[0], view(dv))
         return result, dv
+
+    def _no_weight_gradients(self) -> list[Tensor]:
+        """Zeros for the weights of the maps, where there are no positions."""
+        return [] if isinstance(self.maps, FusedMaps) else [torch.zeros_like(weight) for weight in self.maps.weights()]
 
     def _new_rows(self, rows: Rows, x: Tensor) -> Tensor:
         return torch.empty_like(x) if rows.features is None else torch.empty_like(rows.features.values)
@@ -223,15 +191,15 @@ class GpuInputs(GpuSides):
         """Returns dq, dk and dv of the bidirectional form. The gradients of the maps' weights are in `weight_gradients`."""
         n, s = self.q.shape[2], self.k.shape[2]
         if not n or not s or not self.heads:
+            self.weight_gradients = self._no_weight_gradients()
             return torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
         queries, keys, plan = self._queries(), self._keys(), self._plan(n, causal=False)
-        gradient, scale = self._denominators(back, plan)
+        into, unfading = self._gradients(back, plan), Peaks(self.q, self.q, fixed(False))
         sums, norms = (x.contiguous() for x in state[:2])
-        unfading = Peaks(self.q, self.q, fixed(False))
-        dq = self._back_to_queries(queries, keys, gradient, scale, back, unfading, plan, (sums, norms))
-        terms = [x.sum(1) for x in self._sum(queries, view(gradient), (back.inverse, scale), unfading, plan)]
+        dq = self._back_to_queries(queries, keys, into, unfading, plan, (sums, norms))
+        terms = [x.sum(1) for x in self._sum(queries, view(into.mixed), (into.inverse, into.scale), unfading, plan)]
         peaks = self._all_peaks(keys)[0]
-        dk, dv = self._back_to_keys(queries, keys, gradient, scale, back, peaks, self._plan(s, causal=False), terms)
+        dk, dv = self._back_to_keys(queries, keys, into, peaks, self._plan(s, causal=False), terms)
         return *self._pull_back(queries, keys, dq, dk), dv
 
 
