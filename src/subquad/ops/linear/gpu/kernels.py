@@ -205,8 +205,7 @@ def largest_products(side, plan, largest, squared):
     """Writes the largest product of each position with a direction, and its squared norm."""
     bh, t = tl.program_id(0) // plan.chunks, tl.program_id(0) % plan.chunks
     rows = t * plan.chunk + tl.arange(0, plan.chunk)
-    valid = rows < plan.n
-    x = load_tile(side.x, plan, bh, rows, valid, tl.arange(0, plan.width), plan.d)
+    x = load_tile(side.x, plan, bh, rows, real_rows(side, plan, bh, rows), tl.arange(0, plan.width), plan.d)
     best = tl.full((plan.chunk,), -float("inf"), plan.real)
     for first in range(0, plan.r, plan.feature_tile):
         columns = first + tl.arange(0, plan.feature_tile)
@@ -215,8 +214,8 @@ def largest_products(side, plan, largest, squared):
             products = tl.abs(products)
         best = tl.maximum(best, tl.max(tl.where((columns < plan.r)[None, :], products, -float("inf")), 1))
     at = bh.to(tl.int64) * plan.n + rows
-    tl.store(largest + at, best, mask=valid)
-    tl.store(squared + at, tl.sum(x * x, 1), mask=valid)
+    tl.store(largest + at, best, mask=rows < plan.n)
+    tl.store(squared + at, tl.sum(x * x, 1), mask=rows < plan.n)
 
 
 @triton.jit

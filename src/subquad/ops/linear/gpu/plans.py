@@ -13,6 +13,7 @@ from subquad.types import Maps
 
 CHUNK = 64  # positions of a chunk
 TILE = 64  # most columns of a tile
+NARROW = 32  # positions of a chunk and most features of a tile, where a tile of directions has more than TILE rows
 SMALLEST = 16  # what a product of Triton's takes in each dimension
 SCAN_BLOCK = 256  # numbers of a state that one program of a scan takes
 POSITIVE = 3  # number of the first kind of map with random directions
@@ -66,6 +67,8 @@ def new_plan(q: Tensor, v: Tensor, n: int, m: int, maps: Maps | FusedMaps, *, ca
     """Sizes of a call for n queries or keys, and of its tiles."""
     directions = maps.keys.omega if isinstance(maps, FusedMaps) else None
     (_, heads, _, d), e, double = q.shape, v.shape[-1], precise(q.dtype) == torch.float64
+    is_wide = directions is not None and d > TILE  # less of a block of threads' shared memory is left for other tiles
+    chunk = min(CHUNK, NARROW) if is_wide else CHUNK
     return Plan(
         heads=heads,
         n=n,
@@ -73,11 +76,11 @@ def new_plan(q: Tensor, v: Tensor, n: int, m: int, maps: Maps | FusedMaps, *, ca
         e=e,
         m=m,
         r=m if directions is None else directions.shape[-1],
-        chunks=blocks_of(n, CHUNK),
+        chunks=blocks_of(n, chunk),
         causal=fixed(causal),
-        chunk=fixed(CHUNK),
+        chunk=fixed(chunk),
         width=fixed(max(SMALLEST, power_of_2(d))),
-        feature_tile=fixed(tile_of(m)),
+        feature_tile=fixed(min(NARROW, tile_of(m)) if is_wide else tile_of(m)),
         value_tile=fixed(tile_of(e)),
         real=fixed(tl.float64 if double else tl.float32),
         precision=fixed(products_as(q.dtype)),
