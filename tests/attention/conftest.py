@@ -17,7 +17,9 @@ COMPILED = (
     "test_exports_for_any_length",
 )  # take seconds each: over PyTorch's operations they are slow
 TRITON = "triton"
-INTERPRETED = {  # tests that Triton kernels run, without these values of parameters, for which the interpreter takes minutes
+INTERPRETED: dict[
+    str, dict[str, tuple[float, ...]]
+] = {  # tests that Triton kernels run, without these values of parameters, for which the interpreter takes minutes
     "test_equals_its_equation": {"queries": (131, 600)},
     "test_causal_equals_its_equation": {"length": (157, 600)},
     "test_padding_changes_nothing_in_the_causal_form": {},

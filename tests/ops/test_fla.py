@@ -16,6 +16,8 @@ from subquad.ops import linear
 from subquad.ops.linear import empty_state, fla, parallel
 from subquad.types import Maps
 
+Inputs = tuple[Tensor, Tensor, Tensor]
+
 
 def stand_in(
     q: Tensor,
@@ -47,9 +49,10 @@ def install(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
     sys.modules["fla.ops.linear_attn"].chunk_linear_attn = function  # type: ignore[attr-defined]
 
 
-def inputs(options: Elu | Random = Elu(), dtype: torch.dtype = torch.float32) -> tuple[Maps, list[Tensor]]:  # noqa: B008
+def inputs(options: Elu | Random = Elu(), dtype: torch.dtype = torch.float32) -> tuple[Maps, Inputs]:  # noqa: B008
     maps = options.build(heads=2, head_dim=3).to(dtype).sides()
-    return maps, [torch.randn(2, 2, 9, 3, dtype=dtype, requires_grad=True) for _ in range(3)]
+    q, k, v = (torch.randn(2, 2, 9, 3, dtype=dtype, requires_grad=True) for _ in range(3))
+    return maps, (q, k, v)
 
 
 @pytest.mark.usefixtures("on_cpu")

@@ -26,6 +26,8 @@ MAPS: dict[str, Any] = {
     "trigonometric": Random(features=20, kernel="trigonometric"),  # features by PyTorch, with exponents
 }
 FUSED = ("elu", "positive", "hyperbolic")
+causal: Any = linear.attend_causal  # called with lists of tensors
+one_step: Any = kernels.step
 every_map = pytest.mark.parametrize("name", MAPS)
 
 
@@ -89,8 +91,8 @@ def test_the_bidirectional_form_is_the_equation(name: str) -> None:
 def test_a_state_goes_in_and_out_with_its_gradient(name: str) -> None:
     phi, (q, k, v) = setup(name, 37)
     maps, parts = phi.sides(), [(x[:, :, :20], x[:, :, 20:]) for x in (q, k, v)]
-    first, state = linear.attend_causal(*(part[0] for part in parts), maps)
-    second, last = linear.attend_causal(*(part[1] for part in parts), maps, state)
+    first, state = causal(*(part[0] for part in parts), maps)
+    second, last = causal(*(part[1] for part in parts), maps, state)
     wanted, after = parallel.attend_causal(q, k, v, maps, empty_state(k, v, maps.keys))
     assert_close(torch.cat([first, second], dim=2), wanted, rtol=1e-9, atol=1e-9)
     assert_close(last, after, rtol=1e-9, atol=1e-9)
@@ -107,7 +109,7 @@ def test_steps_are_the_causal_form(name: str) -> None:
     with torch.no_grad():
         for at in range(5):
             rows, before = [x[:, :, at : at + 1] for x in (q, k, v)], state
-            mixed, state = kernels.step(*rows, maps, before, reuse=at % 2 == 1)
+            mixed, state = one_step(*rows, maps, before, reuse=at % 2 == 1)
             assert_close(mixed, wanted[:, :, at : at + 1].detach(), rtol=2e-5, atol=2e-5)
             assert before is None or (state.sums.data_ptr() == before.sums.data_ptr()) == (at % 2 == 1)
     assert isinstance(state, LinearState)
@@ -121,8 +123,8 @@ def test_narrow_types_have_sums_of_float32(name: str, dtype: torch.dtype) -> Non
     phi = phi.double()
     mixed, state = linear.attend_causal(q, k, v, phi.sides())
     assert (mixed.dtype, state.sums.dtype, state.norms.dtype) == (dtype, torch.float32, torch.float32)
-    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    wanted = equation(*exact, phi.sides(), None, causal=True)
+    exact = q64, k64, v64 = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    wanted = equation(q64, k64, v64, phi.sides(), None, causal=True)
     close = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
     assert_close(mixed.double(), wanted, rtol=close, atol=close)
     pairs = zip(gradients(mixed, q, k, v), gradients(wanted, *exact), strict=True)
@@ -168,7 +170,7 @@ def test_heads_need_not_be_contiguous() -> None:
     strided = [torch.stack([x, x], dim=-1)[..., 0] for x in (q, k, v)]
     wanted = linear.attend_causal(q, k, v, phi.sides())[0]
     for form in (turned, strided):
-        assert_close(linear.attend_causal(*form, phi.sides())[0], wanted, rtol=1e-12, atol=1e-12)
+        assert_close(causal(*form, phi.sides())[0], wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_directions_of_wide_heads_are_left_to_pytorch() -> None:

@@ -218,12 +218,12 @@ def _plan(options: Compare) -> Plan:
 def _settings(options: Compare) -> list[Setting]:
     """Returns every combination of batch, heads, head dimension, threads, dtype, device and kernels."""
     threads = options.threads or (torch.get_num_threads(),)
-    axes = (options.batch, options.heads, options.head_dim, threads, options.dtype)
-    return [
-        Setting(*values, device, kernels)
-        for *values, device in product(*axes, options.device)
-        for kernels in kernels_on(device, options.kernels)
-    ]
+    settings: list[Setting] = []
+    for device in options.device:
+        kernels = kernels_on(device, options.kernels)
+        axes = (options.batch, options.heads, options.head_dim, threads, options.dtype, (device,), kernels)
+        settings += [Setting(*values) for values in product(*axes)]
+    return settings
 
 
 def _variants(options: Compare) -> dict[str, AttentionOptions]:

@@ -1,6 +1,7 @@
 """Calls of Triton kernels: used as `subquad.ops.linear.fused.FusedInputs`, for tensors on a GPU."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,15 +40,11 @@ class GpuInputs(GpuSides):
         if not self.q.shape[:3].numel():
             return mixed, self._unchanged(before)
         plan, queries, keys = self._plan(self.q.shape[2], causal=True), self._queries(), self._keys()
-        (sums, norms), peaks, all_peaks, ends = self._states(keys, before, plan)
+        states, peaks, all_peaks, ends = self._states(keys, before, plan)
         grid = (self.heads * plan.chunks, blocks_of(plan.e, plan.value_tile.value))
-        launch(
-            self.q, kernels.mix, grid, queries.side, keys.side, view(self.v), peaks, plan, sums, norms, view(mixed), inverse
-        )
-        b, h = self.q.shape[:2]
-        return mixed, LinearState(
-            *(x.view(b, h, *size) for x, size in zip(ends, self._sizes(), strict=True)), self._last(all_peaks)
-        )
+        launch(self.q, kernels.mix, grid, queries.side, keys.side, view(self.v), peaks, plan, *states, view(mixed), inverse)
+        sums, norms = self._by_head(ends)
+        return mixed, LinearState(sums, norms, all_peaks[:, -1].reshape(*self.q.shape[:2]).clone())
 
     def _states(self, keys: Rows, before: Parts, plan: Plan) -> tuple[list[Tensor], Peaks, Tensor, list[Tensor]]:
         """Returns the states before chunks, peaks, and the sums and norms after the last chunk."""
@@ -55,11 +52,10 @@ class GpuInputs(GpuSides):
         terms = self._sum(keys, view(self.v), None, peaks, plan)
         return terms, peaks, all_peaks, self._scan(terms, before, peaks, all_peaks, reverse=False)
 
-    def _sizes(self) -> tuple[tuple[int, int], tuple[int]]:
-        return (self.m, self.v.shape[-1]), (self.m,)
-
-    def _last(self, peaks: Tensor) -> Tensor:
-        return peaks[:, -1].reshape(*self.q.shape[:2]).clone()
+    def _by_head(self, state: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Returns sums "b h m e" and norms "b h m" from those with batch and heads in one dimension or in two."""
+        shape = (*self.q.shape[:2], self.m)
+        return state[0].view(*shape, self.v.shape[-1]), state[1].view(shape)
 
     def _unchanged(self, before: Parts) -> LinearState:
         """The state after no positions."""
@@ -79,8 +75,8 @@ class GpuInputs(GpuSides):
         """
         if not self.q.shape[:3].numel():
             self.weight_gradients = self._no_weight_gradients()
-            unchanged = tuple(None if x is None else x.clone() for x in later[:2]) if has_state else (None, None)
-            return *(torch.empty_like(x) for x in (self.q, self.k, self.v)), *unchanged  # type: ignore[return-value]
+            for_sums, for_norms = (x.clone() if has_state and x is not None else None for x in later[:2])
+            return torch.empty_like(self.q), torch.empty_like(self.k), torch.empty_like(self.v), for_sums, for_norms
         plan, queries, keys = self._plan(self.q.shape[2], causal=True), self._queries(), self._keys()
         (sums, norms), peaks, all_peaks, _ = self._states(keys, before, plan)
         into = self._gradients(back, plan)
@@ -88,9 +84,7 @@ class GpuInputs(GpuSides):
         terms = self._sum(queries, view(into.mixed), (into.inverse, into.scale), peaks, plan)
         ends = self._scan(terms, later, peaks, all_peaks, reverse=True)
         dk, dv = self._back_to_keys(queries, keys, into, peaks, plan, terms)
-        b, h = self.q.shape[:2]
-        for_state = [x.view(b, h, *size) for x, size in zip(ends, self._sizes(), strict=True)]
-        return *self._pull_back(queries, keys, dq, dk), dv, *(for_state if has_state else (None, None))  # type: ignore[return-value]
+        return *self._pull_back(queries, keys, dq, dk), dv, *(self._by_head(ends) if has_state else (None, None))
 
     def _gradients(self, back: Back, plan: Plan) -> _Gradients:
         """Returns the gradients that the backward starts from."""
