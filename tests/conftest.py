@@ -1,8 +1,12 @@
 """Every shape annotation is checked while tests run."""
 
 import gc
+import importlib
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it once; tests of its kernels need no GPU then
 
 import hypothesis
 import jaxtyping
@@ -16,7 +20,13 @@ gc.disable()  # until tests are collected: what is imported and collected stays 
 hypothesis.settings.register_profile("subquad", deadline=None, max_examples=20, derandomize=True)
 hypothesis.settings.load_profile("subquad")
 
-jaxtyping.install_import_hook(list(annotated_modules()), "tests.shapes.check_shapes")
+checks = jaxtyping.install_import_hook(list(annotated_modules()), "tests.shapes.check_shapes")
+if find_spec("triton") is not None:  # Triton compiles the source of its kernels, which must not be changed by the checks
+    importlib.import_module("subquad.ops.linear")
+    checks.uninstall()
+    for kernels in ("kernels", "back_kernels", "step_kernel"):
+        importlib.import_module(f"subquad.ops.linear.gpu.{kernels}")
+    jaxtyping.install_import_hook(list(annotated_modules()), "tests.shapes.check_shapes")
 
 torch.set_num_threads(1)  # workers share the cores; more threads each would wait for one another
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for processes that tests start

@@ -251,6 +251,10 @@ class AttentionOptions(Checked):
         """A function that builds the mechanism for one layer of a stack after the other."""
         return partial(self.build, heads=heads, head_dim=head_dim, generator=generator)
 
+    def operations(self, length: int, head_dim: int) -> int | None:
+        """Operations that one head's forward needs at least (a product and its sum are two); None if that is not known."""
+        return None
+
     def rank_bound(self, head_dim: int) -> RankBound | None:
         """A bound on the rank of the bidirectional attention matrix; None if the rank can grow with the length."""
         return None

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from subquad.attention.linear import LinearAttention, feature_rank
+from subquad.attention.linear import LinearAttention, feature_operations, feature_rank
 from subquad.errors import SubquadError
 from subquad.feature_maps import Random, RandomFeatures, RandomMap
+from subquad.feature_maps.random import PAIRED
 from subquad.types import AttentionOptions, MechanismSize, RankBound, Traits
 
 
@@ -46,6 +47,11 @@ class Favor(RandomFeatures, AttentionOptions):
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "FavorAttention":
         feature_map = self.feature_map.build(heads=heads, head_dim=head_dim, generator=generator)
         return FavorAttention(self, feature_map, heads, head_dim)
+
+    def operations(self, length: int, head_dim: int) -> int:
+        """Adds to linear attention's operations the products of queries and keys with the random directions."""
+        directions = self.features // 2 if self.kernel in PAIRED else self.features
+        return feature_operations(self.feature_map, length, head_dim) + 4 * length * directions * head_dim
 
     def rank_bound(self, head_dim: int) -> RankBound:
         return feature_rank(self.feature_map, head_dim)

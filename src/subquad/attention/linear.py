@@ -45,8 +45,16 @@ class Linear(AttentionOptions):
         feature_map = self.feature_map.build(heads=heads, head_dim=head_dim, generator=generator)
         return LinearAttention(self, feature_map, heads, head_dim)
 
+    def operations(self, length: int, head_dim: int) -> int:
+        return feature_operations(self.feature_map, length, head_dim)
+
     def rank_bound(self, head_dim: int) -> RankBound:
         return feature_rank(self.feature_map, head_dim)
+
+
+def feature_operations(feature_map: FeatureMapOptions, length: int, head_dim: int) -> int:
+    """Operations of linear attention: a key is added to the sums, and a query reads them. Those of features are left out."""
+    return 4 * length * feature_map.feature_count(head_dim) * head_dim
 
 
 def feature_rank(feature_map: FeatureMapOptions, head_dim: int) -> RankBound:

@@ -22,6 +22,7 @@ from subquad.attention import COMMON, MECHANISMS, Softmax
 from subquad.check.importing import is_import_name
 from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words, excerpt
 from subquad.cli import INTERRUPTED
+from subquad.cli.kernels import kernels_on, tell_kernels, tell_roofline
 from subquad.cli.options import clashing, registry
 from subquad.cli.outside import Calling, open_outside, read_variant
 from subquad.cli.parsing import parse
@@ -95,10 +96,10 @@ class Compare(Checked):
     dtype: Several[Dtype] = ("float32",)
     """Data type of the inputs."""
     device: Several[Words] = ("cpu",)
-    """Devices: cpu, cuda, cuda:1, ..."""
+    """Devices: cpu, cuda, cuda:1, mps (Apple), xpu (Intel)."""
     kernels: tuple[native.Kernels, ...] = ()
-    """Who computes linear attention, FAVOR+ and the hybrid on a CPU: native kernels or PyTorch's operations. Native ones by
-    default if they were compiled."""
+    """Who computes linear attention, FAVOR+ and the hybrid: native kernels (C on a CPU, Triton on CUDA), PyTorch's
+    operations (torch), or flash-linear-attention on CUDA (fla). Native ones by default where they are there."""
     outside: Calling = field(default_factory=Calling)
     grid: Literal["linformer"] | None = None
     """linformer: measure the speed-up and memory of Linformer by length and slots, next to the published table."""
@@ -168,7 +169,8 @@ def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Co
         page = run.folder / "report.html"
         write_comparison([measured], page)
         _answer(measured, console, verbose=verbose)
-        _tell_kernels(plan, console)
+        tell_kernels(plan, console)
+        tell_roofline(plan, measured, console)
         console.print(f"The page: {page}", soft_wrap=True)
     if interrupt is not None:
         raise interrupt
@@ -176,15 +178,6 @@ def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Co
         names = ", ".join(_name(group) for group in left[:3]) + (", ..." if len(left) > 3 else "")
         groups = f"{len(left)} groups of measurements" + (f" ({names})" if verbose else "")
         console.print(f"The budget had no time for {groups}. Go on with: {_resume_command(run)}", soft_wrap=True)
-
-
-def _tell_kernels(plan: Plan, console: Console) -> None:
-    """Prints which kernels ran, and what is missed without native ones."""
-    used = dict.fromkeys(setting.kernels for setting in plan.settings)
-    names = [f"native ({native.target()})" if name == "native" else "PyTorch's" for name in used]
-    reason = native.missing()
-    missing = "" if reason is None else f" {capitalized(reason)}."
-    console.print(f"Kernels: {' and '.join(names)}.{missing}")
 
 
 def _resume_command(run: Run) -> str:
@@ -204,8 +197,8 @@ def _limits(options: Compare) -> Limits:
 
 def _plan(options: Compare) -> Plan:
     """Returns the plan of measurements for the options."""
-    for device in options.device:
-        require_device(device)
+    for device, dtype in product(options.device, options.dtype):
+        require_device(device, dtype)
     settings = _settings(options)
     if options.grid:
         words = (linformer_table.LENGTHS,) if options.lengths == Compare().lengths else options.lengths
@@ -225,11 +218,12 @@ def _plan(options: Compare) -> Plan:
 def _settings(options: Compare) -> list[Setting]:
     """Returns every combination of batch, heads, head dimension, threads, dtype, device and kernels."""
     threads = options.threads or (torch.get_num_threads(),)
-    kernels = options.kernels or (native.chosen(),)
-    if "native" in kernels and not native.is_there():
-        raise SubquadError(f"--kernels native: {native.missing()}")
-    axes = (options.batch, options.heads, options.head_dim, threads, options.dtype, options.device, kernels)
-    return [Setting(*values) for values in product(*axes)]
+    settings: list[Setting] = []
+    for device in options.device:
+        kernels = kernels_on(device, options.kernels)
+        axes = (options.batch, options.heads, options.head_dim, threads, options.dtype, (device,), kernels)
+        settings += [Setting(*values) for values in product(*axes)]
+    return settings
 
 
 def _variants(options: Compare) -> dict[str, AttentionOptions]:

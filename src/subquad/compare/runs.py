@@ -13,7 +13,7 @@ from subquad.compare.plan import Plan
 from subquad.compare.views import EARLIER, Form, What
 from subquad.errors import SubquadError
 from subquad.machine import circumstances
-from subquad.measure.devices import require_device
+from subquad.measure.devices import device_name, require_device
 from subquad.measure.workers import Limits
 from subquad.results import place_of
 from subquad.types import AttentionOptions
@@ -39,7 +39,10 @@ def describe_run(plan: Plan, limits: Limits, command: str) -> dict[str, Any]:
     _check(plan)
     options = dataclasses.asdict(plan) | {"memory_bytes": limits.memory_bytes, "run_seconds": limits.run_seconds}
     traits = {name: dataclasses.asdict(variant.traits) for name, variant in plan.variants.items()}
-    return {"options": options, "mechanisms": traits, "seed": plan.seed, **circumstances(command)}
+    names = {device: device_name(device) for device in dict.fromkeys(setting.device for setting in plan.settings)}
+    gpus = {device: name for device, name in names.items() if name is not None}
+    devices = {"devices": gpus} if gpus else {}
+    return {"options": options, "mechanisms": traits, "seed": plan.seed, **devices, **circumstances(command)}
 
 
 ReadVariant = Callable[[object, str], AttentionOptions]
@@ -66,7 +69,7 @@ def read_plan(options: Mapping[str, Any], read_variant: ReadVariant = options_fr
 def _check(plan: Plan) -> None:
     """Raises `SubquadError` for missing devices, mechanisms that are too large, and a plan without cells."""
     for setting in plan.settings:
-        require_device(setting.device)
+        require_device(setting.device, setting.dtype)
         for name, variant in plan.variants.items():
             numbers = variant.size(heads=setting.heads, head_dim=setting.head_dim).numbers
             require_memory(name, 4 * numbers, "make its own sizes, --heads or --head-dim smaller")

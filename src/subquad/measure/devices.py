@@ -1,5 +1,6 @@
 """Synchronization with a device, and its peak memory."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,16 +9,43 @@ import torch
 from subquad.errors import SubquadError
 from subquad.measure.memory import peak_extra_bytes
 
+REASONS = {
+    "cuda": "a PyTorch that was built for CUDA or ROCm, and a GPU with its driver",
+    "mps": "macOS 14 or later on Apple silicon",
+    "xpu": "a PyTorch that was built for Intel's GPUs, and one with its driver",
+}
+"""What a machine needs for a type of device."""
 
-def require_device(name: str) -> None:
-    """Raises `SubquadError` for a device that this machine lacks."""
+
+def require_device(name: str, dtype: str = "float32") -> None:
+    """Raises `SubquadError` for a device that this machine lacks, or that does not compute with a data type."""
     try:
         device = torch.device(name)
         present = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
     except (RuntimeError, AttributeError):
-        raise SubquadError(f"{name!r} is no device that PyTorch knows: use cpu, cuda, cuda:1 and the like") from None
+        raise SubquadError(f"{name!r} is no device that PyTorch knows: use cpu, cuda, cuda:1, mps or xpu") from None
     if (device.index or 0) >= present:
-        raise SubquadError(f"the device {name!r} is not there: PyTorch sees {present} of the kind {device.type}; use cpu")
+        needed = f", which needs {REASONS[device.type]}" if device.type in REASONS else ""
+        raise SubquadError(
+            f"the device {name!r} is not there: PyTorch sees {present} of the kind {device.type}{needed}; use cpu"
+        )
+    if device.type == "mps" and dtype == "float64":
+        raise SubquadError("the device 'mps' has no float64: use --dtype float32, or --device cpu")
+
+
+def unsupported(error: BaseException, device: str) -> str | None:
+    """Returns a sentence for an error that says that a device lacks an operation of PyTorch; None for other errors."""
+    if device.startswith("cpu") or not isinstance(error, NotImplementedError):
+        return None
+    operator = re.search(r"aten::[\w.]+", str(error))
+    which = "an operation" if operator is None else f"the operation {operator[0]}"
+    fallback = "set PYTORCH_ENABLE_MPS_FALLBACK=1, with which the CPU computes it, or " if device.startswith("mps") else ""
+    return f"this PyTorch does not support {which} on {device}: {fallback}use --device cpu"
+
+
+def device_name(device: str) -> str | None:
+    """Returns the name of a GPU as its driver gives it; None for other devices."""
+    return torch.cuda.get_device_name(torch.device(device)) if device.startswith("cuda") else None
 
 
 def wait_for(device: str) -> None:

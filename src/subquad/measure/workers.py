@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from subquad.measure.devices import peak_bytes, wait_for
+from subquad.measure.devices import peak_bytes, unsupported, wait_for
 from subquad.measure.lifeline import PARENT, end_with
 from subquad.measure.memory import limit_memory
 
@@ -288,7 +288,8 @@ def _serve(parent: int, connection: Connection, candidate: Candidate, limits: Li
         except EOFError:
             raise
         except Exception as error:
-            connection.send((kind_of(error), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+            first_line = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            connection.send((kind_of(error), unsupported(error, limits.device) or first_line))
 
 
 def _leave_server() -> None:

@@ -3,7 +3,8 @@
 The library is compiled when the package is installed (`build.py`). It holds builds for several kinds of processors, of which
 `subquad_target` names the fastest that this one can run. Without the library, PyTorch's operations do the same.
 
-The variable SUBQUAD_KERNELS chooses: `native` (the default where the library is there) or `torch`.
+The variable SUBQUAD_KERNELS chooses: `native` (the default: this library on a CPU, Triton kernels on a GPU, where they are
+there), `torch`, or `fla` (on a GPU, flash-linear-attention's kernels for the forms that it has).
 """
 
 import ctypes
@@ -29,8 +30,8 @@ TARGET_VARIABLE = "SUBQUAD_TARGET"  # for tests: a slower build, such as avx2, i
 LIBRARY = Path(__file__).parent / library_name()
 
 Kernel = Callable[[int], int]
-Kernels = Literal["native", "torch"]
-"""Who computes: native kernels, or PyTorch's operations."""
+Kernels = Literal["native", "torch", "fla"]
+"""Who computes: kernels of this package, PyTorch's operations, or the package flash-linear-attention on a GPU."""
 
 
 @cache
@@ -72,13 +73,19 @@ def is_there() -> bool:
     return _library() is not None
 
 
-BY_DEFAULT: Kernels = "torch" if os.environ.get(VARIABLE) == "torch" else "native"
+BY_VARIABLE: dict[str, Kernels] = {"torch": "torch", "fla": "fla"}
+BY_DEFAULT: Kernels = BY_VARIABLE.get(os.environ.get(VARIABLE, ""), "native")
 _chosen: ContextVar[Kernels] = ContextVar("kernels", default=BY_DEFAULT)
 
 
 def is_chosen() -> bool:
     """Whether native kernels are used: they are there, and neither SUBQUAD_KERNELS nor `using` says torch."""
     return _chosen.get() != "torch" and is_there()
+
+
+def wanted() -> Kernels:
+    """Returns the kernels that SUBQUAD_KERNELS or `using` asks for, whether or not they are there."""
+    return _chosen.get()
 
 
 def chosen() -> Kernels:

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from subquad.ops.autocast import outside_autocast, prefers_parallel, product
+from subquad.ops.linear.scan import running_sums
 from subquad.ops.linear.sums import LinearState, finite
 from subquad.ops.scratch import Scratch
 from subquad.types import FeatureFunction, Features
@@ -109,12 +110,11 @@ def _before(
         return first, lowest
     added, heights = torch.cat([first, blocks[:, :, :-1]], dim=2), torch.cat([lowest, peaks[:, :, :-1]], dim=2)
     highest = heights.cummax(2).values
-    if prefers_parallel(blocks):  # one product over pairs of blocks is faster there than a loop
-        fade = torch.exp2(heights[..., None, :] - finite(highest)[..., None]).tril()
-        summed = product(fade, added.flatten(3)).unflatten(3, added.shape[3:])
+    shares = torch.exp2(heights - finite(highest))[..., None, None]
+    if prefers_parallel(blocks):
+        summed = running_sums((added * shares).flatten(3), highest).unflatten(3, added.shape[3:])
     else:
         fades = torch.exp2(F.pad(highest, (1, 0), value=-math.inf)[..., :-1] - finite(highest))[..., None, None]
-        shares = torch.exp2(heights - finite(highest))[..., None, None]
         parts = [added[:, :, 0] * shares[:, :, 0]]
         for at in range(1, added.shape[2]):
             parts.append(torch.addcmul(parts[-1] * fades[:, :, at], added[:, :, at], shares[:, :, at]))

@@ -11,20 +11,25 @@ from torch import Tensor
 
 from subquad import native as library
 from subquad.ops.autocast import precise
-from subquad.ops.linear.fused import Back, FusedInputs, FusedMaps, fused_maps, new_state
+from subquad.ops.linear import gpu
+from subquad.ops.linear.fused import Back, FusedMaps, fused_maps, new_state
 from subquad.ops.linear.layout import TYPES
+from subquad.ops.linear.native import new_inputs
 from subquad.ops.linear.sums import LinearState, new_mixed
 from subquad.types import Fused, Maps
 
 
 def serves(q: Tensor, maps: Maps) -> bool:
-    """Whether these operators take the inputs in compiled code: on a CPU, for maps that kernels compute themselves.
+    """Whether these operators take the inputs in compiled code: on a CPU or CUDA, for maps that kernels compute themselves.
 
     Exported programs do without them, so that they run where this package is not installed.
     """
-    if torch.compiler.is_exporting() or not torch.compiler.is_compiling() or not q.is_cpu or q.dtype not in TYPES:
+    if torch.compiler.is_exporting() or not torch.compiler.is_compiling() or q.dtype not in TYPES:
         return False
-    return fused_maps(maps) is not None and _is_chosen()
+    fused = fused_maps(maps)
+    if fused is None or (q.is_cpu and not _is_chosen()):
+        return False
+    return q.is_cpu or (gpu.takes(q) and gpu.computes(q, fused) and _is_chosen_on_gpu())
 
 
 def _is_chosen() -> bool:
@@ -32,8 +37,14 @@ def _is_chosen() -> bool:
     return library.is_chosen()
 
 
-# What torch.compiler.assume_constant_result does. That function imports the compiler, which takes a second or two.
-_is_chosen.__dict__["_dynamo_marked_constant"] = True
+def _is_chosen_on_gpu() -> bool:
+    """Whether Triton kernels are there and chosen, asked once when code is compiled."""
+    return gpu.is_chosen()
+
+
+for _asked in (_is_chosen, _is_chosen_on_gpu):
+    # What torch.compiler.assume_constant_result does. That function imports the compiler, which takes a second or two.
+    _asked.__dict__["_dynamo_marked_constant"] = True
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> Tensor:
@@ -88,7 +99,7 @@ def causal(
     omega_k: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns the mixed values, the state after them, and 1 / denominators."""
-    inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
+    inputs = new_inputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
     inverse = inputs.new_inverse()
     mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
     return mixed, *after, inverse
@@ -119,7 +130,7 @@ def causal_backward(
     d_norms: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns the gradients of q, k, v, and of the sums and norms before."""
-    inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
+    inputs = new_inputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
     back, before, later = Back(mixed, gradient, inverse), (sums, norms, peak), (d_sums, d_norms, None)
     dq, dk, dv, for_sums, for_norms = inputs.back_causal(back, before, later, has_state=True)
     assert for_sums is not None
@@ -168,7 +179,7 @@ def bidirectional(
     omega_k: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns the mixed values, the sums over all keys, and 1 / denominators."""
-    inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
+    inputs = new_inputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
     inverse = inputs.new_inverse()
     mixed, state = inputs.mix(inverse)
     return mixed, *state, inverse
@@ -197,7 +208,7 @@ def bidirectional_backward(
     gradient: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of q, k and v."""
-    inputs = FusedInputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
+    inputs = new_inputs(q, k, v, _maps(queries, omega_q, keys, omega_k), keep)
     return inputs.back(Back(mixed, gradient, inverse), LinearState(sums, norms, peak))
 
 

@@ -1,4 +1,4 @@
-"""Linear attention by native kernels on a CPU (see `subquad.native`).
+"""Linear attention by kernels: native ones on a CPU (see `subquad.native`), Triton's on a GPU (`subquad.ops.linear.gpu`).
 
 elu+1, ReLU and FAVOR+'s positive and hyperbolic features are computed inside the kernels and never written to memory. The
 features of other maps are computed by PyTorch, for a few hundred positions at a time.
@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from subquad import native
 from subquad.ops.autocast import is_traced, needs_gradient, outside_autocast, precise
+from subquad.ops.linear import gpu
 from subquad.ops.linear.calls import Inputs, given_arguments
 from subquad.ops.linear.fused import (
     Back,
@@ -44,11 +45,15 @@ from subquad.types import Fused, Maps
 
 
 def serves(q: Tensor) -> bool:
-    """Whether native kernels take these inputs: the library is there and chosen, and they are tensors on a CPU.
+    """Whether kernels take these inputs: native ones that are there and chosen on a CPU, or Triton's on a GPU.
 
     Compilers do not see through the calls of kernels, so that compiled code does without (but see `custom`).
     """
-    if is_traced() or not q.is_cpu or q.dtype not in TYPES or not native.is_chosen():
+    if is_traced():
+        return False
+    if gpu.serves(q):
+        return True
+    if not q.is_cpu or q.dtype not in TYPES or not native.is_chosen():
         return False
     share_with_pytorch()
     return True
@@ -62,7 +67,7 @@ def attend(
     keep: Bool[Tensor, "b s"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values, where every query sees every kept key."""
-    return _attend(q, k, v, fused_maps(maps) or maps, keep, must_be_finite=False)
+    return _attend(q, k, v, _kernel_maps(q, maps) or maps, keep, must_be_finite=False)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps | FusedMaps, keep: Tensor | None, *, must_be_finite: bool) -> Tensor:
@@ -70,14 +75,22 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps | FusedMaps, keep: Tenso
     if needs_gradient(q, k, v, *weights):
         mixed: Tensor = _Bidirectional.apply(q, k, v, maps, keep, must_be_finite, *weights)  # type: ignore[no-untyped-call]
         return mixed
-    inputs = _inputs(q, k, v, maps, keep, must_be_finite)
+    inputs = new_inputs(q, k, v, maps, keep, must_be_finite)
     return inputs.mix_only() if isinstance(inputs, FusedInputs) else inputs.mix(None)[0]
 
 
-def _inputs(
+def _kernel_maps(q: Tensor, maps: Maps) -> FusedMaps | None:
+    """Returns the feature functions as the kernels for these queries compute them; None if they cannot compute both."""
+    fused = fused_maps(maps)
+    return fused if fused is None or not gpu.serves(q) or gpu.computes(q, fused) else None
+
+
+def new_inputs(
     q: Tensor, k: Tensor, v: Tensor, maps: Maps | FusedMaps, keep: Tensor | None, must_be_finite: bool = False
-) -> Inputs | FusedInputs:
+) -> Any:  # Inputs | FusedInputs | GpuInputs, of which the last is imported only where there is Triton
     """Returns the calls of kernels that compute the features themselves, or take those that PyTorch computes."""
+    if gpu.serves(q):
+        return gpu.new_inputs(q, k, v, maps, keep)
     if isinstance(maps, FusedMaps):
         return FusedInputs(q, k, v, maps, keep, must_be_finite=must_be_finite)
     return Inputs(q, k, v, maps, keep)
@@ -87,14 +100,14 @@ def sum_keys(
     k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s e"], maps: Maps, keep: Bool[Tensor, "b s"] | None = None
 ) -> LinearState:
     """Returns the sums over all kept keys, without gradients."""
-    return _inputs(k[:, :, :0], k, v, fused_maps(maps) or maps, keep).sum_keys()
+    return new_inputs(k[:, :, :0], k, v, _kernel_maps(k, maps) or maps, keep).sum_keys()
 
 
 def read_sums(
     q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"], state: LinearState, maps: Maps
 ) -> Float[Tensor, "b h n e"]:
     """Returns the mixed values of queries that see all keys in `state`, without gradients; `v` tells their type."""
-    return _inputs(q, q[:, :, :0], v[:, :, :0], fused_maps(maps) or maps, None).mix_sums(state)
+    return new_inputs(q, q[:, :, :0], v[:, :, :0], _kernel_maps(q, maps) or maps, None).mix_sums(state)
 
 
 def attend_causal(
@@ -106,7 +119,7 @@ def attend_causal(
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
     """Returns the mixed values and the new state; position i sees the keys in `state` and those up to i."""
-    return _attend_causal(q, k, v, fused_maps(maps) or maps, state, keep, must_be_finite=False)
+    return _attend_causal(q, k, v, _kernel_maps(q, maps) or maps, state, keep, must_be_finite=False)
 
 
 def _attend_causal(
@@ -124,7 +137,7 @@ def _attend_causal(
         inputs = (q, k, v, maps, keep, must_be_finite, *before, *weights)
         mixed, *after = _Causal.apply(*inputs)  # type: ignore[no-untyped-call]
         return mixed, LinearState(*after)
-    return _inputs(q, k, v, maps, keep, must_be_finite).mix_causal(before, None)
+    return new_inputs(q, k, v, maps, keep, must_be_finite).mix_causal(before, None)
 
 
 def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | None) -> Tensor | None:
@@ -132,7 +145,7 @@ def quick_attend(q: Tensor, k: Tensor, v: Tensor, maps: Maps, keep: Tensor | Non
 
     Kernels see whether a result is finite while they write it. Reading it again for that takes a tenth of their time.
     """
-    fused = fused_maps(maps) if serves(q) else None
+    fused = fused_maps(maps) if serves(q) and not gpu.serves(q) else None
     if fused is None:
         return None
     try:
@@ -145,7 +158,7 @@ def quick_causal(
     q: Tensor, k: Tensor, v: Tensor, maps: Maps, state: LinearState | None, keep: Tensor | None
 ) -> tuple[Tensor, LinearState] | None:
     """Returns what `attend_causal` does if kernels compute it all and find it finite, as `quick_attend`; else None."""
-    fused = fused_maps(maps) if serves(q) else None
+    fused = fused_maps(maps) if serves(q) and not gpu.serves(q) else None
     if fused is None:
         return None
     try:
@@ -163,6 +176,8 @@ def step(
     reuse: bool,
 ) -> tuple[Float[Tensor, "b h 1 e"], LinearState]:
     """Attends from one position, without gradients. With `reuse`, the new state overwrites the old one."""
+    if gpu.serves(q):
+        return gpu.step(q, k, v, maps, _kernel_maps(q, maps), state, reuse)
     fused, dtype, m = fused_maps(maps), precise(q.dtype), maps.keys.feature_count(k.shape[-1])
     before: Parts = NO_STATE if state is None else contiguous(state)
     after = new_state(q, v, m) if state is None or not reuse else LinearState(*before)  # type: ignore[arg-type]
@@ -238,7 +253,7 @@ class _Causal(torch.autograd.Function):
         peak: Tensor | None,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        inputs = _inputs(q, k, v, maps, keep, must_be_finite)
+        inputs = new_inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
         mixed, after = inputs.mix_causal((sums, norms, peak), inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, sums, norms, peak)
@@ -254,7 +269,7 @@ class _Causal(torch.autograd.Function):
         ctx: Any, gradient: Tensor | None, d_sums: Tensor | None, d_norms: Tensor | None, _d_peak: None
     ) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, inverse, sums, norms, peak = ctx.saved_tensors
-        inputs = _inputs(q, k, v, ctx.maps, keep)
+        inputs = new_inputs(q, k, v, ctx.maps, keep)
         back = Back(mixed, torch.zeros_like(mixed) if gradient is None else gradient, inverse)
         later = both_or_none(d_sums, d_norms, inputs)
         to = inputs.back_causal(back, (sums, norms, peak), later, has_state=sums is not None)
@@ -276,7 +291,7 @@ class _Bidirectional(torch.autograd.Function):
         must_be_finite: bool,
         *weights: Tensor,
     ) -> Tensor:
-        inputs = _inputs(q, k, v, maps, keep, must_be_finite)
+        inputs = new_inputs(q, k, v, maps, keep, must_be_finite)
         inverse = inputs.new_inverse()
         mixed, state = inputs.mix(inverse)
         ctx.save_for_backward(q, k, v, keep, mixed, inverse, *state)
@@ -288,7 +303,7 @@ class _Bidirectional(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, mixed, inverse, *state = ctx.saved_tensors
-        inputs = _inputs(q, k, v, ctx.maps, keep)
+        inputs = new_inputs(q, k, v, ctx.maps, keep)
         dq, dk, dv = inputs.back(Back(mixed, gradient, inverse), LinearState(*state))
         return dq, dk, dv, None, None, None, *inputs.weight_gradients
 

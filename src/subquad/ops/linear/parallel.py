@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.ops.autocast import precise, product, without_autocast
+from subquad.ops.linear.scan import running_sums
 from subquad.ops.linear.sums import LinearState, along, finite, kept, kept_features, reciprocal
 from subquad.types import Maps
 
@@ -42,7 +43,7 @@ def attend_causal(
     state: LinearState,
     keep: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Float[Tensor, "b h n e"], LinearState]:
-    """Computes all chunks at once. The state before chunk t is the sum over earlier chunks, each faded to t's peak."""
+    """Computes all chunks at once. The states before chunks are a cumulative sum over the terms of earlier chunks."""
     n, everything, old_peak = q.shape[2], slice(0, q.shape[2]), state.peak.detach()[..., None]
     queries = _chunked(maps.queries(q.to(precise(q.dtype))).values)
     features = kept_features(maps.keys, kept(k, keep, everything), keep, everything)
@@ -61,10 +62,7 @@ def attend_causal(
     sums = torch.cat([state.sums[:, :, None], product((keys * share).mT, values)], dim=2)
     norms = torch.cat([state.norms[:, :, None], (keys * share).sum(3)], dim=2)
     peaks = torch.cat([old_peak, after], dim=2)
-    # sums up to chunk t: terms s <= t times 2^(peak_s - peak_t) <= 1, as one small product
-    fade = torch.exp2(peaks[..., None, :] - finite(peaks)[..., None]).tril()
-    sums = product(fade, sums.flatten(3)).unflatten(3, sums.shape[3:])
-    norms = product(fade, norms)
+    sums, norms = running_sums(sums.flatten(3), peaks).unflatten(3, sums.shape[3:]), running_sums(norms, peaks)
 
     size = queries.shape[3]
     future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
