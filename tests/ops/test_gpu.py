@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from subquad.feature_maps import Elu, FeatureMap, Learned, Random, Relu
 from subquad.ops import linear
-from subquad.ops.linear import LinearState, empty_state, gpu, parallel, reference
+from subquad.ops.linear import LinearState, custom, empty_state, gpu, parallel, reference
 from subquad.ops.linear import native as kernels
 from subquad.types import Maps
 from tests.interpreting import interpreted
@@ -171,6 +171,18 @@ def test_heads_need_not_be_contiguous() -> None:
     wanted = linear.attend_causal(q, k, v, phi.sides())[0]
     for form in (turned, strided):
         assert_close(causal(*form, phi.sides())[0], wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["elu", "positive"])
+def test_the_operators_of_compiled_code_are_the_same(name: str) -> None:
+    phi, (q, k, v) = setup(name, 20)
+    keep = some_keep(20)
+    for ours, wanted in (
+        (custom.attend_causal(q, k, v, phi.sides(), None, keep)[0], causal(q, k, v, phi.sides(), None, keep)[0]),
+        (custom.attend(q, k, v, phi.sides(), keep), linear.attend(q, k, v, phi.sides(), keep)),
+    ):
+        assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
+        assert_close(gradients(ours, q, k, v), gradients(wanted, q, k, v), rtol=1e-12, atol=1e-12)
 
 
 def test_directions_of_wide_heads_are_left_to_pytorch() -> None:
