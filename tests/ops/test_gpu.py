@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from subquad.errors import SubquadError
 from subquad.feature_maps import Elu, FeatureMap, Learned, Random, Relu
 from subquad.ops import linear
 from subquad.ops.linear import LinearState, custom, empty_state, gpu, parallel, reference
@@ -191,3 +192,15 @@ def test_directions_of_wide_heads_are_left_to_pytorch() -> None:
     assert kernels._kernel_maps(q, phi) is None
     assert kernels._kernel_maps(q[..., 1:], phi) is not None
     assert kernels._kernel_maps(q, Elu().build(heads=1, head_dim=gpu.WIDEST + 1).sides()) is not None
+
+
+def test_a_gpu_that_is_too_small_is_said() -> None:
+    from triton.runtime.errors import OutOfResources
+
+    from subquad.ops.linear.gpu.plans import launch
+
+    def refuse(*_arguments: object) -> None:
+        raise OutOfResources(131072, 65536, "shared memory")
+
+    with pytest.raises(SubquadError, match=r"this GPU is too small.*shared memory.*: set SUBQUAD_KERNELS=torch"):
+        launch(torch.zeros(1), {(1,): refuse}, (1,))
