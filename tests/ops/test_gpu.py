@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from subquad.errors import SubquadError
 from subquad.feature_maps import Elu, FeatureMap, Learned, Random, Relu
 from subquad.ops import linear
-from subquad.ops.linear import LinearState, empty_state, gpu, parallel, reference
+from subquad.ops.linear import LinearState, custom, empty_state, gpu, parallel, reference
 from subquad.ops.linear import native as kernels
 from subquad.types import Maps
 from tests.interpreting import interpreted
@@ -173,9 +174,33 @@ def test_heads_need_not_be_contiguous() -> None:
         assert_close(causal(*form, phi.sides())[0], wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["elu", "positive"])
+def test_the_operators_of_compiled_code_are_the_same(name: str) -> None:
+    phi, (q, k, v) = setup(name, 20)
+    keep = some_keep(20)
+    for ours, wanted in (
+        (custom.attend_causal(q, k, v, phi.sides(), None, keep)[0], causal(q, k, v, phi.sides(), None, keep)[0]),
+        (custom.attend(q, k, v, phi.sides(), keep), linear.attend(q, k, v, phi.sides(), keep)),
+    ):
+        assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
+        assert_close(gradients(ours, q, k, v), gradients(wanted, q, k, v), rtol=1e-12, atol=1e-12)
+
+
 def test_directions_of_wide_heads_are_left_to_pytorch() -> None:
     q = torch.zeros(1, 1, 1, gpu.WIDEST + 1)
     phi = Random(features=4).build(heads=1, head_dim=gpu.WIDEST + 1).sides()
     assert kernels._kernel_maps(q, phi) is None
     assert kernels._kernel_maps(q[..., 1:], phi) is not None
     assert kernels._kernel_maps(q, Elu().build(heads=1, head_dim=gpu.WIDEST + 1).sides()) is not None
+
+
+def test_a_gpu_that_is_too_small_is_said() -> None:
+    from triton.runtime.errors import OutOfResources
+
+    from subquad.ops.linear.gpu.plans import launch
+
+    def refuse(*_arguments: object) -> None:
+        raise OutOfResources(131072, 65536, "shared memory")
+
+    with pytest.raises(SubquadError, match=r"this GPU is too small.*shared memory.*: set SUBQUAD_KERNELS=torch"):
+        launch(torch.zeros(1), {(1,): refuse}, (1,))

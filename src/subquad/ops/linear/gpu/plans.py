@@ -1,11 +1,14 @@
 """Sizes of tiles for Triton kernels, and how exactly they multiply."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
+from subquad.errors import SubquadError
 from subquad.ops.autocast import precise
 from subquad.ops.linear.fused import FusedMaps
 from subquad.ops.linear.gpu.kernels import Plan
@@ -13,7 +16,7 @@ from subquad.types import Maps
 
 CHUNK = 64  # positions of a chunk
 TILE = 64  # most columns of a tile
-NARROW = 32  # positions of a chunk and most features of a tile, where a tile of directions has more than TILE rows
+NARROW = 32  # most features of a tile of directions of more rows than that; positions of a chunk, if more than TILE
 SMALLEST = 16  # what a product of Triton's takes in each dimension
 SCAN_BLOCK = 256  # numbers of a state that one program of a scan takes
 POSITIVE = 3  # number of the first kind of map with random directions
@@ -45,12 +48,14 @@ def fixed(value: Any) -> Any:
 
 
 def launch(on: Tensor, kernel: Any, grid: tuple[int, ...], *arguments: Any, **fixed_arguments: Any) -> None:
-    """Runs a kernel on the device of a tensor."""
-    if on.device.type == "cuda":
-        with torch.cuda.device(on.device):
+    """Runs a kernel on the device of a tensor. Raises `SubquadError` if the GPU is too small for its tiles."""
+    try:
+        with torch.cuda.device(on.device) if on.device.type == "cuda" else nullcontext():
             kernel[grid](*arguments, **fixed_arguments)
-    else:
-        kernel[grid](*arguments, **fixed_arguments)
+    except OutOfResources as error:
+        raise SubquadError(
+            f"this GPU is too small for a Triton kernel of linear attention ({error}): set SUBQUAD_KERNELS=torch"
+        ) from None
 
 
 def products_as(dtype: torch.dtype) -> str:
@@ -67,8 +72,8 @@ def new_plan(q: Tensor, v: Tensor, n: int, m: int, maps: Maps | FusedMaps, *, ca
     """Sizes of a call for n queries or keys, and of its tiles."""
     directions = maps.keys.omega if isinstance(maps, FusedMaps) else None
     (_, heads, _, d), e, double = q.shape, v.shape[-1], precise(q.dtype) == torch.float64
-    is_wide = directions is not None and d > TILE  # less of a block of threads' shared memory is left for other tiles
-    chunk = min(CHUNK, NARROW) if is_wide else CHUNK
+    width = 0 if directions is None else d  # rows of a tile of directions, which takes shared memory from other tiles
+    chunk = min(CHUNK, NARROW) if width > TILE else CHUNK
     return Plan(
         heads=heads,
         n=n,
@@ -80,7 +85,7 @@ def new_plan(q: Tensor, v: Tensor, n: int, m: int, maps: Maps | FusedMaps, *, ca
         causal=fixed(causal),
         chunk=fixed(chunk),
         width=fixed(max(SMALLEST, power_of_2(d))),
-        feature_tile=fixed(min(NARROW, tile_of(m)) if is_wide else tile_of(m)),
+        feature_tile=fixed(min(NARROW, tile_of(m)) if width > NARROW else tile_of(m)),
         value_tile=fixed(tile_of(e)),
         real=fixed(tl.float64 if double else tl.float32),
         precision=fixed(products_as(q.dtype)),
