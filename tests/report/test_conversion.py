@@ -7,6 +7,7 @@ import pytest
 from subquad.cli import main
 from subquad.report.conversion import (
     answers,
+    attention_name,
     cost_table,
     length_tables,
     stage_table,
@@ -84,6 +85,11 @@ def run(folder: Path, rows: list[Row]) -> Run:
     made = Run.create(folder, "convert", {"options": options, "command": "subquad convert some/minilm"})
     made.append(rows)
     return made
+
+
+@pytest.mark.parametrize("mechanism", [True, "linear", [], None, {}])
+def test_an_attention_that_is_not_told_has_no_name(mechanism: object) -> None:
+    assert attention_name({"options": {"mechanism": mechanism}}) == "another attention"
 
 
 def test_the_table_has_every_stage_and_the_controls() -> None:

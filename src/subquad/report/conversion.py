@@ -56,6 +56,9 @@ COST_WORDS = (
     "earlier, it is repeated."
 )
 
+UNKNOWN = "another attention"
+"""Name of an attention that run.json does not tell."""
+
 
 def write_conversion_page(runs: Sequence[Run], path: Path) -> None:
     """Writes the page of one or several conversions."""
@@ -130,12 +133,14 @@ def _model_name(about: Mapping[str, Any]) -> str:
 
 def attention_name(about: Mapping[str, Any]) -> str:
     """Returns the name of the attention that a model was converted to, with its feature map."""
-    mechanism = about.get("options", {}).get("mechanism") or {}
+    mechanism = about.get("options", {}).get("mechanism")
+    if not isinstance(mechanism, Mapping):
+        return UNKNOWN
     if isinstance(mechanism.get("mechanisms"), list):  # one for each layer
         return run_lengths([str(each.get("kind")) for each in mechanism["mechanisms"] if isinstance(each, Mapping)])
     inner = mechanism.get("feature_map") or mechanism.get("rest")
     kind = inner.get("kind") if isinstance(inner, Mapping) else inner
-    return f"{mechanism.get('kind', 'another attention')}" + (f" ({kind})" if kind else "")
+    return f"{mechanism.get('kind', UNKNOWN)}" + (f" ({kind})" if kind else "")
 
 
 def answers(rows: Sequence[Row]) -> list[str]:
