@@ -53,7 +53,7 @@ def test_a_run_is_resumed_with_a_budget_and_verbosely(tmp_path: Path, capsys: py
     words = ["--mechanisms", "linear", "--what", "forward", "--causal", "--heads", "1", "--head-dim", "4", "--lengths", "8"]
     run = tmp_path / "run"
     assert main(["compare", *words, "--budget", "0.001", "--out", str(run)]) == 0
-    assert "The budget had no time for 1 groups" in capsys.readouterr().out
+    assert "The budget had no time for 1 group of measurements" in capsys.readouterr().out
     assert main(["compare", "--resume", str(run), "--budget", "0.001", "--verbose"]) == 0
     assert "(forward, causal, 8)" in capsys.readouterr().out
     assert main(["compare", "--resume", str(run), "--seed", "3"]) == 2

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from subquad.report.compare import load, write_comparison
 from subquad.report.training import write_training_page
 from subquad.results import Run
+from tests.compare.rows import TRAITS, rows
 from tests.report.runs import make_run
 from tests.report.test_hostile import HOSTILE, trained
 
@@ -111,6 +112,22 @@ def test_another_view_is_chosen(opened: Opened) -> None:
     page.select_option("#view", index=2)
     page.wait_for_function(f"document.querySelector('#chart-time .mark-line path').getAttribute('d') !== {before!r}")
     assert complaints == []
+
+
+def test_charts_show_the_view_that_the_menu_names(browser: Browser, tmp_path: Path) -> None:
+    """The menu begins with the view of the page's answer, which need not be the one that was measured first."""
+    run = Run.create(tmp_path / "run", "compare", {"mechanisms": TRAITS})
+    run.append(rows(views=[("bidirectional", "forward"), ("bidirectional", "training")]))
+    write_comparison(load([run.folder]), tmp_path / "report.html")
+    with opening(browser, tmp_path / "report.html") as (page, _, _):
+        assert "forward and backward" in page.locator("#view option").first.inner_text()
+        line = page.locator("#chart-time .mark-line path").first
+        at_start = line.get_attribute("d")
+        page.select_option("#view", index=1)
+        page.wait_for_function(f"document.querySelector('#chart-time .mark-line path').getAttribute('d') !== {at_start!r}")
+        page.select_option("#view", index=0)
+        page.wait_for_timeout(300)
+        assert line.get_attribute("d") == at_start
 
 
 def test_hovering_shows_values(opened: Opened) -> None:

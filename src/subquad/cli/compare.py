@@ -176,7 +176,8 @@ def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Co
         raise interrupt
     if left:
         names = ", ".join(_name(group) for group in left[:3]) + (", ..." if len(left) > 3 else "")
-        groups = f"{len(left)} groups of measurements" + (f" ({names})" if verbose else "")
+        groups = ("1 group" if len(left) == 1 else f"{len(left)} groups") + " of measurements"
+        groups += f" ({names})" if verbose else ""
         console.print(f"The budget had no time for {groups}. Go on with: {_resume_command(run)}", soft_wrap=True)
 
 

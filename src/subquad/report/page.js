@@ -1,15 +1,16 @@
 // Draws the charts, lets the reader choose a view, and sorts tables.
 const charts = JSON.parse(document.getElementById("charts").textContent);
+const choice = document.getElementById("view");
 const views = [];
+const show = (view) => view.signal("view", choice.value).runAsync();
 const embedded = Object.entries(charts).map(([name, spec]) =>
   vegaEmbed(document.getElementById("chart-" + name), spec, { actions: false, renderer: "svg" }).then((result) => {
-    if ((spec.params ?? []).some((param) => param.name === "view")) views.push(result.view); // others have one view only
+    if (!choice || !(spec.params ?? []).some((param) => param.name === "view")) return null; // has one view only
+    views.push(result.view);
+    return show(result.view); // what the menu names: browsers remember a choice when a page is loaded again
   }));
 
-const choice = document.getElementById("view");
-if (choice) {
-  choice.addEventListener("change", () => views.forEach((view) => view.signal("view", choice.value).runAsync()));
-}
+if (choice) choice.addEventListener("change", () => views.forEach(show));
 
 for (const table of document.querySelectorAll("table")) {
   table.querySelectorAll("th button").forEach((button, column) => button.addEventListener("click", () => {
