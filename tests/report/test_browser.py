@@ -121,13 +121,12 @@ def test_charts_show_the_view_that_the_menu_names(browser: Browser, tmp_path: Pa
     write_comparison(load([run.folder]), tmp_path / "report.html")
     with opening(browser, tmp_path / "report.html") as (page, _, _):
         assert "forward and backward" in page.locator("#view option").first.inner_text()
-        line = page.locator("#chart-time .mark-line path").first
-        at_start = line.get_attribute("d")
+        drawn = "document.querySelector('#chart-time .mark-line path').getAttribute('d')"
+        at_start = page.evaluate(drawn)
         page.select_option("#view", index=1)
-        page.wait_for_function(f"document.querySelector('#chart-time .mark-line path').getAttribute('d') !== {at_start!r}")
+        page.wait_for_function(f"{drawn} !== {at_start!r}")
         page.select_option("#view", index=0)
-        page.wait_for_timeout(300)
-        assert line.get_attribute("d") == at_start
+        page.wait_for_function(f"{drawn} === {at_start!r}")
 
 
 def test_hovering_shows_values(opened: Opened) -> None:
