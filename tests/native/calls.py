@@ -14,10 +14,17 @@ from tests.native.recording import Call, recorded
 KERNELS = {
     *("causal", "causal_back_to_queries", "causal_back_to_keys", "sum_keys", "mix_queries"),
     *("back_to_queries", "back_to_keys", "causal_back", "attend", "back", "step", "dense"),
-    *("hybrid_causal", "hybrid_causal_back"),
+    *("hybrid_causal", "hybrid_causal_back", "hybrid_causal_queries", "hybrid_causal_keys", "hybrid_fold"),
+    *("hybrid_groups", "hybrid_both", "hybrid_both_queries", "hybrid_slope_groups", "hybrid_both_keys"),
+    *("hybrid_step", "slots"),
 }
 """Kernels that the collection reaches."""
-RESTS = (sq.feature_maps.Learned(), sq.feature_maps.Elu(), sq.feature_maps.Random(features=13))
+RESTS = (
+    sq.feature_maps.Learned(),
+    sq.feature_maps.Elu(),
+    sq.feature_maps.Random(features=13),
+    sq.feature_maps.Random(features=13, kernel="relu"),
+)
 """Feature maps of the hybrid's far keys."""
 
 
@@ -32,14 +39,29 @@ def every_kernel() -> list[Call]:
             for dtype in (torch.float32, torch.float64, torch.bfloat16):
                 for length, d in ((33, 7), (64, 16), (5, 13)):
                     attend_hybrid(rest, dtype, length, d)
+        for dtype in (torch.float32, torch.float64):
+            for length, d, e in ((33, 7, 5), (140, 16, 16), (5, 13, 33)):
+                attend_slots(dtype, length, d, e)
     return calls
 
 
 def attend_hybrid(rest: Any, dtype: torch.dtype, length: int, d: int) -> None:
-    """The causal hybrid with gradients, through the state too."""
+    """Both forms of the hybrid with gradients, through the state too, and a step."""
     attend: Any = sq.Hybrid(block=8, rest=rest).build(heads=2, head_dim=d, generator=torch.Generator().manual_seed(0))
-    mixed, state = attend.to(dtype).causal(*inputs(length, length, d, d, dtype, heads=2))
-    sum(part.float().sum() for part in (mixed, *state[:4])).backward()
+    x = inputs(length, length, d, d, dtype, heads=2)
+    mixed, state = attend.to(dtype).causal(*x)
+    sum(part.float().sum() for part in (mixed, *state[:4], attend(*x))).backward()
+    with torch.no_grad():
+        attend.step(*(part[:, :, :1].contiguous() for part in x), attend.causal(*x)[1], reuse=True)
+
+
+def attend_slots(dtype: torch.dtype, length: int, d: int, e: int) -> None:
+    """Linformer, with weights for each head and with weights that are shared."""
+    by_head = sq.Linformer(k=19, max_length=length, sharing="none")
+    for options in (by_head, sq.Linformer(k=32, max_length=length)):
+        attend: Any = options.build(heads=2, head_dim=d, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            attend.to(dtype)(*inputs(length, length, d, e, dtype, heads=2))
 
 
 def attend_everything(name: str, dtype: torch.dtype, length: int, d: int, e: int) -> None:

@@ -13,7 +13,7 @@ from subquad.attention.base import Mechanism
 from subquad.attention.checks import check_inputs, check_result
 from subquad.checking import Count
 from subquad.errors import SubquadError
-from subquad.ops import exact
+from subquad.ops import exact, slots
 from subquad.ops.autocast import precise, product, without_autocast
 from subquad.types import AttentionOptions, Keep, Keys, MechanismSize, Mixed, Queries, RankBound, Traits, Values, up_to
 
@@ -108,6 +108,9 @@ class LinformerAttention(Mechanism):
 
     def forward(self, q: Queries, k: Keys, v: Values, *, keep: Keep | None = None) -> Mixed:
         check_inputs(q, k, v, keep, heads=self.heads, head_dim=self.head_dim)
+        quick = self.projection.quick_attend(q, k, v, keep)
+        if quick is not None:
+            return quick
         with without_autocast(q):
             slots_k, slots_v, used = self.projection(k, v, keep)
             mask = None if used is None else used[:, None, None, :]
@@ -125,6 +128,10 @@ class SlotProjection(nn.Module):
 
     def forward(self, k: Keys, v: Values, keep: Keep | None) -> tuple[Tensor, Tensor, Tensor | None]:
         raise NotImplementedError
+
+    def quick_attend(self, q: Queries, k: Keys, v: Values, keep: Keep | None) -> Tensor | None:
+        """Returns the attention's result if one kernel computes projection and attention; else None."""
+        return None
 
     def _check_length(self, k: Tensor) -> None:
         if k.shape[2] > self.options.max_length:
@@ -152,6 +159,20 @@ class LearnedSlots(SlotProjection):
         self._check_length(k)
         k, v = without_padding(k, keep), without_padding(v, keep)
         return self.project(k, self.weight[0]), self.project(v, self.weight[-1]), None
+
+    def quick_attend(self, q: Queries, k: Keys, v: Values, keep: Keep | None) -> Tensor | None:
+        if not slots.serves(q, k, v, *self.weight):
+            return None
+        self._check_length(k)
+        dtype = precise(q.dtype)
+        mixed = slots.attend(
+            q.to(dtype),
+            without_padding(k, keep),
+            without_padding(v, keep),
+            self.weight[0].to(dtype),
+            self.weight[-1].to(dtype),
+        )
+        return None if mixed is None else mixed.to(v.dtype)
 
     def project(self, x: Tensor, weight: Tensor) -> Tensor:
         """Computes E x with one product for each group of heads, so that the weights are read once for the whole batch."""

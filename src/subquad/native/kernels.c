@@ -17,6 +17,7 @@
 #include "around.h"
 #include "hybrid_back.h"
 #include "hybrid_step.h"
+#include "slots.h"
 #include "pages.h"
 
 #define JOINED(name, suffix) name##suffix
@@ -50,6 +51,15 @@ EXPORT(dense)(dense_call *call) {
     int64_t useful = 1 + call->inputs * call->outputs / WORTH_SHARING, tasks = least(call->threads, useful);
     call->share = (call->outputs + tasks - 1) / tasks;
     return run_tasks(dense_task, call, 0, (call->outputs + call->share - 1) / call->share, tasks);
+}
+
+/* Reads q, k, v and weights; writes mixed. Returns 2 if anything is not finite. */
+EXPORT(slots)(slots_call *call) {
+    REAL *end = NULL;
+    new_slots_space(call, &end);
+    ask_for_large_pages(call->mixed, call->batch, call->heads, call->queries, call->e, sizeof(REAL));
+    int failed = run_tasks(slots_task, call, (size_t)(uintptr_t)end, call->batch * call->heads, call->threads);
+    return failed ? failed : call->not_finite ? 2 : 0;
 }
 
 /* 2^x and e^x of `count` numbers, a multiple of the vector's length, for tests of their precision. */
