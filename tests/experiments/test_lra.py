@@ -12,7 +12,7 @@ from subquad.cli import main, trainings
 from subquad.compare.views import Comparison
 from subquad.experiments.base import Instruments, Scale, Training, Trial
 from subquad.experiments.lra.grid import SCALES
-from subquad.experiments.lra.page import lra_page, published_table
+from subquad.experiments.lra.page import lra_page, published_table, setting_table
 from subquad.experiments.lra.published import ACCURACIES, COUNTERPARTS, gaps
 from subquad.experiments.lra.runs import Score, scores
 from subquad.experiments.lra.verdicts import differs, is_faster, judge, learns, no_winner
@@ -197,6 +197,14 @@ def test_a_page_of_what_is_finished(tmp_path: Path) -> None:
     assert "listops: drawn by the grammar" in page.about
     assert judge(tmp_path, "quick")[0].figures == "2 of 11 attentions done"
     assert "31.0% (28.5%&nbsp;to&nbsp;33.5%)" in page.folds[1].parts[1]
+
+
+@pytest.mark.parametrize(("scale", "pixels"), [("quick", "256"), ("paper", "1,024")])
+def test_settings_name_the_length_of_the_data(scale: str, pixels: str) -> None:
+    settings = setting_table(SCALES[scale], {"lra-image": "cifar"})
+    lengths = {row[0].text: row[1].text for row in settings.rows}
+    assert lengths["image"] == pixels
+    assert set(lengths) == {kind.removeprefix("lra-") for kind in KINDS}
 
 
 def test_what_is_measured_is_time(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The page of the Long Range Arena: accuracies by task, beside speed and memory, and beside the published ones."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import altair as alt
@@ -8,7 +9,7 @@ import altair as alt
 from subquad.attention import MECHANISMS
 from subquad.compare.views import BASELINE, Comparison, View
 from subquad.experiments.base import part_rows
-from subquad.experiments.lra.grid import SCALES
+from subquad.experiments.lra.grid import SCALES, Grid
 from subquad.experiments.lra.published import ACCURACIES, DIFFERENCES, LENGTH, MEMORY, SPEEDS, TASKS
 from subquad.experiments.lra.runs import Score, data_of, scores
 from subquad.experiments.lra.verdicts import judge, short_name
@@ -41,7 +42,7 @@ SEARCH_NOTE = (
 def lra_page(folder: Path, scale: str) -> Page:
     """Returns the page: accuracies first, then accuracy against speed, then tables beside what was published."""
     grid = SCALES[scale]
-    measured, verdicts = scores(folder, grid), judge(folder, scale)
+    measured, verdicts, paths = scores(folder, grid), judge(folder, scale), data_of(folder, grid)
     timing = Comparison(part_rows(folder / "timing", "compare") or [])
     view = timing.views[0] if timing.views else None
     folds = [verdict_fold(verdicts)]
@@ -54,13 +55,14 @@ def lra_page(folder: Path, scale: str) -> Page:
             )
         )
         folds.append(Fold("Every task", [paragraph(SEARCH_NOTE), table(task_table(measured))]))
+    folds.append(Fold("Models and trainings of this scale", [table(setting_table(grid, paths))]))
     folds.append(Fold("Published", [table(published_table())], is_open=True))
     folds.append(Fold("What differs from what was published", [bullets(DIFFERENCES)]))
     tradeoff = tradeoff_picture(measured, timing, view)
     return Page(
         TITLE,
         verdict_answer(verdicts),
-        about=f"Scale {scale}. {_about_data(data_of(folder, grid))} Every training is a run in the same folder.",
+        about=f"Scale {scale}. {_about_data(paths)} Every training is a run in the same folder.",
         picture=accuracy_picture(measured) if measured else None,
         chapters=[Chapter("Accuracy and speed", [tradeoff])] if tradeoff is not None else [],
         folds=folds,
@@ -187,6 +189,25 @@ def task_table(measured: Sequence[Score]) -> Table:
     ]
     columns = ["task", "attention", "learning rate", "seeds", "accuracy (95% interval)", "guessing", "tokens/s in training"]
     return Table("Every task", columns, rows)
+
+
+def setting_table(grid: Grid, paths: Mapping[str, str]) -> Table:
+    """The largest length, the model, the steps and the search of each task. `paths` has the data of each task."""
+    longest = {plan.task.kind: replace(plan.task, data=paths.get(plan.task.kind, "")).longest for plan in grid.plans}
+    rows = [
+        [
+            Cell(short_name(plan.task.kind)),
+            Cell(f"{longest[plan.task.kind]:,}", longest[plan.task.kind]),
+            Cell(str(plan.model.layers), plan.model.layers),
+            Cell(f"{plan.model.heads} of {plan.model.head_dim}", plan.model.heads),
+            Cell(f"{plan.training.steps:,} of {plan.training.batch}", plan.training.steps),
+            Cell(", ".join(f"{rate:g}" for rate in plan.rates), plan.rates[0]),
+            Cell(str(len(plan.seeds)), len(plan.seeds)),
+        ]
+        for plan in grid.plans
+    ]
+    columns = ["task", "longest", "layers", "heads", "steps, sequences in each", "learning rates", "seeds"]
+    return Table("The same for every attention", columns, rows)
 
 
 def published_table() -> Table:
