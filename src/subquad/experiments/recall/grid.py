@@ -78,7 +78,7 @@ SCALES: dict[str, Grid] = {
         induction=Induction(length=16, symbols=8, held_out=128, tested=512),
         training=TrainOptions(
             optimizer="adamw",
-            learning_rate=6e-3,
+            learning_rate=5e-3,
             schedule="cosine",
             warm_up=50,
             batch=64,
