@@ -12,14 +12,14 @@ from subquad.cli import main, trainings
 from subquad.compare.views import Comparison
 from subquad.experiments.base import Instruments, Scale, Training, Trial
 from subquad.experiments.lra.grid import SCALES
-from subquad.experiments.lra.page import lra_page, published_table
+from subquad.experiments.lra.page import lra_page, published_table, setting_table
 from subquad.experiments.lra.published import ACCURACIES, COUNTERPARTS, gaps
 from subquad.experiments.lra.runs import Score, scores
 from subquad.experiments.lra.verdicts import differs, is_faster, judge, learns, no_winner
 from subquad.experiments.registry import EXPERIMENTS
 from subquad.report.page import Page
 from subquad.results import Row
-from subquad.statistics import Verdict
+from subquad.statistics import Interval, Verdict
 from tests.compare.rows import SECONDS, rows
 from tests.experiments.runs import finished_training
 from tests.experiments.test_linformer import Done
@@ -51,7 +51,7 @@ def finish(folder: Path, trial: Trial, held_out: float, test: float, guessing: f
     made: list[Row] = [
         {"metric": "accuracy", "value": held_out, "split": "held out", **about},
         {"metric": "tokens_per_second", "value": 1000.0, "split": "train", **about},
-        {"metric": "accuracy", "value": test, "split": "test", **about},
+        {"metric": "accuracy", "value": test, "low": test - 0.04, "high": test + 0.05, "split": "test", **about},
         {"metric": "accuracy_of_most_frequent", "value": guessing, "split": "test", **about},
     ]
     finished_training(folder / trial.name, made, {"task": {"data": ""}, "mechanism": {"kind": trial.variant}})
@@ -70,8 +70,11 @@ def test_other_seeds_are_trained_at_the_rate_that_is_best_in_development(tmp_pat
     assert all(isinstance(trial.work, Training) and trial.work.options.learning_rate == low for trial in later)
     (score,) = scores(tmp_path, QUICK)
     assert (score.mechanism, score.rate, score.accuracies, score.is_complete) == ("linear", low, {0: 0.3}, False)
+    assert score.accuracy == pytest.approx((0.3, 0.26, 0.35))  # over test sequences, as one seed tells nothing of others
     finish(tmp_path, later[0], 0.0, 0.5)
-    assert scores(tmp_path, QUICK)[0].accuracies == {0: 0.3, 1: 0.5}
+    (score,) = scores(tmp_path, QUICK)
+    assert score.accuracies == {0: 0.3, 1: 0.5}
+    assert score.accuracy.low < 0
 
 
 def test_data_are_found_by_the_names_of_folders(tmp_path: Path) -> None:
@@ -130,6 +133,7 @@ def score(task: str, name: str, accuracies: tuple[float, ...], guessing: float =
         guessing=guessing,
         tokens_per_second=1.0,
         planned=3,
+        tested=Interval(accuracies[0], 0.0, 1.0),
     )
 
 
@@ -197,6 +201,14 @@ def test_a_page_of_what_is_finished(tmp_path: Path) -> None:
     assert "listops: drawn by the grammar" in page.about
     assert judge(tmp_path, "quick")[0].figures == "2 of 11 attentions done"
     assert "31.0% (28.5%&nbsp;to&nbsp;33.5%)" in page.folds[1].parts[1]
+
+
+@pytest.mark.parametrize(("scale", "pixels"), [("quick", "256"), ("paper", "1,024")])
+def test_settings_name_the_length_of_the_data(scale: str, pixels: str) -> None:
+    settings = setting_table(SCALES[scale], {"lra-image": "cifar"})
+    lengths = {row[0].text: row[1].text for row in settings.rows}
+    assert lengths["image"] == pixels
+    assert set(lengths) == {kind.removeprefix("lra-") for kind in KINDS}
 
 
 def test_what_is_measured_is_time(tmp_path: Path) -> None:

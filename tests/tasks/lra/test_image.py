@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from subquad import SubquadError
+from subquad.data.png import encode_png
 from subquad.tasks import Image
 from subquad.tasks.lra.image import load_labelled
 
@@ -91,6 +92,32 @@ def test_an_archive_is_read_and_split(tmp_path: Path) -> None:
         tmp_path / "b.npz", train_images=np.full((30, 4, 4, 3), 7, np.uint8), test_images=np.zeros((6, 4, 4, 3), np.uint8)
     )
     assert set(Image(data=str(coloured)).load().splits["train"].make(0).tokens) == {7}
+
+
+def test_pictures_are_brought_to_a_side(tmp_path: Path) -> None:
+    columns = np.tile(
+        np.array([[0, 0, 2, 4, 200, 100, 9, 9]], np.uint8), (4, 1)
+    )  # 4 rows, whose middle square is 2 4 200 100
+    wide = archive(tmp_path / "wide.npz", train_images=np.stack([columns] * 30), test_images=np.stack([columns] * 6))
+    options = Image(data=str(wide), side=2)
+    loaded = options.load()
+    assert options.longest == loaded.longest == 4
+    assert loaded.splits["test"].make(0).tokens.tolist() == [3, 150, 3, 150]
+    (tmp_path / "wide.png").write_bytes(encode_png(columns[..., None]))
+    assert options.read_unlabelled(tmp_path / "wide.png", 4).examples[0].tokens.tolist() == [3, 150, 3, 150]
+    with pytest.raises(SubquadError, match="side must be at most 1024, but is 1025"):
+        Image(side=1025)
+
+
+def test_damaged_pictures_of_a_folder_are_named(tmp_path: Path) -> None:
+    for number in range(24):
+        folder = tmp_path / ("train", "test")[number % 2] / "ab"[number // 2 % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.png").write_bytes(encode_png(np.full((4, 4, 1), number, np.uint8)))
+    (tmp_path / "train" / "a" / "cut.png").write_bytes((tmp_path / "train" / "a" / "0.png").read_bytes()[:40])
+    loaded = Image(data=str(tmp_path)).load()
+    assert sum(source.count for source in loaded.splits.values()) == 24
+    assert [str(Path("train") / "a" / "cut.png") in complaint for complaint in loaded.complaints] == [True]
 
 
 @pytest.mark.parametrize(

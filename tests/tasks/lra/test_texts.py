@@ -64,6 +64,10 @@ def test_released_citations_are_read(tmp_path: Path) -> None:
     assert (bytes(example.tokens), bytes(example.second), example.label) == (b'first "3', b"second 3", 1)
     assert Retrieval(data=str(tmp_path / "new_aan_pairs.train.tsv")).load().splits["test"].count == 12
     assert options.spell(example) == 'first "3 | second 3'
+    asked = options.read_unlabelled(tmp_path / "new_aan_pairs.test.tsv", 7)
+    assert asked.names[3] == "new_aan_pairs.test.tsv:4"
+    assert bytes(asked.examples[3].tokens) == b'first "'
+    assert len(options.read_unlabelled(tmp_path, 7).examples) == 36
 
 
 @pytest.mark.parametrize(

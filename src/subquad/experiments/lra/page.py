@@ -1,6 +1,7 @@
 """The page of the Long Range Arena: accuracies by task, beside speed and memory, and beside the published ones."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import altair as alt
@@ -8,7 +9,7 @@ import altair as alt
 from subquad.attention import MECHANISMS
 from subquad.compare.views import BASELINE, Comparison, View
 from subquad.experiments.base import part_rows
-from subquad.experiments.lra.grid import SCALES
+from subquad.experiments.lra.grid import SCALES, Grid
 from subquad.experiments.lra.published import ACCURACIES, DIFFERENCES, LENGTH, MEMORY, SPEEDS, TASKS
 from subquad.experiments.lra.runs import Score, data_of, scores
 from subquad.experiments.lra.verdicts import judge, short_name
@@ -34,14 +35,15 @@ MADE = {
 SEARCH_NOTE = (
     "The same model and number of steps for all. Each attention was tried at the same learning rates with the first seed; "
     "the best on the development split was used with the other seeds. Accuracies are on the test, means over seeds with 95% "
-    "intervals; guessing is always the class most frequent in development."
+    "intervals; those of one seed are over test sequences, and say nothing of other seeds. Guessing is always the "
+    "class most frequent in development."
 )
 
 
 def lra_page(folder: Path, scale: str) -> Page:
     """Returns the page: accuracies first, then accuracy against speed, then tables beside what was published."""
     grid = SCALES[scale]
-    measured, verdicts = scores(folder, grid), judge(folder, scale)
+    measured, verdicts, paths = scores(folder, grid), judge(folder, scale), data_of(folder, grid)
     timing = Comparison(part_rows(folder / "timing", "compare") or [])
     view = timing.views[0] if timing.views else None
     folds = [verdict_fold(verdicts)]
@@ -54,13 +56,14 @@ def lra_page(folder: Path, scale: str) -> Page:
             )
         )
         folds.append(Fold("Every task", [paragraph(SEARCH_NOTE), table(task_table(measured))]))
+    folds.append(Fold("Models and trainings of this scale", [table(setting_table(grid, paths))]))
     folds.append(Fold("Published", [table(published_table())], is_open=True))
     folds.append(Fold("What differs from what was published", [bullets(DIFFERENCES)]))
     tradeoff = tradeoff_picture(measured, timing, view)
     return Page(
         TITLE,
         verdict_answer(verdicts),
-        about=f"Scale {scale}. {_about_data(data_of(folder, grid))} Every training is a run in the same folder.",
+        about=f"Scale {scale}. {_about_data(paths)} Every training is a run in the same folder.",
         picture=accuracy_picture(measured) if measured else None,
         chapters=[Chapter("Accuracy and speed", [tradeoff])] if tradeoff is not None else [],
         folds=folds,
@@ -93,13 +96,15 @@ def accuracy_picture(measured: Sequence[Score]) -> Picture:
         "seeds:Q",
         *(alt.Tooltip(f"{n}:Q", format=".1%") for n in ("accuracy", "low", "high", "guessing")),
     ]
-    several = base.transform_filter("datum.seeds > 1")
     drawn = alt.layer(
         base.mark_tick(opacity=0.5, thickness=1).encode(x=alt.X("guessing:Q", title="accuracy on the test")),
-        several.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", title="accuracy on the test"), x2="high:Q"),
+        base.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", title="accuracy on the test"), x2="high:Q"),
         base.mark_point(filled=True, size=40, opacity=1).encode(x=x, tooltip=hints),
     ).properties(width="container", height=alt.Step(ROW_HEIGHT, **{"for": "position"}))
-    caption = "Accuracy on each task, with 95% intervals over seeds; ticks: always guessing the most frequent class"
+    caption = (
+        "Accuracy on each task, with 95% intervals over seeds, or over test sequences where one seed is finished; "
+        "ticks: always guessing the most frequent class"
+    )
     return Picture("accuracy", caption, drawn.configure(background="transparent").configure_view(stroke=None))
 
 
@@ -151,11 +156,8 @@ def result_table(measured: Sequence[Score], timing: Comparison, view: View | Non
 def _accuracy_cell(score: Score | None) -> Cell:
     if score is None:
         return NOTHING
-    accuracy = score.accuracy
-    inside = Interval(
-        accuracy.value, max(0.0, accuracy.low), accuracy.high if accuracy.high == float("inf") else min(1.0, accuracy.high)
-    )
-    return Cell(between(inside, ".1%"), accuracy.value)
+    value, low, high = score.accuracy
+    return Cell(between(Interval(value, max(0.0, low), min(1.0, high)), ".1%"), value)
 
 
 def _cost_cells(timing: Comparison, view: View | None, name: str) -> list[Cell]:
@@ -187,6 +189,25 @@ def task_table(measured: Sequence[Score]) -> Table:
     ]
     columns = ["task", "attention", "learning rate", "seeds", "accuracy (95% interval)", "guessing", "tokens/s in training"]
     return Table("Every task", columns, rows)
+
+
+def setting_table(grid: Grid, paths: Mapping[str, str]) -> Table:
+    """The largest length, the model, the steps and the search of each task. `paths` has the data of each task."""
+    longest = {plan.task.kind: replace(plan.task, data=paths.get(plan.task.kind, "")).longest for plan in grid.plans}
+    rows = [
+        [
+            Cell(short_name(plan.task.kind)),
+            Cell(f"{longest[plan.task.kind]:,}", longest[plan.task.kind]),
+            Cell(str(plan.model.layers), plan.model.layers),
+            Cell(f"{plan.model.heads} of {plan.model.head_dim}", plan.model.heads),
+            Cell(f"{plan.training.steps:,} of {plan.training.batch}", plan.training.steps),
+            Cell(", ".join(f"{rate:g}" for rate in plan.rates), plan.rates[0]),
+            Cell(str(len(plan.seeds)), len(plan.seeds)),
+        ]
+        for plan in grid.plans
+    ]
+    columns = ["task", "longest", "layers", "heads", "steps, sequences in each", "learning rates", "seeds"]
+    return Table("The same for every attention", columns, rows)
 
 
 def published_table() -> Table:

@@ -8,7 +8,8 @@ from subquad.experiments.accuracies import Accuracies
 from subquad.experiments.base import is_finished
 from subquad.experiments.lra.grid import Grid, TaskPlan
 from subquad.report.training import value_on_test
-from subquad.results import Run
+from subquad.results import Row, Run
+from subquad.statistics import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,13 @@ class Score(Accuracies):
     """Accuracy of always guessing the most frequent class."""
     tokens_per_second: float
     """Speed of training at the last evaluation, mean over seeds; trainings may have shared their core."""
+    tested: Interval
+    """Accuracy of the first seed, with its interval over test sequences."""
+
+    @property
+    def accuracy(self) -> Interval:
+        """Mean over seeds with its interval; with one finished seed, the interval over test sequences."""
+        return self.tested if len(self.accuracies) == 1 else super().accuracy
 
 
 def scores(folder: Path, grid: Grid) -> list[Score]:
@@ -34,13 +42,14 @@ def _score(folder: Path, grid: Grid, plan: TaskPlan, name: str) -> Score | None:
     rate = grid.best_rate(folder, plan, name)
     if rate is None:
         return None
-    accuracies, guessing, speeds = {}, 0.0, []
+    accuracies, guessing, speeds, tested = {}, 0.0, [], []
     for seed in plan.seeds:
         path = folder / grid.trial(plan, name, rate, seed).name
         rows = Run.open(path).rows() if is_finished(path) else []
         accuracy = value_on_test(rows, "accuracy")
         if accuracy is not None:
             accuracies[seed] = accuracy
+            tested += [Interval(row["value"], row["low"], row["high"]) for row in rows if _is_tested(row)][:1]
             guessing = value_on_test(rows, "accuracy_of_most_frequent") or 0.0
             speeds += [row["value"] for row in rows if row["metric"] == "tokens_per_second"][-1:]
     if not accuracies:
@@ -54,7 +63,12 @@ def _score(folder: Path, grid: Grid, plan: TaskPlan, name: str) -> Score | None:
         guessing=guessing,
         tokens_per_second=speed,
         planned=len(plan.seeds),
+        tested=tested[0],
     )
+
+
+def _is_tested(row: Row) -> bool:
+    return row["metric"] == "accuracy" and row.get("split") == "test"
 
 
 def data_of(folder: Path, grid: Grid) -> dict[str, str]:

@@ -21,7 +21,7 @@ from subquad.data.buckets import bounded
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, with_stack
 from subquad.results import Row, place_of
-from subquad.statistics import grouped_mean
+from subquad.statistics import share_interval
 from subquad.tasks.base import Best, Counted, DataSize, Defaults, LineForm, Predictions, Task, TaskOptions
 from subquad.tasks.comparing import Judged, Rival, judged_means, share_rows
 from subquad.tasks.counting import MOST_COUNTED, class_rivals
@@ -256,7 +256,7 @@ class ArenaTask(Task[SequenceBatch]):
         usual = np.bincount([example.label for example in self.development]).argmax()
         guessed = float(np.mean([example.label == usual for example in self.test]))
         return [
-            {"metric": "accuracy", "split": "test", **grouped_mean(right, np.ones(len(right), np.int64))._asdict()},
+            {"metric": "accuracy", "split": "test", **share_interval(int(right.sum()), len(right))._asdict()},
             {"metric": "accuracy_of_most_frequent", "split": "test", "value": guessed},
         ]
 

@@ -8,17 +8,19 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
-from subquad.checking import Seed, excerpt
+from subquad.checking import Seed, Whole, excerpt
 from subquad.data.image_files import PICTURES, LabelledImages, read_picture
-from subquad.data.images import ImageSet, grey, load_images
+from subquad.data.images import ImageSet, grey, load_images, resized
 from subquad.data.splits import SplitName, shuffled
-from subquad.errors import SubquadError
+from subquad.errors import OptionError, SubquadError
 from subquad.tasks.lra.base import ArenaOptions, Unlabelled
 from subquad.tasks.lra.sources import Example, Loaded, Source
 
 LEVELS = 256
 """Number of intensities of a pixel."""
-CIFAR_PIXELS = 1024
+CIFAR_PIXELS, DIGIT_PIXELS = 1024, 64
+LARGEST_SIDE = 1024
+"""Largest number of rows and columns that pictures are brought to."""
 LEAST = 10
 """Smallest number of training pictures of which a tenth can be held out."""
 
@@ -27,8 +29,13 @@ LEAST = 10
 class Image(ArenaOptions):
     """Long Range Arena: classify grey pictures read pixel by pixel. CIFAR-10's files, or 1,797 digits of scikit-learn."""
 
+    side: Whole = 0  # number of rows and columns that the middle square of each picture is brought to; 0: as they are
     split_seed: Seed = 0  # seed for taking a tenth of the training pictures for development
     kind: str = field(default="lra-image", init=False)
+
+    def check(self) -> None:
+        if self.side > LARGEST_SIDE:
+            raise OptionError("side", f"must be at most {LARGEST_SIDE}, but is {self.side}")
 
     @property
     def vocabulary(self) -> int:
@@ -36,7 +43,9 @@ class Image(ArenaOptions):
 
     @property
     def longest(self) -> int:
-        return CIFAR_PIXELS if self.data else 64
+        if self.side:
+            return self.side**2
+        return CIFAR_PIXELS if self.data else DIGIT_PIXELS
 
     def load(self) -> Loaded:
         """Reads the pictures, and takes a tenth of those for training for development."""
@@ -47,11 +56,17 @@ class Image(ArenaOptions):
             raise SubquadError(f"{self.data} has {count} training pictures, too few to be split: give at least {LEAST}")
         order = shuffled([f"{number:09d}" for number in range(count)], self.split_seed)
         sources: dict[SplitName, Source] = {
-            "train": image_source(train.take(order[count // 10 :])),
-            "development": image_source(train.take(order[: count // 10])),
-            "test": image_source(test),
+            "train": self._source(train.take(order[count // 10 :])),
+            "development": self._source(train.take(order[: count // 10])),
+            "test": self._source(test),
         }
-        return Loaded(sources, list(images.names), int(np.prod(train.pixels.shape[1:3])))
+        pixels = self.side**2 or int(np.prod(train.pixels.shape[1:3]))
+        return Loaded(sources, list(images.names), pixels, images.complaints)
+
+    def _source(self, images: LabelledImages) -> Source:
+        """The intensities of each image, row by row."""
+        flat = grey_square(images.pixels, self.side).reshape(len(images.pixels), -1)
+        return Source(len(flat), lambda place: Example(flat[place], int(images.labels[place])))
 
     def parse(self, words: Sequence[str], longest: int) -> Example:
         return Example(intensities(words, longest), 0)
@@ -63,7 +78,7 @@ class Image(ArenaOptions):
         return line.replace(",", " ").split()
 
     def read_unlabelled(self, path: Path, longest: int) -> Unlabelled:
-        return read_picture_files(path, longest)
+        return read_picture_files(path, longest, self.side)
 
 
 def load_labelled(path: Path) -> ImageSet:
@@ -99,15 +114,15 @@ def digits() -> ImageSet:
     return ImageSet(splits, names=tuple(map(str, range(10))))
 
 
-def image_source(images: LabelledImages) -> Source:
-    """The intensities of each image, row by row."""
-    flat = grey(images.pixels).reshape(len(images.pixels), -1)
-    return Source(len(flat), lambda place: Example(flat[place], int(images.labels[place])))
+def grey_square(pixels: UInt8[ndarray, "n rows columns channels"], side: int) -> UInt8[ndarray, "n r c 1"]:
+    """Images in grey, and their middle square with `side` rows and columns unless it is 0."""
+    shades = grey(pixels)
+    return resized(shades, side) if side and shades.shape[1:3] != (side, side) else shades
 
 
-def read_grey(path: Path) -> UInt8[ndarray, "rows columns"]:
-    """Reads a picture file in grey."""
-    return grey(read_picture(path)[None])[0, ..., 0]
+def read_grey(path: Path, side: int = 0) -> UInt8[ndarray, "rows columns"]:
+    """Reads a picture file in grey, brought to `side` rows and columns unless it is 0."""
+    return grey_square(read_picture(path)[None], side)[0, ..., 0]
 
 
 def intensities(words: Sequence[str], pixels: int) -> np.ndarray:
@@ -122,14 +137,17 @@ def intensities(words: Sequence[str], pixels: int) -> np.ndarray:
     return np.array([int(word) for word in words], np.int64)
 
 
-def read_picture_files(path: Path, pixels: int) -> Unlabelled:
-    """Reads a picture file, or all of a folder, each with as many pixels as the model reads."""
+def read_picture_files(path: Path, pixels: int, side: int = 0) -> Unlabelled:
+    """Reads a picture file, or all of a folder, brought to `side` rows and columns unless it is 0.
+
+    Raises `SubquadError` if one has not as many pixels as the model reads.
+    """
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PICTURES) if path.is_dir() else [path]
     if not files:
         raise SubquadError(f"the folder {path} has no pictures in it: there should be PNG files")
     examples = []
     for file in files:
-        image = read_grey(file)
+        image = read_grey(file, side)
         if image.size != pixels:
             raise SubquadError(f"{file} has {image.size} pixels, but the model reads {pixels}: scale it")
         examples.append(Example(image.reshape(-1), 0))

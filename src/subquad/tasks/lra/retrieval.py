@@ -90,6 +90,12 @@ class Retrieval(ByteOptions):
         return " | ".join(part[:SHOWN] for part in parts)
 
     def read_unlabelled(self, path: Path, longest: int) -> Unlabelled:
+        """Reads a table of pairs, or released citation pairs, of a folder all three files."""
+        if is_citation_data(path):
+            files = [path] if path.is_file() else list(split_files(str(path), (".tsv",)).values())
+            by_file = {file.name: read_citations(file, longest) for file in files}
+            names = [f"{name}:{line + 1}" for name, source in by_file.items() for line in range(source.count)]
+            return Unlabelled(names, [pair for source in by_file.values() for pair in source.first(source.count)])
         documents = load_rows(path, Columns(self.text_column, self.pair_column), paired=True)
         if not documents.seconds:
             raise SubquadError(
