@@ -1,5 +1,6 @@
 """Further columns of events: read, learned, used by models, and carried through forecasts and streams."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ def test_every_column_is_recognized_learned_and_printed(tmp_path: Path) -> None:
     said = "\n".join(task.description)
     assert "  city: category (2 values)" in said
     assert "  country: category of the sequence (3 values)" in said
+    assert re.search(r"  due: time \(\d+ values, 2024-04-01 to 2024-04-\d\d\)", said)
     assert "  not used: row_id (an identifier" in said
     assert not task.complaints
     assert Scales.from_json(task.learned) == task.scales
