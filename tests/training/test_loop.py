@@ -146,10 +146,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: py
     assert [step for step, _ in losses(run)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_weights_that_are_not_finite_stop_the_run_when_they_are_evaluated(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("steps", "stopped"), [(1, 1), (3, 2)])
+def test_weights_that_are_not_finite_stop_the_run(tmp_path: Path, steps: int, stopped: int) -> None:
     """A mechanism that is given NaN complains about its inputs. The user is told what to do about the training."""
-    with pytest.raises(SubquadError, match=r"the loss is nan at step 1; .*--learning-rate"):
-        trained(tmp_path / "run", replace(OPTIONS, learning_rate=3e38, steps=1, clip=0.0))
+    with pytest.raises(SubquadError, match=rf"the loss is nan at step {stopped}; .*--learning-rate"):
+        trained(tmp_path / "run", replace(OPTIONS, learning_rate=3e38, steps=steps, clip=0.0))
 
 
 def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ class Predict(Checked):
     of each type. Without --horizon and --window, only the next event is forecast, without sampling."""
     window: Positive | None = None
     """For models of events, with --data: length of the time after the last event of each sequence in which events are
-    counted, by sampling. The answers are the expected count, its 5% and 95% quantiles, the intensity if nothing has come
-    until then, and the expected count of each type."""
+    counted, by sampling, in the unit of the data's times: seconds if these are dates. The answers are the expected count,
+    its 5% and 95% quantiles, the intensity if nothing has come until then, and the expected count of each type."""
     points: Count | None = None
     """With --window: number of equal parts of the window, each with a line of counts and intensity; 1 if not set."""
     samples: Count | None = None

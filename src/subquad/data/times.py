@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import islice
 
@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from subquad.data.tables import StoredColumn
+from subquad.data.tables import StoredColumn, listed
+from subquad.errors import SubquadError
 
 DAY = 86400.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -106,6 +107,8 @@ WRITTEN: dict[str, ReadTime] = {
     "month-first": month_first,
 }
 """Formats of times by name, in the order in which `guess` prefers them."""
+DATED = ("compact", "milliseconds", "iso", "day-first", "month-first")
+"""Formats whose times are seconds since 1970."""
 GUESSED = 2000
 """Number of different texts by which a format is guessed."""
 
@@ -153,6 +156,16 @@ def numbers(column: Sequence[str], read: ReadTime = float) -> Float[ndarray, "ro
         return np.fromiter((attempt(read, text) for text in column), np.float64, len(column))
 
 
+def as_text(time: float, *, is_date: bool) -> str:
+    """A time in seconds since 1970 as an ISO date in UTC, if it is one that the calendar has, or else as a number."""
+    if is_date:
+        try:
+            return (EPOCH + timedelta(seconds=round(time))).strftime("%Y-%m-%dT%H:%M:%S")
+        except (OverflowError, ValueError):
+            pass
+    return f"{time:.15g}"
+
+
 DATES = ("iso", "day-first", "month-first")
 """Formats that may occur in one column together."""
 
@@ -174,6 +187,20 @@ def lenient(name: str) -> ReadTime:
             return readings.pop()
 
     return read
+
+
+def check_form(form: str) -> None:
+    """Raises `SubquadError` for a format of times that does not exist."""
+    if form not in ("auto", *WRITTEN):
+        raise SubquadError(f"--time-form must be auto or one of {listed(WRITTEN, 9)}, but is {form!r:.60}")
+
+
+def day_is_first(file: str) -> str:
+    """Tells a user how dates were read that could have the day or the month first."""
+    return (
+        f"{file}: its dates could have the day or the month first, and are read with the day first; if that is wrong, give "
+        "--time-form month-first"
+    )
 
 
 def is_ambiguous(column: Sequence[str]) -> bool:

@@ -28,8 +28,8 @@ def standing(rows: Sequence[Row], model: str = "the model") -> str:
     gaps = differences(rows)
     if not gaps:
         return ""
-    worst = max(gaps, key=lambda name: gaps[name].value)
     lost = [name for name in gaps if gaps[name].low > 0]
+    worst = max(lost or gaps, key=lambda name: gaps[name].value)
     if lost:
         others = f" and to {', '.join(name for name in lost if name != worst)}" if len(lost) > 1 else ""
         return f"{model} loses to the baseline {worst} by {between(gaps[worst], '.3f')} nats per event{others}"

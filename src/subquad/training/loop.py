@@ -204,8 +204,11 @@ class _Loop:
         self.model.train()
         total = torch.zeros((), device=self.accelerator.device)
         parts = list(self._parts(batch))
-        for number, part in enumerate(parts):
-            total += self._backward(part, count, parts=len(parts), last=number == len(parts) - 1)
+        try:
+            for number, part in enumerate(parts):
+                total += self._backward(part, count, parts=len(parts), last=number == len(parts) - 1)
+        except NotFiniteError:  # raised by a mechanism if a step before has made weights too large
+            raise _NotFiniteLossError(step + 1, math.nan) from None
         loss = float(self.accelerator.reduce(total, "sum")) / count
         if not np.isfinite(loss):
             raise _NotFiniteLossError(step + 1, loss)

@@ -1,5 +1,6 @@
 """Further columns of events: read, learned, used by models, and carried through forecasts and streams."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from subquad import Linear, ModelOptions, SubquadError
+from subquad.data.times import iso
 from subquad.tasks import Events
 from subquad.tasks.base import Outlook
 from subquad.tasks.events import EventsTask
@@ -76,6 +78,7 @@ def test_every_column_is_recognized_learned_and_printed(tmp_path: Path) -> None:
     said = "\n".join(task.description)
     assert "  city: category (2 values)" in said
     assert "  country: category of the sequence (3 values)" in said
+    assert re.search(r"  due: time \(\d+ values, 2024-04-01 to 2024-04-\d\d\)", said)
     assert "  not used: row_id (an identifier" in said
     assert not task.complaints
     assert Scales.from_json(task.learned) == task.scales
@@ -184,8 +187,11 @@ def test_following_is_reading(tmp_path: Path) -> None:
         assert by_words.take([*words, *columns]) == by_records.take_record(record) == without.take(words) == words[0]
     for name, answer in read.items():
         assert by_words.forecast(name) == by_records.forecast(name)
-        numbers, others = (np.array(list(map(float, each[3:]))) for each in (by_words.forecast(name), answer))
-        np.testing.assert_allclose(numbers, others, rtol=1e-3)
+        forecasts = by_words.forecast(name), answer
+        times = [[iso(cell) for cell in forecast[3:6]] for forecast in forecasts]
+        shares = [[float(cell) for cell in forecast[6:]] for forecast in forecasts]
+        np.testing.assert_allclose(*times, atol=60)
+        np.testing.assert_allclose(*shares, rtol=1e-3)
         assert without.forecast(name) != by_words.forecast(name)
     with pytest.raises(SubquadError, match="then COLUMN=VALUE of 'city'"):
         by_words.take(["s0", "2024-05-01", "a", "town=Rome"])
@@ -219,7 +225,7 @@ def test_continuations_do_without_columns(tmp_path: Path) -> None:
     model = built(task)
     answer = task.forecast(model, tmp_path / "t.csv", Outlook(events=3, samples=8))
     assert len(answer.lines) == 90
-    assert np.isfinite([float(line[3]) for line in answer.lines]).all()
+    assert all(iso(line[2]) <= iso(line[3]) <= iso(line[4]) for line in answer.lines)
 
 
 def test_a_run_of_before_further_columns(tmp_path: Path) -> None:

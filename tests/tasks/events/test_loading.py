@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subquad import SubquadError
+from subquad import Linear, ModelOptions, SubquadError
+from subquad.tasks import Events
+from subquad.tasks.base import Outlook
 from subquad.tasks.events import Columns, Repairs, load_sequences, load_splits
 from tests.data.operations import operations
 from tests.tasks.events.files import easytpp, lines, many, of, record, write
@@ -115,7 +117,7 @@ def test_one_sequence_a_line(tmp_path: Path) -> None:
         ("event-1-test.txt", "1 2\n0 1\n", r"the type '0', which is none of the 2 .*: sequence '2', line 2, event 1"),
         ("event-1-test.txt", "1 2\nx 1\n", r"an event has the type 'x', which is none of the 2 known"),
         ("time-1-test.txt", "1 2\n5 4\n", r"test.txt: time goes backwards, from 5 to 4: sequence '2', line 2, event 2"),
-        ("time-1-test.txt", "1 2\n1 x\n", r"a time that is missing or no finite number: sequence '2', line 2, event 2"),
+        ("time-1-test.txt", "1 2\n1 x\n", r"missing or neither a number nor a date: sequence '2', line 2, event 2"),
     ],
 )  # fmt: skip
 def test_bad_lines_are_named(name: str, text: str, said: str, tmp_path: Path) -> None:
@@ -259,6 +261,9 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         load_splits(str(tmp_path))
     with pytest.raises(SubquadError, match=r"two.csv has 2 sequences, but at least 3 are needed"):
         load_splits(str(write(tmp_path, "id,time,type\na,1,x\na,2,x\nb,1,x\n", "two.csv")))
+    named = write(tmp_path, "sequence,time,type,note\ns,1,unknown,x\n", "unknown.csv")
+    with pytest.raises(SubquadError, match=r"^unknown.csv has no event that can be used: 1 event is left out"):
+        load_sequences(named, ["a"], Columns(decided={}), Repairs(broken="drop"))
     with pytest.raises(SubquadError, match=r"rows.csv has no event that can be used: there are none"):
         load_splits(str(write(tmp_path, "id,time,type\n", "rows.csv")))
     (tmp_path / "latin.json").write_bytes(b'["\xe9"]')
@@ -375,3 +380,37 @@ def test_real_data(name: str, sequences: list[int], events: list[int] | None, ty
     for part in found:
         assert (part.gaps >= 0).all()
         assert part.types.max() < types
+
+
+def test_dates_as_people_write_them(tmp_path: Path) -> None:
+    """A file to forecast from may hold nothing that tells the day from the month, so it is read as the training data."""
+    rows = [f"s{number},{10 + day}.02.2024 0{day}:30,a" for number in range(12) for day in range(6)]
+    path = write(tmp_path, "\n".join(["sequence,time,type", *rows]))
+    task = Events(data=str(path)).prepare()
+    assert (task.scales.time_form, task.scales.dated, task.complaints) == ("day-first", True, ())
+    assert task.scales.mean_gap == 25 * 3600
+    new = write(tmp_path, "sequence,time,type\nn,03.04.2024 10:00,a\nn,05.04.2024 10:00,a\n", "new.csv")
+    again = Events(data=str(path)).prepare(task.learned)
+    model = again.build(Linear(), ModelOptions(layers=1, heads=1, head_dim=4))
+    line = again.predict(model, new).lines[0]
+    assert line[2] == "2024-04-05T10:00:00"
+    assert "2024-04-05T10" <= line[4] <= line[5] <= "2024-05"
+    ahead = again.forecast(model, new, Outlook(events=2, samples=4)).lines
+    assert all(cell.startswith("2024-0") for cell in ahead[0][2:5])
+    parts = again.forecast(model, new, Outlook(window=86400.0, samples=4)).lines
+    assert parts[0][1:3] == ["2024-04-05T10:00:00", "2024-04-06T10:00:00"]
+    follower = again.follow(model, 2)
+    follower.take_record({"time": "05.04.2024 10:00", "type": "a"})
+    assert follower.forecast("stream")[2] == "2024-04-05T10:00:00"
+
+
+def test_dates_that_can_be_read_in_two_ways_are_told(tmp_path: Path) -> None:
+    rows = [f"s{number},{1 + day}/{1 + day % 3}/2024,a" for number in range(6) for day in range(4)]
+    path = write(tmp_path, "\n".join(["sequence,time,type", *rows]))
+    said = "t.csv: its dates could have the day or the month first, and are read with the day first"
+    assert any(said in sentence for sentence in Events(data=str(path), backwards="sort").prepare().complaints)
+    task = Events(data=str(path), backwards="sort", time_form="month-first").prepare()
+    assert not any(said in sentence for sentence in task.complaints)
+    assert task.scales.time_form == "month-first"
+    with pytest.raises(SubquadError, match=r"--time-form must be auto or one of 'compact'"):
+        Events(data=str(path), time_form="month").check()

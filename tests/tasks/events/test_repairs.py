@@ -39,15 +39,19 @@ def test_bad_rows_are_left_out_if_asked(chunk: int, tmp_path: Path, monkeypatch:
         "t.csv: 1 row is left out, cut in the middle by the end of the file: at line 12",
         "t.csv: 1 row is left out, without a sequence: at line 9",
         "t.csv: 1 sequence is left out, without events: 'c'",
-        "t.csv: 3 events are left out, with a time that is missing or no finite number: the first in sequence 'a', line 4",
+        "t.csv: 3 events are left out, with a time that is missing or neither a number nor a date: "
+        "the first in sequence 'a', line 4",
     ]
 
 
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("a,,x", "t.csv: an event has a time that is missing or no finite number: sequence 'a', line 3; mend it, or leave"),
-        ("a,nan,x", "a time that is missing or no finite number: sequence 'a', line 3"),
+        (
+            "a,,x",
+            "an event has a time that is missing or neither a number nor a date: sequence 'a', line 3; mend it, or leave",
+        ),
+        ("a,nan,x", "a time that is missing or neither a number nor a date: sequence 'a', line 3"),
         ("a,-1,x", "t.csv: an event has a negative time: sequence 'a', line 3; .* by --broken drop"),
         ("a,2,", "t.csv: an event has no type: sequence 'a', line 3"),
         ("a,2,q", r"has the type 'q', which is none of the 1 known \('x'\): sequence 'a', line 3"),

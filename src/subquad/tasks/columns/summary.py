@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from subquad.data.column_values import ColumnValues
+from subquad.data.column_values import MISSING_NAME, ColumnValues
+from subquad.data.times import DATED, as_text
 from subquad.tasks.columns.features import ColumnFeatures
 from subquad.words import compact
 
@@ -29,9 +30,16 @@ def column_entry(column: ColumnValues, where: str) -> Entry:
     missing = float(column.missing().mean()) if len(column.values) else 0.0
     if column.is_numeric:
         present = column.values[~np.isnan(column.values)]
-        note = f"{compact(float(present.min()))} to {compact(float(present.max()))}" if len(present) else ""
+        is_date = column.column.kind == "time" and column.column.form in DATED
+        ends = [_end(float(end), is_date=is_date) for end in (present.min(), present.max())] if len(present) else []
+        note = " to ".join(ends)
         return entry(column.column.name, where, column.column.kind, len(np.unique(present[:100_000])), missing, note)
-    return entry(column.column.name, where, column.column.kind, len(column.names), missing)
+    return entry(column.column.name, where, column.column.kind, len(set(column.names) - {MISSING_NAME}), missing)
+
+
+def _end(value: float, *, is_date: bool) -> str:
+    """The smallest or largest value of a column as text: the day of a date, or a number."""
+    return as_text(value, is_date=True).partition("T")[0] if is_date else compact(value)
 
 
 def lines(summary: Sequence[Mapping[str, Any]]) -> list[str]:

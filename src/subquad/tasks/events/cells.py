@@ -17,6 +17,13 @@ SMALL = 0.1
 """Largest width of a cell, in standard deviations, whose probability is computed from the density at its centre."""
 
 
+FAR = 20.0
+"""Number of standard deviations beyond which the tail of a normal distribution is computed by its asymptotic series."""
+
+LOG_SQRT_TAU = 0.9189385332046727
+"""Logarithm of the square root of 2 pi."""
+
+
 class Cells(NamedTuple):
     """The cell of each gap on the axis of log-gaps, and the logarithm of its width on the axis of gaps."""
 
@@ -41,6 +48,15 @@ def cells_of(gaps: Float[Tensor, "e"], grid: float) -> Cells:
     return Cells(centres, halves, gaps.log() + (2.0 * ratio).log())
 
 
+def log_upper_tail(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Log-probability that a standard normal variable is above x.
+
+    `torch.special.log_ndtr` has the same values, but in float32 its gradient has no correct digit from 1,000 deviations on
+    and overflows a little later. Components that are as narrow as a cell are a million deviations from most gaps.
+    """
+    return torch.where(x > FAR, _log_mills(x) - x.square() / 2.0, log_ndtr(-x.clamp(max=FAR)))
+
+
 def log_normal_mass(centres: Float[Tensor, "*n"], halves: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """Log-probability that a standard normal variable lies within `halves` of `centres`.
 
@@ -51,12 +67,21 @@ def log_normal_mass(centres: Float[Tensor, "*n"], halves: Float[Tensor, "*n"]) -
     is_small = halves <= SMALL / 2.0
     z = centres.abs()  # the lower tail is the upper one mirrored
     narrow = torch.where(is_small, halves, SMALL / 4.0)
-    constant = torch.log(2.0 * narrow) - narrow.square() / 6.0 - 0.9189385332046727  # log(2 pi) / 2
+    constant = torch.log(2.0 * narrow) - narrow.square() / 6.0 - LOG_SQRT_TAU
     by_density = constant - z.square() / 2.0 + _log_sinhc(z * narrow)
     wide = torch.where(is_small, SMALL, halves)
-    near, far = log_ndtr(wide - z), log_ndtr(-wide - z)
-    by_difference = near + torch.log(-torch.expm1(far - near))
+    near, beyond = log_upper_tail(z - wide), _log_mills(z + wide) - _log_mills(z - wide) - 2.0 * z * wide
+    by_difference = near + torch.log(-torch.expm1(beyond))  # `beyond` is the logarithm of a ratio of two tails
     return torch.where(is_small, by_density, by_difference)
+
+
+def _log_mills(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Logarithm of the probability above x divided by exp(-x^2 / 2), by its asymptotic series far above 0."""
+    far = x.clamp(min=FAR)
+    inverse = far.square().reciprocal()
+    series = torch.log1p(inverse * (-1.0 + inverse * (3.0 - 15.0 * inverse)))
+    near = x.clamp(max=FAR)
+    return torch.where(x > FAR, series - far.log() - LOG_SQRT_TAU, log_ndtr(-near) + near.square() / 2.0)
 
 
 def _log_sinhc(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

@@ -54,7 +54,6 @@ def learn_further(training: EventSequences, *, rare: int, buckets: int) -> dict[
     return {
         "further": tuple(as_json(column) for column in features),
         "carried": tuple(carried),
-        "dated": training.dated,
         "unused": tuple(reasons),
         "summary": (
             entry("training sequences", "overview", "", len(training.names), note=note),

@@ -15,7 +15,7 @@ from subquad.data.columns import Column
 from subquad.data.pickles import read_pickle
 from subquad.data.ragged import offsets_of
 from subquad.data.tables import PARQUET, Names, StoredColumn, Tally, find_column, listed, read_table
-from subquad.data.times import attempt, detect, iso, numbers
+from subquad.data.times import DATED, WRITTEN, ReadTime, attempt, day_is_first, detect, guess, is_ambiguous, lenient, numbers
 from subquad.errors import SubquadError
 from subquad.files import read_text
 from subquad.tasks.columns.reading import FurtherReaders, further_roles
@@ -33,9 +33,10 @@ class Columns:
     """Names of a table's columns, where an empty name stands for the usual names, and which further columns are read."""
 
     sequence: str = ""  # default: "sequence" or "id"
-    time: str = ""  # default: "time"; numbers or ISO dates
+    time: str = ""  # default: "time"
     type: str = ""  # default: "type"
     further: bool = True  # whether columns without a role are read
+    time_form: str = "auto"  # how times are written, by a name in times.WRITTEN; "auto" to recognize it
     kinds: Mapping[str, str] = field(default_factory=dict)  # kinds of further columns that a user named
     decided: Mapping[str, Column] | None = None  # further columns that a run was trained with; None to recognize them
 
@@ -67,7 +68,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     tally = Tally(path, "row" if path.suffix.lower() in PARQUET else "line")
     names, types, further = Names(), Names(), FurtherReaders(columns.kinds, columns.decided)
     parts: list[tuple[Any, ...]] = []
-    read, is_dated = None, False
+    form, read, is_stored = columns.time_form, None, False
     others: list[str] = []
 
     def choose(column_names: list[str]) -> dict[str, str]:
@@ -77,8 +78,10 @@ def read_rows(path: Path, columns: Columns) -> Rows:
 
     for chunk in read_table(path, choose, tally):
         cells = chunk.columns
-        read = read or detect(cells["time"])
-        is_dated = read is iso or (isinstance(cells["time"], StoredColumn) and cells["time"].is_time)
+        if read is None:
+            form, read = _time_reader(cells["time"], form)
+            others.extend([day_is_first(path.name)] if columns.time_form == "auto" and _is_open(cells["time"], form) else [])
+        is_stored = isinstance(cells["time"], StoredColumn) and cells["time"].is_time
         times = numbers(cells["time"], read) if read else np.full(len(chunk.lines), np.nan)
         numbered, kinds = names.number(cells["sequence"]), types.number(cells["type"])
         named = numbered != names.numbers.get("", -1)
@@ -100,11 +103,27 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         types.ordered(),
         lines,
         tally.place,
-        dated=is_dated,
+        dated=is_stored or form in DATED,
+        time_form="auto" if is_stored else form,
         complaints=(*others, *tally.sentences(), *further.sentences(path.name)),
         columns=tuple(further.finished()),
         unused=tuple(further.unused),
     )
+
+
+def _time_reader(column: Sequence[str], form: str) -> tuple[str, ReadTime | None]:
+    """The format of times and its reader, by the first cells; None for a reader if no format fits."""
+    if form != "auto":
+        return form, lenient(form)
+    if (read := detect(column)) is not None:
+        return next(name for name, known in WRITTEN.items() if known is read), read
+    guessed = guess(column, ("day-first", "month-first"))
+    return ("auto", None) if guessed is None else (guessed, lenient(guessed))
+
+
+def _is_open(column: Sequence[str], form: str) -> bool:
+    """Whether dates were recognized that could have the day or the month first."""
+    return form == "day-first" and is_ambiguous(column)
 
 
 def read_records(path: Path) -> tuple[Rows, int]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from subquad.checking import excerpt
 from subquad.data.tables import LARGEST_NUMBER, listed
-from subquad.data.times import attempt, iso
+from subquad.data.times import WRITTEN, as_text, attempt, iso
 from subquad.errors import SubquadError
 from subquad.models import DecoderState
 from subquad.tasks.base import Predictions
@@ -57,7 +57,7 @@ def line(name: str, events: int, last: float, forecast: Forecast, at: int, scale
     """The forecast for one sequence, as printed."""
     gaps = torch.stack([forecast.gap[at], forecast.quantiles[at, 0], forecast.quantiles[at, -1]]).double()
     times = (last + gaps * scales.mean_gap).tolist()
-    numbers = [f"{time:.15g}" for time in (last, *times)]
+    numbers = [as_text(time, is_date=scales.dated) for time in (last, *times)]
     return [name, str(events), *numbers, *(f"{share:.6g}" for share in forecast.types[at].tolist())]
 
 
@@ -149,7 +149,7 @@ class Follower:
     def _take(self, name: str, written: str, kind: str, cells: Mapping[str, str]) -> str:
         if kind not in self.types:
             raise SubquadError(f"the model knows no type {excerpt(kind)}: it was trained on {listed(self.types, 12)}")
-        time = _time(written)
+        time = _time(written, self.named.time_form)
         fields = None
         if cells:
             fields = encode_cells(self.scales.further_columns, cells, time if self.scales.dated else None)
@@ -161,22 +161,27 @@ class Follower:
         known = self.known[name]
         if self.scores:
             kind = self.scales.type_names[known.type]
-            return [name, str(known.events), f"{known.last:.15g}", kind, *known.scores]
+            return [name, str(known.events), self._as_text(known.last), kind, *known.scores]
         with torch.inference_mode():
             self._read(known)
             assert known.hidden is not None
             return line(name, known.events, known.last, foresee(self.model, known.hidden), 0, self.scales)
 
+    def _as_text(self, time: float) -> str:
+        return as_text(time, is_date=self.scales.dated)
+
     def _add(self, name: str, time: float, kind: int, fields: Tensor | None = None) -> None:
         known = self.known.get(name) or Known(time, time)
         if time < known.last:
             raise SubquadError(
-                f"sequence {excerpt(name)} goes back in time, from {known.last:.15g} to {time:.15g}: sort its events"
+                f"sequence {excerpt(name)} goes back in time, from {self._as_text(known.last)} to "
+                f"{self._as_text(time)}: sort its events"
             )
         unit = self.scales.mean_gap
         if not (time - known.first) / unit <= LARGEST_NUMBER:
             raise SubquadError(
-                f"the time {time:.15g} is too far from {known.first:.15g}, at which sequence {excerpt(name)} began"
+                f"the time {self._as_text(time)} is too far from {self._as_text(known.first)}, at which sequence "
+                f"{excerpt(name)} began"
             )
         if self.scores:
             known.scores = self._score(known, (time - known.last) / unit, kind)
@@ -227,9 +232,9 @@ class Follower:
         known.columns.clear()
 
 
-def _time(written: str) -> float:
-    """The time in a word: a number, or an ISO date in seconds since 1970."""
-    for read in (float, iso):
+def _time(written: str, form: str) -> float:
+    """The time in a word: in the format of the training data, a number, or an ISO date in seconds since 1970."""
+    for read in (*([] if form == "auto" else [WRITTEN[form]]), float, iso):
         if math.isfinite(time := attempt(read, written)):
             return time
     raise SubquadError(f"{excerpt(written)} is no time: write a finite number or an ISO date such as 2024-05-01T12:00")

@@ -132,9 +132,10 @@ def _folder(path: Path, columns: Columns, fold: int) -> dict[str, _Read]:
     for split, present in files.items():
         if present is not None:
             read[split] = _file(present, columns)
-            if columns.decided is None:  # further columns of the other splits are read as those of the training split
+            if columns.decided is None:  # times and further columns of other splits are read as those of the training split
                 further = (*(values.column for values in read[split].rows.columns), *read[split].rows.unused)
-                columns = replace(columns, decided={column.name: column for column in further})
+                decided = {column.name: column for column in further}
+                columns = replace(columns, decided=decided, time_form=read[split].rows.time_form)
     return read
 
 

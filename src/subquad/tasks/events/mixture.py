@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.special import log_ndtr, ndtr
 
 from subquad.models.initialising import initialise
-from subquad.tasks.events.cells import LEAST, PRECISION, Cells, cells_of, first_cell, log_normal_mass
+from subquad.tasks.events.cells import LEAST, PRECISION, Cells, cells_of, first_cell, log_normal_mass, log_upper_tail
 from subquad.tasks.events.competing import Competition, ReturnLaw, join
 from subquad.tasks.events.forecasts import Drawn, Forecast
 from subquad.tasks.events.likelihood import Terms
@@ -56,12 +56,12 @@ class Mixture(NamedTuple):
     def log_below(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """Log-probability of a shorter gap."""
         z = (log_gaps[:, None] - self.means) / self.deviations
-        return torch.logsumexp(self.log_weights + log_ndtr(z), dim=-1)
+        return torch.logsumexp(self.log_weights + log_upper_tail(-z), dim=-1)
 
     def log_above(self, log_gaps: Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """Log-probability of a longer gap."""
         z = (log_gaps[:, None] - self.means) / self.deviations
-        return torch.logsumexp(self.log_weights + log_ndtr(-z), dim=-1)
+        return torch.logsumexp(self.log_weights + log_upper_tail(z), dim=-1)
 
     def mean(self, horizon: float | Float[Tensor, "e"]) -> Float[Tensor, "e"]:
         """E min(gap, horizon): the sum of exp(m + s^2 / 2) over components, as far as they are below the horizon."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from subquad.attention import require_causal
 from subquad.checking import AtLeastTwo, Count, FileName, NonNegative, Seed, Whole, Words
 from subquad.data.columns import read_kinds
+from subquad.data.times import check_form
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions, Size, with_stack
 from subquad.tasks.base import DataSize, Defaults, TaskOptions
@@ -36,7 +37,8 @@ class EventOptions(TaskOptions):
 
     data: FileName = ""  # a folder, a file, or a Hugging Face dataset such as easytpp/taxi; default: simulated sequences
     sequence_column: Words = ""  # column of a table that names the sequence; default: "sequence" or "id"
-    time_column: Words = ""  # column of a table with the time, as numbers or ISO dates; default: "time"
+    time_column: Words = ""  # column of a table with the time, as numbers or dates; default: "time"
+    time_form: Words = "auto"  # how times are written: seconds, milliseconds, compact, days, iso, day-first, month-first
     type_column: Words = ""  # column of a table with the type of the event; default: "type"
     column_kinds: tuple[Words, ...] = ()  # kinds of columns that are not as recognized, such as city=category note=unused
     further_columns: bool = True  # use all columns of a table as inputs, not only sequence, time and type
@@ -71,6 +73,7 @@ class EventOptions(TaskOptions):
 
     def check(self) -> None:
         read_kinds(self.column_kinds, "--column-kinds")
+        check_form(self.time_form)
         if self.faults and (self.head != "hawkes" or self.chunk):
             raise SubquadError("--faults are those of an intensity on whole sequences: give --head hawkes and --chunk 0 too")
         if set(self.faults) & set(ON_PADDING) and not self.time_weight:
@@ -80,7 +83,8 @@ class EventOptions(TaskOptions):
     def columns(self) -> Columns:
         """Names of the columns of a table, and which further ones are read."""
         kinds = read_kinds(self.column_kinds, "--column-kinds")
-        return Columns(self.sequence_column, self.time_column, self.type_column, self.further_columns, kinds)
+        names = (self.sequence_column, self.time_column, self.type_column)
+        return Columns(*names, self.further_columns, self.time_form, kinds)
 
     @property
     def repairs(self) -> Repairs:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from subquad.data.times import as_text
 from subquad.tasks.base import Outlook, Predictions
 from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.sampling import History, Paths, continuations, histories
@@ -69,7 +70,7 @@ def _event_lines(
         ends = last + np.quantile(times[:, number], LEVELS) * scales.mean_gap
         shares = np.bincount(types[:, number], minlength=len(scales.type_names)) / len(types)
         yield [
-            *(name, str(number + 1), *(f"{end:.15g}" for end in ends)),
+            *(name, str(number + 1), *(as_text(end, is_date=scales.dated) for end in ends)),
             scales.type_names[int(shares.argmax())],
             *(f"{share:.6g}" for share in shares),
         ]
@@ -87,9 +88,9 @@ def _window_lines(
         counts = inside.sum(1)
         by_type = np.bincount(paths.types[inside], minlength=len(scales.type_names)) / len(counts)
         ends = np.quantile(counts, (LEVELS[0], LEVELS[-1]), method="inverted_cdf")
-        times = (last + edge * scales.mean_gap for edge in (low, high))
+        times = (as_text(last + edge * scales.mean_gap, is_date=scales.dated) for edge in (low, high))
         numbers = (counts.mean(), *ends, rates[number] / scales.mean_gap, *by_type)
-        yield [name, *(f"{time:.15g}" for time in times), *(f"{value:.6g}" for value in numbers)]
+        yield [name, *times, *(f"{value:.6g}" for value in numbers)]
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from subquad.data.column_values import ColumnValues
 from subquad.data.columns import Column
 from subquad.data.ragged import offsets_of
 from subquad.data.tables import LARGEST_NUMBER, listed
+from subquad.data.times import as_text
 from subquad.errors import SubquadError
 from subquad.tasks.events.sequences import EventSequences
 
@@ -54,9 +55,14 @@ class Rows(NamedTuple):
     place: str = "line"  # "line", "row" or "record"
     shared: bool = False  # whether a sequence is on one line, so that messages name the event too
     dated: bool = False  # whether times are dates, which may be before 1970
+    time_form: str = "auto"  # how times are written, by a name in times.WRITTEN; "auto" if that does not matter
     complaints: tuple[str, ...] = ()  # sentences about rows that were left out in reading
     columns: tuple[ColumnValues, ...] = ()  # further columns of the table
     unused: tuple[Column, ...] = ()  # further columns that are not used, with the reason
+
+    def written_time(self, row: int) -> str:
+        """The time of an event as text, for messages."""
+        return as_text(float(self.times[row]), is_date=self.dated)
 
     def where(self, row: int) -> str:
         """The sequence and the place in the file of an event, for messages."""
@@ -83,7 +89,8 @@ def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs, *, next_ev
     present = lengths > 0
     names = [rows.names[at] for at in np.flatnonzero(present)]
     if not names:
-        raise SubquadError(f"{rows.file} has no event that can be used: {complaints[0] if complaints else 'there are none'}")
+        left_out = complaints[len(rows.complaints) :] or [*rows.complaints, "there are none"]
+        raise SubquadError(f"{rows.file} has no event that can be used: {left_out[0].removeprefix(f'{rows.file}: ')}")
     offsets = offsets_of(lengths[present])
     single = np.flatnonzero(lengths[present] == 1)
     if len(single) and not next_events:
@@ -93,7 +100,7 @@ def assemble(rows: Rows, type_names: Sequence[str], repairs: Repairs, *, next_ev
     starts, ends = times[offsets[:-1]], times[offsets[1:] - 1]
     columns = tuple(column.take(kept) for column in rows.columns)
     parts = (names, offsets, times, types, list(type_names), starts, ends, tuple(complaints))
-    return EventSequences(*parts, columns=columns, unused=rows.unused, dated=rows.dated)
+    return EventSequences(*parts, columns=columns, unused=rows.unused, dated=rows.dated, time_form=rows.time_form)
 
 
 def _broken(
@@ -104,7 +111,7 @@ def _broken(
     of_none = (renumbered[rows.types] < 0) & ~blank
     first = rows.written[rows.types[of_none.argmax()]] if of_none.any() else ""
     bad = {
-        "a time that is missing or no finite number": ~np.isfinite(rows.times),
+        "a time that is missing or neither a number nor a date": ~np.isfinite(rows.times),
         f"a time beyond {LARGEST_NUMBER:g}": np.abs(rows.times) > LARGEST_NUMBER,
         "a negative time": (rows.times < 0) & (not rows.dated),
         "no type": blank,
@@ -131,7 +138,7 @@ def _in_order(rows: Rows, kept: Int[ndarray, "kept"], repairs: Repairs, complain
     if repairs.backwards == "refuse":
         at = kept[back[0]]
         raise SubquadError(
-            f"{rows.file}: time goes backwards, from {rows.times[kept[back[0] - 1]]:.15g} to {rows.times[at]:.15g}: "
+            f"{rows.file}: time goes backwards, from {rows.written_time(kept[back[0] - 1])} to {rows.written_time(at)}: "
             f"{rows.where(at)}; mend it, or sort the events by --backwards sort"
         )
     complaints.append(_counted(rows, kept[back], "before the one before, which is mended by sorting"))
@@ -150,7 +157,7 @@ def _untied(
     at = kept[tied]
     if repairs.ties == "refuse":
         raise SubquadError(
-            f"{rows.file}: an event comes at the time of the one before, {rows.times[at[0]]:.15g}: {rows.where(at[0])}; "
+            f"{rows.file}: an event comes at the time of the one before, {rows.written_time(at[0])}: {rows.where(at[0])}; "
             "mend it, or choose --ties keep, spread or drop"
         )
     done = {"keep": "kept there (--ties spread or drop does otherwise)", "spread": "moved apart", "drop": "left out"}

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from subquad.checking import Checked, NonNegative, Positive, Whole, excerpt, read
+from subquad.checking import Checked, NonNegative, Positive, Whole, Words, excerpt, read
 from subquad.data.tables import listed
 from subquad.errors import SubquadError
 from subquad.results import place_of
@@ -45,7 +45,8 @@ class Scales(Checked):
     events: Whole = 0
     further: tuple[dict[str, Any], ...] = ()  # features of further columns
     carried: tuple[str, ...] = ()  # names of further columns that have one value in each sequence
-    dated: bool = False  # whether times are dates, from which those in further columns are counted
+    dated: bool = False  # whether times are dates, in seconds since 1970
+    time_form: Words = "auto"  # how times are written, by a name in times.WRITTEN; "auto" to recognize it in each file
     unused: tuple[tuple[str, str], ...] = ()  # names of columns that are not used, with the reason
     summary: tuple[dict[str, Any], ...] = ()  # what the data and each column hold, for people; empty without further columns
 
@@ -121,6 +122,8 @@ def learn(
         narrowest=0.0,
         renewal=_renewal(scaled, resolution, grid, components),
         returns=tuple(find_returns(training, mean, grid)) if returns else (),
+        dated=training.dated,
+        time_form=training.time_form,
         sequences=everything[0],
         events=everything[1],
     )

@@ -25,6 +25,7 @@ class EventSequences(NamedTuple):
     columns: tuple[ColumnValues, ...] = ()  # further columns of the events
     unused: tuple[Column, ...] = ()  # further columns that are not used, with the reason
     dated: bool = False  # whether times are dates, in seconds since 1970
+    time_form: str = "auto"  # how times are written, by a name in times.WRITTEN; "auto" if that does not matter
 
     @property
     def lengths(self) -> Int[ndarray, "sequences"]:

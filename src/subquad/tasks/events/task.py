@@ -79,9 +79,12 @@ class EventsTask(Task[EventBatch]):
         return replace(learn(train, _sizes(self.data), components, returns=returns), **further)
 
     def columns(self, scales: Scales | None) -> Columns:
-        """Names of the columns of a table, with further ones as they were when these scales were learned."""
-        decided = None if scales is None else {column.name: column.column for column in scales.further_columns}
-        return replace(self.options.columns, decided=decided)
+        """Names of the columns of a table, with times and further columns as they were when these scales were learned."""
+        if scales is None:
+            return self.options.columns
+        decided = {column.name: column.column for column in scales.further_columns}
+        form = self.options.time_form if scales.time_form == "auto" else scales.time_form
+        return replace(self.options.columns, decided=decided, time_form=form)
 
     @cached_property
     def process(self) -> Process | None:
@@ -273,7 +276,7 @@ class EventsTask(Task[EventBatch]):
 
     def follow(self, model: nn.Module, sequences: int, *, score: bool = False) -> Follower:
         """Returns a reader of event streams that remembers up to `sequences` sequences."""
-        return Follower(self._checked(model), sequences, score=score, columns=self.options.columns)
+        return Follower(self._checked(model), sequences, score=score, columns=self.columns(self.scales))
 
     def _checked(self, model: nn.Module) -> EventModel:
         """The model. Raises `SubquadError` for a run with faults, whose forecasts would be wrong."""

@@ -11,9 +11,8 @@ from numpy import ndarray
 
 from subquad.data.column_values import ColumnValues
 from subquad.data.columns import NUMBERS, Column, recognise
-from subquad.data.tables import LARGEST_NUMBER, Chunk, Names, StoredColumn, Tally, find_column, listed
-from subquad.data.times import WRITTEN, ReadTime, detect, guess, is_ambiguous, lenient, numbers
-from subquad.errors import SubquadError
+from subquad.data.tables import LARGEST_NUMBER, Chunk, Names, StoredColumn, Tally, find_column
+from subquad.data.times import ReadTime, day_is_first, detect, guess, is_ambiguous, lenient, numbers
 from subquad.tasks.columns.reading import FurtherReaders, further_roles
 from subquad.tasks.targets.labels import OBSERVED, TargetChoice, label_roles
 from subquad.tasks.transactions.histories import OPTIONAL
@@ -185,14 +184,5 @@ def _time_reader(column: Sequence[str], form: str, complaints: list[str], path: 
     if guessed is None:
         return form, detect(column)
     if guessed == "day-first" and is_ambiguous(column):
-        complaints.append(
-            f"{path.name}: its dates could have the day or the month first, and are read with the day first; if that is "
-            "wrong, give --time-form month-first"
-        )
+        complaints.append(day_is_first(path.name))
     return guessed, lenient(guessed)
-
-
-def check_time_form(form: str) -> None:
-    """Raises `SubquadError` for a format of times that does not exist."""
-    if form not in ("auto", *WRITTEN):
-        raise SubquadError(f"--time-form must be auto or one of {listed(WRITTEN, 9)}, but is {form!r:.60}")

@@ -6,10 +6,11 @@ from typing import Any, ClassVar, Literal
 
 from subquad.checking import AtLeastTwo, BelowOne, Count, FileName, PositiveShare, Seed, Whole, Words, check
 from subquad.data.columns import read_kinds
+from subquad.data.times import check_form
 from subquad.errors import OptionError, SubquadError
 from subquad.tasks.base import DataSize, Defaults, TaskOptions
 from subquad.tasks.targets.labels import TargetChoice
-from subquad.tasks.transactions.collecting import Columns, Reading, check_time_form
+from subquad.tasks.transactions.collecting import Columns, Reading
 from subquad.tasks.transactions.features import Amounts
 from subquad.tasks.transactions.model import Pooling
 from subquad.tasks.transactions.pretraining import Parts
@@ -100,7 +101,7 @@ class ClientOptions(TaskOptions):
 
     def check(self) -> None:
         read_kinds(self.column_kinds, "--column-kinds")
-        check_time_form(self.time_form)
+        check_form(self.time_form)
         if self.target == "event" and self.data and not self.observed_column:
             raise SubquadError("--target event needs --observed-column, which tells if the event was observed")
         if self.label and self.labels:

@@ -62,7 +62,7 @@ def _roles(histories: Histories) -> Iterator[Entry]:
     ):
         if name in histories.fields:
             missing = float((numbers == names.index("")).mean()) if "" in names else 0.0
-            yield entry(name, "event", "category", len(names), missing)
+            yield entry(name, "event", "category", len(set(names) - {""}), missing)
     if "amount" in histories.fields:
         low, high = float(histories.amounts.min()), float(histories.amounts.max())
         different = len(np.unique(histories.amounts[:100_000]))
