@@ -35,6 +35,7 @@ TASK = Recall(length=12, pairs=2, keys=4, values=3, held_out=16, tested=32)
 MODEL = ModelOptions(layers=1, heads=1, head_dim=8, positions="rotary", tied=False)
 TRAINING = TrainOptions(batch=4, learning_rate=1e-2, schedule="cosine", optimizer="adamw")
 FIELD = Field(TASK, MODEL, TRAINING, {"softmax": Softmax(), "linear": Linear()})
+RIVALS = {"most frequent answer": "rival"}
 TERMS = Terms(budget=600.0, jobs=1, seed=0, memory_bytes=2**30)
 
 
@@ -100,8 +101,8 @@ def test_finals_are_paired_and_scored_once(raced: Race) -> None:
     tested = [row for row in rows if row["metric"] == "test_score"]
     assert [row["trial"] for row in tested] == [row["trial"] for row in finals]
     qualities = {row["mechanism"]: row["role"] for row in rows if row["metric"] == "quality"}
-    assert qualities == {"softmax": "attention", "linear": "attention", "guessing": "trivial"}
-    assert len([row for row in rows if row["metric"] == "advantage"]) == 3
+    assert qualities == {"softmax": "attention", "linear": "attention", "guessing": "trivial"} | RIVALS
+    assert len([row for row in rows if row["metric"] == "advantage"]) == 6
 
 
 def test_runs_are_those_of_the_training_loop(raced: Race) -> None:
@@ -121,7 +122,7 @@ def test_all_is_done_after_a_resume(raced: Race, tmp_path: Path) -> None:
     again = begin(folder)
     again.go()
     assert trials(again.run.rows()) == before
-    assert len([row for row in again.run.rows() if row["metric"] == "quality"]) == 3
+    assert len([row for row in again.run.rows() if row["metric"] == "quality"]) == 4
 
 
 class Killed(Inline):
@@ -188,7 +189,7 @@ def test_a_failure_is_a_row_and_the_race_goes_on(tmp_path: Path, error: Callable
     assert {row["failure"] for row in failed} == {failure}
     assert {row["mechanism"] for row in failed} == {"linear"}
     assert {row["mechanism"] for row in trials(rows).values() if row["stage"] == "final"} == {"softmax"}
-    assert [row["mechanism"] for row in rows if row["metric"] == "quality"] == ["softmax", "guessing"]
+    assert [row["mechanism"] for row in rows if row["metric"] == "quality"] == ["softmax", "guessing", *RIVALS]
     assert any(failure in line for line in told)
 
 

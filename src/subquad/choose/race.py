@@ -24,13 +24,13 @@ from subquad.choose.stages import (
     COST_SHARE,
     MOST_COST_SECONDS,
     PACE_SHARE,
-    SEARCH_SHARE,
     SEMIFINAL_SHARE,
     Numbers,
     StageName,
     generations,
     plan_numbers,
     run_seconds,
+    search_share,
     stop_time,
 )
 from subquad.choose.standings import LONGEST, read_standings
@@ -180,7 +180,8 @@ class Race:
     def _search(self) -> None:
         """Tries settings of each attention, in two generations if there are many; the second one knows the first scores."""
         count = self.numbers.settings
-        allotted = self._allot("search", SEARCH_SHARE, count * len(self.field.attentions) + 1)
+        share = search_share(self.numbers.semifinalists)
+        allotted = self._allot("search", share, count * len(self.field.attentions))
         jobs = [] if self.ledger.has("rival") else [self._rivals_job()]
         for generation, wanted in enumerate(generations(count)):
             trials = [self._generation(name, generation, wanted, allotted) for name in self.field.attentions]
