@@ -2,9 +2,9 @@
 
 import pytest
 
-from subquad.choose.decision import Decision, Training, Wishes, decide, level_of, proposed_budget, widened
+from subquad.choose.decision import Decision, Training, Wishes, decide, level_of, proposed_budget, to_come, widened
 from subquad.choose.sentences import beside, said_budget
-from subquad.choose.standings import read_standings
+from subquad.choose.standings import Contestant, Progress, Standings, read_standings
 from subquad.results import Row
 from subquad.statistics import Interval
 from tests.choose.made import advantages, costs, quality, race, seen
@@ -239,6 +239,25 @@ def test_what_an_attention_may_still_gain_is_held_against_its_distance() -> None
     doubtful = decided(trained([*near, *learning], 300), training=training)
     assert doubtful.kind == "short"
     assert "and softmax is 0.07 ahead of it" in doubtful.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "good", "few", "more", "gain"),
+    [
+        ("share", "high", 0.6, 0.7, 0.1),
+        ("share", "high", 0.6, 0.98, 0.02),
+        ("share", "low", 0.4, 0.1, 0.1),
+        ("nats", "low", 0.4, 0.1, 0.3),
+        ("nats", "low", 0.1, 0.4, 0.0),
+    ],
+)
+def test_gains_to_come_of_a_doubling_and_at_most_to_the_best_share(
+    unit: str, good: str, few: float, more: float, gain: float
+) -> None:
+    contestant = Contestant("linear", "attention", Interval(0.0, 0.0, 0.0), progress=Progress(150, few, 300, more))
+    standings = Standings("score", good, unit, {"linear": contestant}, {}, {})
+    assert to_come(standings, contestant, usual_steps=600) == pytest.approx(gain)
+    assert to_come(standings, contestant, usual_steps=300) == 0.0
 
 
 def test_a_rival_is_doubted_by_an_attention_that_comes_near() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,3 +269,16 @@ def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_duration_of_a_step_is_measured() -> None:
     torch.manual_seed(0)
     assert 0 < step_seconds(TASK, RunOptions(TASK, Softmax(), MODEL, TRAINING), 0, 0.01) < 10
+
+
+def test_the_first_half_of_the_measured_steps_is_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, durations = [0.0], iter([1.0, 1.0, 1.0, *[0.1] * 100])
+    draw = Recall.batch
+
+    def slow_batch(self: Recall, size: int, generator: torch.Generator) -> Any:
+        clock[0] += next(durations)
+        return draw(self, size, generator)
+
+    monkeypatch.setattr(Recall, "batch", slow_batch)
+    monkeypatch.setattr("subquad.choose.trials.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert step_seconds(TASK, RunOptions(TASK, Softmax(), MODEL, TRAINING), 0, 200.0) == pytest.approx(0.1)

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from subquad.choose import sentences
 from subquad.choose.sentences import Doubt, Level
 from subquad.choose.stages import needed_budget
-from subquad.choose.standings import SOFTMAX, WORTH, Contestant, Standings, speedup
+from subquad.choose.standings import SHARE, SOFTMAX, WORTH, Contestant, Standings, speedup
 from subquad.statistics import ENDS, Interval
 
 LEVEL_SHARE = 0.03
@@ -98,31 +98,30 @@ def decide(
     allowed = [each for each in attentions if _fits(each, wishes)]
     standard = find_standard(standings, allowed or attentions)
     levels = {each.name: level_of(standings, each.name, standard.name, margin) for each in attentions}
-    front = tuple(standings.front())
-    proposed = proposed_budget(standings, training)
-
-    def decision(kind: Kind, chosen: str, *said: str, known: Mapping[str, Level] = levels) -> Decision:
-        return Decision(kind, chosen, tuple(filter(None, said)), margin, known, standard.name, front)
-
+    answer = rival = _rival(standings)
+    if answer is None and allowed:
+        answer = _cheapest(allowed, standard, levels)
+    doubtful = None if answer is None else doubt(standings, answer, levels, margin, training.usual_steps)
+    budget = proposed_budget(standings, training)
+    kind: Kind
     if (failed := _without_gain(standings)) is not None:
-        return decision("nothing", "", *sentences.nothing(standings, *failed, proposed))
-    rival = _rival(standings)
-    if rival is None and not allowed:
+        kind, chosen, said = "nothing", "", sentences.nothing(standings, *failed, budget)
+    elif answer is None:
         limits = {"--max-seconds": wishes.max_seconds, "--max-memory": wishes.max_memory}
-        return decision("none", "", *sentences.no_attention_fits(attentions, limits))
-    chosen = rival or _cheapest(allowed, standard, levels)
-    given_up = sentences.given_up(gives_up.get(chosen.name, ""))
-    if (doubtful := doubt(standings, chosen, levels, margin, training.usual_steps)) is not None:
-        unclear: dict[str, Level] = {name: "level" if name == standard.name else "unclear" for name in levels}
-        exact = next((each for each in allowed if each.name == SOFTMAX), None)
-        if rival is None and exact is not None and sentences.is_fastest(exact, allowed):
-            said = sentences.softmax_by_cost(standings, exact, doubtful, proposed)
-            return decision("softmax", SOFTMAX, *said, known=unclear)
-        return decision("short", "", *sentences.too_short(standings, chosen, doubtful, proposed), known=unclear)
-    if rival is not None:
-        return decision("rival", rival.name, *sentences.rival(standings, rival))
-    kind: Kind = "softmax" if chosen.name == SOFTMAX else "attention"
-    return decision(kind, chosen.name, *sentences.attention(standings, chosen, standard, levels, margin), given_up)
+        kind, chosen, said = "none", "", sentences.no_attention_fits(attentions, limits)
+    elif doubtful is not None:
+        levels = {name: "level" if name == standard.name else "unclear" for name in levels}
+        exact = None if rival is not None else _softmax_by_cost(allowed)
+        if exact is not None:
+            kind, chosen, said = "softmax", SOFTMAX, sentences.softmax_by_cost(standings, exact, doubtful, budget)
+        else:
+            kind, chosen, said = "short", "", sentences.too_short(standings, answer, doubtful, budget)
+    elif rival is not None:
+        kind, chosen, said = "rival", rival.name, sentences.rival(standings, rival)
+    else:
+        kind, chosen = "softmax" if answer.name == SOFTMAX else "attention", answer.name
+        said = sentences.attention(standings, answer, standard, levels, margin, gives_up.get(chosen, ""))
+    return Decision(kind, chosen, said, margin, levels, standard.name, tuple(standings.front()))
 
 
 def doubt(
@@ -154,7 +153,7 @@ def to_come(standings: Standings, contestant: Contestant, usual_steps: int) -> f
     """By how much usual training would still improve an attention, at its pace between its search and its final runs.
 
     The pace is the gain in development for each doubling of the steps. Without a usual number of steps, one more doubling is
-    looked at.
+    looked at. A share, such as an accuracy, does not go beyond 1 or 0.
     """
     known = contestant.progress
     if known is None or known.more_steps < LONGER * known.few_steps:
@@ -162,7 +161,9 @@ def to_come(standings: Standings, contestant: Contestant, usual_steps: int) -> f
     sign = 1.0 if standings.good == "high" else -1.0
     gain = sign * (known.after_more - known.after_few) / math.log2(known.more_steps / known.few_steps)
     doublings = math.log2(usual_steps / known.more_steps) if usual_steps else 1.0
-    return max(0.0, gain) * max(0.0, doublings)
+    best = 1.0 if standings.good == "high" else 0.0
+    room = sign * (best - known.after_more) if standings.unit == SHARE else math.inf
+    return min(max(0.0, room), max(0.0, gain) * max(0.0, doublings))
 
 
 def proposed_budget(standings: Standings, training: Training) -> float | None:
@@ -246,6 +247,14 @@ def _rival(standings: Standings) -> Contestant | None:
     gains = [standings.advantage(each.name, rivals[0].name) for each in attentions]
     is_beaten = any(gain is not None and widened(gain, len(attentions)).low > 0 for gain in gains)
     return None if is_beaten else rivals[0]
+
+
+def _softmax_by_cost(allowed: Sequence[Contestant]) -> Contestant | None:
+    """Softmax, if the costs of all attentions are known and none is clearly faster; None otherwise."""
+    exact = next((each for each in allowed if each.name == SOFTMAX), None)
+    if exact is None or any(each.seconds is None or speedup(each, exact) >= WORTH for each in allowed):
+        return None
+    return exact
 
 
 def _cheapest(allowed: Sequence[Contestant], standard: Contestant, levels: Mapping[str, Level]) -> Contestant:

@@ -58,9 +58,21 @@ def no_attention_fits(attentions: Sequence[Contestant], limits: Mapping[str, flo
 
 
 def attention(
+    standings: Standings,
+    chosen: Contestant,
+    standard: Contestant,
+    levels: Mapping[str, Level],
+    margin: float,
+    gives_up: str,
+) -> tuple[str, ...]:
+    """Recommends an attention with the reason and the evidence, and says what a user does without, if that is known."""
+    given_up = [f"What is given up: {gives_up}."] if gives_up else []
+    return (*_reason_and_evidence(standings, chosen, standard, levels, margin), *given_up)
+
+
+def _reason_and_evidence(
     standings: Standings, chosen: Contestant, standard: Contestant, levels: Mapping[str, Level], margin: float
 ) -> tuple[str, str]:
-    """Recommends an attention with the reason, and gives the evidence."""
     has = f"It has {score(standings, chosen)} on the test"
     others = [each for each in standings.of("attention") if each.name != chosen.name]
     faster = [each for each in others if speedup(each, chosen) >= WORTH]
@@ -108,18 +120,6 @@ def too_short(standings: Standings, best: Contestant, doubt: Doubt, budget: floa
         f"{said}; {leads}." if said else f"{capitalized(leads)}.",
         _larger(doubt, budget),
     )
-
-
-def given_up(words: str) -> str:
-    """Says what a user of the recommended attention does without; empty if that is not known."""
-    return f"What is given up: {words}." if words else ""
-
-
-def is_fastest(chosen: Contestant, attentions: Sequence[Contestant]) -> bool:
-    """Whether the costs of all attentions are known and none is clearly faster than the chosen one."""
-    others = [each for each in attentions if each.name != chosen.name]
-    known = all(each.seconds is not None for each in attentions)
-    return known and bool(others) and all(speedup(each, chosen) < WORTH for each in others)
 
 
 def score(standings: Standings, contestant: Contestant) -> str:

@@ -26,6 +26,8 @@ READ_AT = 0.9
 """Quantile of the lengths at which contestants' speed is compared: nine of ten sequences are no longer."""
 LONGEST = 1.0
 """Quantile of the lengths at which memory is compared: the longest sequence has to fit."""
+SHARE = "share"
+"""Unit of scores that lie between 0 and 1."""
 WORTH = 1.2
 """Speed-up from which on an attention is clearly faster than another one."""
 

@@ -154,7 +154,10 @@ def with_steps(training: TrainOptions, steps: int, evaluations: int) -> TrainOpt
 
 
 def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float) -> float:
-    """Duration of a training step, measured with the batches of the run on a model of its own."""
+    """Duration of a training step, measured with the batches of the run on a model of its own.
+
+    The first half of the steps is a warm-up: allocators and caches may make it twice as slow as the second half.
+    """
     model = build_model(options, task, seed=seed).model.train()
     optimizer = options.training.build_optimizer(model.parameters())
     start = time.perf_counter()
@@ -169,7 +172,7 @@ def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float
         durations.append(time.perf_counter() - before)
         if time.perf_counter() - start > seconds / 2:  # a single step takes a large part of the time
             break
-    return max(1e-6, mean(durations[1:] or durations))  # the first step is a warm-up
+    return max(1e-6, mean(durations[len(durations) // 2 :]))
 
 
 def pace_rows(task: Task[Any], *, options: RunOptions, seed: int, seconds: float) -> list[Row]:
