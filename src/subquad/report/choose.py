@@ -72,7 +72,7 @@ def write_choice_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
 def choice_page(run: Run) -> Page:
     """Builds the page of a race from its rows."""
     rows, (standings, decision) = run.rows(), load_decision(run)
-    pictures = [Picture(*known) for known in choice_charts(rows, standings, decision)]
+    pictures = [Picture(*known) for known in choice_charts(rows, standings)]
     front = pictures[0] if pictures and pictures[0].name == "front" else None
     others = pictures[1:] if front is not None else pictures
     return Page(
@@ -138,7 +138,10 @@ def brief_table(standings: Standings, decision: Decision) -> Table:
 
 
 def quality_table(standings: Standings, decision: Decision) -> Table:
-    """Returns the table of all contestants: score, advantage over the standard, level, time, memory and steps."""
+    """Returns the table of all contestants: score, advantage over the standard, level, time, memory and steps.
+
+    An attention is on the front if no other one is as good, as fast and as small, and better in one of these.
+    """
     rows = []
     for each in standings.of("attention", "rival", "trivial"):
         advantage = standings.advantage(each.name, decision.standard)
@@ -151,11 +154,22 @@ def quality_table(standings: Standings, decision: Decision) -> Table:
                 NOTHING if advantage is None or each.name == decision.standard else _range(advantage, signed=True),
                 Cell("standard" if each.name == decision.standard else level),
                 *_cost_cells(each),
+                Cell("yes") if each.name in decision.front else NOTHING,
             ]
         )
     metric = standings.metric.replace("_", " ")
     better = "more" if standings.good == "high" else "less"
-    columns = ["model", metric, f"better than {decision.standard}", "level", "seconds", "memory", "steps", "seeds"]
+    columns = [
+        "model",
+        metric,
+        f"better than {decision.standard}",
+        "level",
+        "seconds",
+        "memory",
+        "steps",
+        "seeds",
+        "on the front",
+    ]
     return Table(f"On the test: {metric}, of which {better} is better; * is recommended", columns, rows)
 
 
