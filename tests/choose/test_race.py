@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,31 @@ def test_a_budget_that_is_used_up_starts_nothing(tmp_path: Path) -> None:
     assert trials(race.run.rows()) == {}
     assert race.chosen("") == ""
     assert race.keep_best("softmax") is None
+
+
+class Slow(Inline):
+    """Lets so much of the budget pass after the second run that no further settings are searched."""
+
+    race: Race
+
+    def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
+        for ended in super().run(jobs, may_start):
+            yield ended
+            if len(trials(self.race.ledger.rows)) == len(FIELD.attentions):
+                self.race.start -= 0.7 * TERMS.budget
+
+
+def test_a_slow_search_leaves_time_for_the_final_runs(tmp_path: Path) -> None:
+    workers = Slow(lambda variant: TASK)
+    race = workers.race = begin(tmp_path / "run", workers)
+    assert race.numbers.settings > 1
+    race.go()
+    stages = Counter((row["mechanism"], row["stage"]) for row in trials(race.run.rows()).values())
+    assert {name: stages[name, "search"] for name in FIELD.attentions} == {"softmax": 1, "linear": 1}
+    assert {name: stages[name, "final"] for name in FIELD.attentions} == dict.fromkeys(FIELD.attentions, race.numbers.seeds)
+    again = begin(tmp_path / "run", terms=replace(TERMS, budget=6000.0))
+    again.go()
+    assert trials(again.run.rows()) == trials(race.run.rows())
 
 
 def test_options_survive_in_run_json() -> None:

@@ -77,6 +77,6 @@ def test_the_line_of_the_front_goes_up_with_time() -> None:
 def test_a_race_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     rows: list[Row] = [{"metric": "sequences", "value": 7, "unit": "1", "part": "train", "positions": 99}]
     page = choice_page(Run.create(tmp_path / "race", "choose", {"options": {}}, rows))
-    assert page.answer.startswith("Nothing was scored")
+    assert page.answer.startswith("No attention was scored")
     assert page.pictures == []
     assert render(page)

@@ -92,7 +92,7 @@ def decide(
     """
     attentions = standings.of("attention")
     if not attentions:
-        sentence = "Nothing was scored on the test yet: go on with --resume, or give a larger --budget."
+        sentence = "No attention was scored on the test yet: go on with --resume and a larger --budget."
         return Decision("unknown", "", (sentence,), 0.0, {}, "", ())
     margin = wishes.quality_loss if wishes.quality_loss is not None else default_margin(standings)
     allowed = [each for each in attentions if _fits(each, wishes)]

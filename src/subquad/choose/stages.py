@@ -15,6 +15,8 @@ SEARCH_SHARE, SEMIFINAL_SHARE = 0.4, 0.3
 """Shares of the time left that the search takes, and after it the semifinal."""
 EARLY_SHARE = 0.3
 """Share of the time left that the search takes if a semifinal comes after it."""
+LATEST_SEARCH = 0.6
+"""Part of the budget after which no further setting of an attention is searched, if runs take longer than planned."""
 RESERVED_SHARE, RESERVED_SECONDS = 0.01, 4.0
 """Part of the budget that is kept for the decision, the page and what takes longer than planned."""
 COST_SHARE, MOST_COST_SECONDS = 0.03, 60.0

@@ -162,7 +162,7 @@ def quality_table(standings: Standings, decision: Decision) -> Table:
     columns = [
         "model",
         metric,
-        f"better than {decision.standard}",
+        f"better than {decision.standard or 'the standard'}",
         "level",
         "seconds",
         "memory",
