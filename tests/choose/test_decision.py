@@ -2,8 +2,9 @@
 
 import pytest
 
-from subquad.choose.decision import Decision, Wishes, decide, level_of, widened
-from subquad.choose.standings import read_standings
+from subquad.choose.decision import Decision, Training, Wishes, decide, level_of, proposed_budget, to_come, widened
+from subquad.choose.sentences import beside, said_budget
+from subquad.choose.standings import Contestant, Progress, Standings, read_standings
 from subquad.results import Row
 from subquad.statistics import Interval
 from tests.choose.made import advantages, costs, quality, race, seen
@@ -12,8 +13,8 @@ FAST = {"softmax": 1.0, "linear": 0.2, "hybrid": 0.4, "window": 0.3}
 GIVES_UP = {"linear": "it weighs keys in a way of its own", "softmax": "nothing but time"}
 
 
-def decided(rows: list[Row], wishes: Wishes = Wishes()) -> Decision:  # noqa: B008
-    return decide(read_standings(rows), wishes, GIVES_UP)
+def decided(rows: list[Row], wishes: Wishes = Wishes(), training: Training = Training()) -> Decision:  # noqa: B008
+    return decide(read_standings(rows), wishes, GIVES_UP, training)
 
 
 def test_far_memory_a_window_loses() -> None:
@@ -63,7 +64,7 @@ def test_noise_labels_nothing_can_be_told() -> None:
     decision = decided(rows)
     assert (decision.kind, decision.chosen) == ("nothing", "")
     assert decision.sentences[0].startswith("Nothing can be told")
-    assert "+0.01 (-0.01 to +0.03)" in decision.sentences[1]
+    assert "0.01 ahead of it (0.01 behind to 0.03 ahead)" in decision.sentences[1]
 
 
 def test_best_of_many_is_not_taken_for_more_than_chance() -> None:
@@ -164,35 +165,155 @@ def test_widened_intervals_hold_for_several_comparisons() -> None:
     assert widened(plain, 10).low == pytest.approx(-2.807 / 1.96, rel=1e-3)
 
 
+def trained(rows: list[Row], steps: float) -> list[Row]:
+    """The rows of a race whose final runs had so many steps."""
+    return [{**row, "steps": steps} if row["metric"] == "quality" and row["role"] == "attention" else row for row in rows]
+
+
 def scores(name: str, search: tuple[int, float], final: tuple[int, float], good: str = "high") -> list[Row]:
+    """Rows of runs with their steps and scores in development, each step of a tenth of a second."""
     return [
-        {"metric": "score", "mechanism": name, "stage": stage, "steps": steps, "value": value, "good": good}
+        {"metric": "score", "mechanism": name, "stage": stage, "steps": steps, "seconds": 0.1 * steps}
+        | {"value": value, "good": good}
         for stage, (steps, value) in (("search", search), ("search", (search[0], 0.5)), ("final", final))
     ]
 
 
-def test_a_race_that_was_too_short_says_so() -> None:
-    rows = race({"softmax": 0.7, "linear": 0.7}, trivial=0.5, seconds=FAST)
-    assert len(decided(rows).sentences) == 3
-    short = decided([*rows, *scores("softmax", (20, 0.6), (60, 0.7)), *scores("linear", (30, 0.69), (90, 0.7))])
-    assert short.chosen == "linear"
-    assert short.sentences[3].startswith("The attentions were still learning: softmax had 0.6 in development after 20 steps")
-    learned = [*scores("softmax", (200, 0.699), (600, 0.7)), *scores("linear", (300, 0.7), (900, 0.699))]
-    assert len(decided([*rows, *learned]).sentences) == 3
-    equally_long = scores("softmax", (60, 0.6), (60, 0.7))
-    assert len(decided([*rows, *equally_long]).sentences) == 3
+LEVEL = race({"softmax": 0.7, "linear": 0.7}, trivial=0.5, seconds=FAST)
 
 
-def test_far_fewer_steps_than_usual_are_said() -> None:
-    made = race({"softmax": 0.7, "linear": 0.7}, seconds=FAST)
-    rows = [{**row, "steps": 60} if row["metric"] == "quality" else row for row in made]
-    short = decide(read_standings(rows), Wishes(), GIVES_UP, usual_steps=600)
-    assert "had 60 training steps at most, where `subquad train` takes 600" in short.sentences[-1]
-    long = decide(read_standings(rows), Wishes(), GIVES_UP, usual_steps=240)
-    assert "training steps" not in " ".join(long.sentences)
+def test_far_fewer_steps_than_usual_recommend_nothing() -> None:
+    rows = [*trained(LEVEL, 42), *scores("softmax", (14, 0.7), (42, 0.7)), *scores("linear", (14, 0.7), (42, 0.7))]
+    short = decided(rows, training=Training(usual_steps=800, budget=40.0, jobs=2))
+    assert (short.kind, short.chosen) == ("short", "")
+    assert short.levels == {"softmax": "level", "linear": "unclear"}
+    first, known, instead = short.sentences
+    assert first.startswith("Nothing is recommended, as quality cannot be told yet: the final runs had 42 training steps at")
+    assert "where `subquad train` takes 800" in first
+    assert "a forward pass at 512 positions: linear 200 ms, softmax 1.00 s; first on the test so far is" in known
+    assert instead.startswith(
+        "Start again with --budget 6m: by the step times measured here, final runs then have about 800"
+    )
+    assert decided(trained(LEVEL, 201), training=Training(usual_steps=800)).chosen == "linear"
+    assert decided(trained(LEVEL, 42)).chosen == "linear"  # no number of steps is usual
+
+
+def test_costs_alone_recommend_softmax_if_nothing_is_faster() -> None:
+    rows = race({"softmax": 0.7, "linear": 0.7}, trivial=0.5, seconds={"softmax": 1.0, "linear": 0.95}, length=32)
+    decision = decided(trained(rows, 42), training=Training(usual_steps=800))
+    assert (decision.kind, decision.chosen) == ("softmax", "softmax")
+    assert decision.sentences[1].startswith("That is by the cost alone: the final runs had 42 training steps at most")
+    unknown = race({"softmax": 0.7, "linear": 0.7}, trivial=0.5, seconds={"softmax": 1.0}, length=32)
+    assert decided(trained(unknown, 42), training=Training(usual_steps=800)).kind == "short"
+
+
+def test_attention_is_said_to_add_nothing_only_after_half_of_a_usual_training() -> None:
+    rows = race({"softmax": 0.3, "linear": 0.3}, rivals={"most frequent": 0.3}, seconds=FAST)
+    training = Training(usual_steps=1200)
+    assert decided(trained(rows, 400), training=training).kind == "short"
+    assert "first on the test so far is most frequent" in decided(trained(rows, 400), training=training).sentences[1]
+    assert decided(trained(rows, 700), training=training).kind == "rival"
+
+
+def test_an_attention_that_is_still_learning_recommends_nothing() -> None:
+    """The margin is 3% of 0.2: softmax gains 0.1 while its steps double, and they would have to double again."""
+    rows = trained([*LEVEL, *scores("softmax", (150, 0.6), (300, 0.7)), *scores("linear", (300, 0.7), (600, 0.7))], 600)
+    short = decided(rows, training=Training(usual_steps=600))
+    assert (short.kind, short.chosen) == ("short", "")
+    assert "softmax was still learning, with 0.6 in development after 150 steps and 0.7 after 300" in short.sentences[0]
+    assert "the usual 600 steps add 0.1, and linear is level with it" in short.sentences[0]
+    assert decided(rows, training=Training(usual_steps=300)).chosen == "linear"  # as long as usual
+    assert decided(rows).kind == "short"  # nothing is usual: twice as many steps are looked at
+    slowly = [*LEVEL, *scores("softmax", (150, 0.696), (300, 0.7))]
+    assert decided(trained(slowly, 300), training=Training(usual_steps=600)).chosen == "linear"
+    equally_long = [*LEVEL, *scores("softmax", (300, 0.6), (300, 0.7))]
+    assert decided(trained(equally_long, 300), training=Training(usual_steps=600)).chosen == "linear"
+
+
+def test_what_an_attention_may_still_gain_is_held_against_its_distance() -> None:
+    far = race({"softmax": 0.9, "linear": 0.5}, trivial=0.1, seconds=FAST)
+    near = race({"softmax": 0.9, "linear": 0.83}, trivial=0.1, seconds=FAST)
+    learning = scores("linear", (150, 0.6), (300, 0.7))  # 0.1 for each doubling
+    training = Training(usual_steps=600)
+    assert decided(trained([*far, *learning], 300), training=training).chosen == "softmax"
+    doubtful = decided(trained([*near, *learning], 300), training=training)
+    assert doubtful.kind == "short"
+    assert "and softmax is 0.07 ahead of it" in doubtful.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "good", "few", "more", "gain"),
+    [
+        ("share", "high", 0.6, 0.7, 0.1),
+        ("share", "high", 0.6, 0.98, 0.02),
+        ("share", "low", 0.4, 0.1, 0.1),
+        ("nats", "low", 0.4, 0.1, 0.3),
+        ("nats", "low", 0.1, 0.4, 0.0),
+    ],
+)
+def test_gains_to_come_of_a_doubling_and_at_most_to_the_best_share(
+    unit: str, good: str, few: float, more: float, gain: float
+) -> None:
+    contestant = Contestant("linear", "attention", Interval(0.0, 0.0, 0.0), progress=Progress(150, few, 300, more))
+    standings = Standings("score", good, unit, {"linear": contestant}, {}, {})
+    assert to_come(standings, contestant, usual_steps=600) == pytest.approx(gain)
+    assert to_come(standings, contestant, usual_steps=300) == 0.0
+
+
+def test_a_rival_is_doubted_by_an_attention_that_comes_near() -> None:
+    rows = race({"softmax": 0.78}, rivals={"boosting": 0.81}, seconds=FAST, metric="auroc")
+    rows = trained([*rows, *scores("softmax", (150, 0.7), (300, 0.78))], 300)
+    assert decided(rows, training=Training(usual_steps=600)).kind == "short"
+    assert decided(rows, training=Training(usual_steps=300)).kind == "rival"
 
 
 def test_low_scores_are_learned_too() -> None:
     rows = race({"softmax": 1.0, "linear": 1.001}, trivial=2.0, metric="nll", seconds=FAST)
-    longer = scores("linear", (20, 0.4), (60, 0.2), "low")
-    assert "linear had 0.4 in development after 20 steps and 0.2 after 60" in decided([*rows, *longer]).sentences[-1]
+    longer = scores("softmax", (20, 0.4), (60, 0.2), "low")
+    assert "softmax was still learning, with 0.4 in development after 20" in decided([*rows, *longer]).sentences[0]
+    worse = scores("softmax", (20, 0.2), (60, 0.4), "low")
+    assert decided([*rows, *worse]).chosen == "linear"
+
+
+def test_limits_that_nothing_keeps_need_no_long_runs() -> None:
+    training = Training(usual_steps=800)
+    assert decided(trained(LEVEL, 10), Wishes(max_seconds=0.01), training).kind == "none"
+
+
+def test_a_larger_budget_is_worked_out_from_measured_steps() -> None:
+    def budget(pace: float, jobs: int, budget: float = 60.0) -> float:
+        rows = [{**row, "seconds": pace * row["steps"]} for row in scores("linear", (50, 0.5), (100, 0.6))]
+        standings = read_standings([quality("linear", 0.6), *rows])
+        return proposed_budget(standings, Training(usual_steps=1000, budget=budget, jobs=jobs)) or 0.0
+
+    assert 200 < budget(0.1, 2) < 500  # two final runs of 100 s side by side, and the search before them
+    assert budget(0.1, 1) == pytest.approx(2 * budget(0.1, 2), rel=0.25)
+    assert budget(0.2, 2) == pytest.approx(2 * budget(0.1, 2), rel=0.25)
+    assert budget(0.1, 2, budget=3600.0) == 7200.0
+    assert proposed_budget(read_standings([quality("linear", 0.6)]), Training(1000, 60.0, 2)) is None
+
+
+def test_level_attentions_of_the_same_speed_are_named() -> None:
+    rows = race({"softmax": 0.9, "linear": 0.9, "hybrid": 0.9}, seconds={"softmax": 1.0, "linear": 0.2, "hybrid": 0.22})
+    decision = decided(rows)
+    assert decision.chosen == "linear"
+    assert decision.sentences[1].endswith("About as fast and level too: hybrid; another run may recommend one of these.")
+    assert "About as fast" not in " ".join(decided(race({"softmax": 0.9, "linear": 0.9}, seconds=FAST)).sentences)
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (Interval(-0.0182, -0.03, 0.002), "0.0182 behind softmax (0.03 behind to 0.002 ahead)"),
+        (Interval(-0.0182, -0.03, -0.01), "0.0182 behind softmax (0.01 to 0.03)"),
+        (Interval(0.5, 0.4, 0.6), "0.5 ahead of softmax (0.4 to 0.6)"),
+        (Interval(-0.0, -0.0, 0.0), "level with softmax"),
+        (Interval(0.2, float("nan"), float("nan")), "0.2 ahead of softmax (one seed)"),
+    ],
+)
+def test_advantages_are_said_as_ahead_and_behind(gain: Interval, words: str) -> None:
+    assert beside(gain, "softmax") == words
+
+
+def test_budgets_are_rounded_up() -> None:
+    assert [said_budget(seconds) for seconds in (61, 600, 601, 3000, 5401)] == ["2m", "10m", "15m", "50m", "2h"]

@@ -3,9 +3,11 @@
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ TASK = Recall(length=12, pairs=2, keys=4, values=3, held_out=16, tested=32)
 MODEL = ModelOptions(layers=1, heads=1, head_dim=8, positions="rotary", tied=False)
 TRAINING = TrainOptions(batch=4, learning_rate=1e-2, schedule="cosine", optimizer="adamw")
 FIELD = Field(TASK, MODEL, TRAINING, {"softmax": Softmax(), "linear": Linear()})
+RIVALS = {"most frequent answer": "rival"}
 TERMS = Terms(budget=600.0, jobs=1, seed=0, memory_bytes=2**30)
 
 
@@ -100,8 +103,8 @@ def test_finals_are_paired_and_scored_once(raced: Race) -> None:
     tested = [row for row in rows if row["metric"] == "test_score"]
     assert [row["trial"] for row in tested] == [row["trial"] for row in finals]
     qualities = {row["mechanism"]: row["role"] for row in rows if row["metric"] == "quality"}
-    assert qualities == {"softmax": "attention", "linear": "attention", "guessing": "trivial"}
-    assert len([row for row in rows if row["metric"] == "advantage"]) == 3
+    assert qualities == {"softmax": "attention", "linear": "attention", "guessing": "trivial"} | RIVALS
+    assert len([row for row in rows if row["metric"] == "advantage"]) == 6
 
 
 def test_runs_are_those_of_the_training_loop(raced: Race) -> None:
@@ -121,7 +124,7 @@ def test_all_is_done_after_a_resume(raced: Race, tmp_path: Path) -> None:
     again = begin(folder)
     again.go()
     assert trials(again.run.rows()) == before
-    assert len([row for row in again.run.rows() if row["metric"] == "quality"]) == 3
+    assert len([row for row in again.run.rows() if row["metric"] == "quality"]) == 4
 
 
 class Killed(Inline):
@@ -188,7 +191,7 @@ def test_a_failure_is_a_row_and_the_race_goes_on(tmp_path: Path, error: Callable
     assert {row["failure"] for row in failed} == {failure}
     assert {row["mechanism"] for row in failed} == {"linear"}
     assert {row["mechanism"] for row in trials(rows).values() if row["stage"] == "final"} == {"softmax"}
-    assert [row["mechanism"] for row in rows if row["metric"] == "quality"] == ["softmax", "guessing"]
+    assert [row["mechanism"] for row in rows if row["metric"] == "quality"] == ["softmax", "guessing", *RIVALS]
     assert any(failure in line for line in told)
 
 
@@ -204,6 +207,31 @@ def test_a_budget_that_is_used_up_starts_nothing(tmp_path: Path) -> None:
     assert trials(race.run.rows()) == {}
     assert race.chosen("") == ""
     assert race.keep_best("softmax") is None
+
+
+class Slow(Inline):
+    """Lets so much of the budget pass after the second run that no further settings are searched."""
+
+    race: Race
+
+    def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
+        for ended in super().run(jobs, may_start):
+            yield ended
+            if len(trials(self.race.ledger.rows)) == len(FIELD.attentions):
+                self.race.start -= 0.7 * TERMS.budget
+
+
+def test_a_slow_search_leaves_time_for_the_final_runs(tmp_path: Path) -> None:
+    workers = Slow(lambda variant: TASK)
+    race = workers.race = begin(tmp_path / "run", workers)
+    assert race.numbers.settings > 1
+    race.go()
+    stages = Counter((row["mechanism"], row["stage"]) for row in trials(race.run.rows()).values())
+    assert {name: stages[name, "search"] for name in FIELD.attentions} == {"softmax": 1, "linear": 1}
+    assert {name: stages[name, "final"] for name in FIELD.attentions} == dict.fromkeys(FIELD.attentions, race.numbers.seeds)
+    again = begin(tmp_path / "run", terms=replace(TERMS, budget=6000.0))
+    again.go()
+    assert trials(again.run.rows()) == trials(race.run.rows())
 
 
 def test_options_survive_in_run_json() -> None:
@@ -267,3 +295,16 @@ def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_duration_of_a_step_is_measured() -> None:
     torch.manual_seed(0)
     assert 0 < step_seconds(TASK, RunOptions(TASK, Softmax(), MODEL, TRAINING), 0, 0.01) < 10
+
+
+def test_the_first_half_of_the_measured_steps_is_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, durations = [0.0], iter([1.0, 1.0, 1.0, *[0.1] * 100])
+    draw = Recall.batch
+
+    def slow_batch(self: Recall, size: int, generator: torch.Generator) -> Any:
+        clock[0] += next(durations)
+        return draw(self, size, generator)
+
+    monkeypatch.setattr(Recall, "batch", slow_batch)
+    monkeypatch.setattr("subquad.choose.trials.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert step_seconds(TASK, RunOptions(TASK, Softmax(), MODEL, TRAINING), 0, 200.0) == pytest.approx(0.1)

@@ -40,6 +40,15 @@ def test_scatter_of_seeds_widens_intervals() -> None:
     assert gain["high"] - gain["low"] == pytest.approx(2 * 2.447 * 0.1 / np.sqrt(3), rel=1e-3)  # Student's t, 6 degrees
 
 
+def test_intervals_of_shares_stay_between_none_and_all() -> None:
+    runs = {seed: judged(np.ones(50) - 0.1 * seed) for seed in range(2)}
+    high, low = (
+        score_rows([Entrant("a", "attention", {s: j._replace(good=g) for s, j in runs.items()})])[0] for g in ("high", "low")
+    )
+    assert (high["value"], high["high"]) == (pytest.approx(0.95), 1.0)
+    assert low["high"] > 1.0
+
+
 def test_only_common_seeds_are_compared() -> None:
     values = np.random.default_rng(0).uniform(size=50)
     ours = Entrant("a", "attention", {0: judged(values), 1: judged(values + 1)})

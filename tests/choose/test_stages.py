@@ -2,7 +2,17 @@
 
 import pytest
 
-from subquad.choose.stages import SEARCH_SHARE, SEMIFINAL_SHARE, generations, plan_numbers, run_seconds, stop_time
+from subquad.choose.stages import (
+    SEMIFINAL_SHARE,
+    finals_share,
+    generations,
+    needed_budget,
+    occupied,
+    plan_numbers,
+    run_seconds,
+    search_share,
+    stop_time,
+)
 
 
 @pytest.mark.parametrize(("budget", "jobs", "attentions"), [(10, 1, 6), (60, 2, 5), (600, 2, 5), (36_000, 8, 3)])
@@ -12,7 +22,7 @@ def test_stages_fit_into_the_budget(budget: float, jobs: int, attentions: int) -
     assert 1 <= semifinalists <= settings
     assert 2 <= seeds <= 5
     left, efficiency = stop_time(0.0, budget), 0.8
-    for share, runs in ((SEARCH_SHARE, settings), (SEMIFINAL_SHARE, semifinalists), (1.0, seeds)):
+    for share, runs in ((search_share(semifinalists), settings), (SEMIFINAL_SHARE, semifinalists), (1.0, seeds)):
         seconds = run_seconds(left, share, runs * attentions, jobs, efficiency)
         rounds = -(-runs * attentions // jobs)
         assert seconds * rounds / efficiency <= share * left * (1 + 1e-9) or seconds == 0.2
@@ -24,14 +34,35 @@ def test_more_budget_more_settings_and_seeds() -> None:
     small, usual, large = (plan_numbers(budget, 2, 5) for budget in (30, 600, 36_000))
     assert small < usual < large
     assert usual.settings == 8
-    assert usual.seeds == 3
+    assert usual.seeds == 4
 
 
 def test_slow_steps_give_fewer_and_longer_runs() -> None:
-    quick, slow = plan_numbers(300, 2, 3, usual_seconds=10.0), plan_numbers(300, 2, 3, usual_seconds=100.0)
+    quick, slow = plan_numbers(300, 2, 3, usual_seconds=5.0), plan_numbers(300, 2, 3, usual_seconds=100.0)
     assert quick == plan_numbers(300, 2, 3)
     assert slow == (2, 1, 2)
-    assert plan_numbers(300, 2, 3, usual_seconds=40.0).settings == 3  # 45 s of search are three times 30% of a training
+    assert plan_numbers(300, 2, 3, usual_seconds=40.0).settings == 3  # 68 s of search are three times half of a training
+
+
+def test_workers_do_not_wait_for_the_last_run() -> None:
+    """Nine runs on two workers leave one of them idle for a tenth of the time, eight and twelve do not."""
+    assert occupied(9, 2) == pytest.approx(0.9)
+    assert occupied(8, 2) == occupied(12, 2) == 1.0
+    assert plan_numbers(300, 2, 3, usual_seconds=30.0).seeds == 4
+    assert plan_numbers(300, 2, 3, usual_seconds=45.0).seeds == 2  # three seeds would have 30.6 s, less than 3/4 of 45 s
+
+
+@pytest.mark.parametrize(("jobs", "attentions", "usual"), [(2, 3, 60.0), (2, 5, 20.0), (1, 6, 300.0), (8, 4, 1000.0)])
+def test_the_needed_budget_gives_final_runs_of_the_usual_length(jobs: int, attentions: int, usual: float) -> None:
+    budget = needed_budget(jobs, attentions, usual)
+
+    def final_seconds(budget: float) -> float:
+        numbers = plan_numbers(budget, jobs, attentions, usual)
+        rounds = -(-numbers.seeds * attentions // jobs)
+        return 0.85 * budget * finals_share(numbers.semifinalists) / rounds
+
+    assert final_seconds(budget) >= usual
+    assert budget == 60.0 or final_seconds(budget / 1.1) < usual
 
 
 def test_few_settings_are_tried_together() -> None:

@@ -121,7 +121,7 @@ def test_mistakes_are_refused_in_a_sentence(
 
 def test_a_budget_of_a_second_says_that_nothing_was_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["choose", "recall", *SMALL, "--budget", "1s", "--out", str(tmp_path / "race")]) == 0
-    assert "Nothing was scored on the test yet" in capsys.readouterr().out
+    assert "No attention was scored on the test yet" in capsys.readouterr().out
     assert main(["predict", str(tmp_path / "race"), "1"]) == 2
     assert "has no model yet" in capsys.readouterr().err
 

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from subquad.choose.standings import read_standings
 from subquad.report.choose import advantage_table, brief_table, choice_page, load_decision, run_table
+from subquad.report.choose_charts import choice_charts, fastest_for_quality
 from subquad.report.page import render
 from subquad.results import Row, Run
 from tests.choose.made import costs, race
@@ -47,9 +49,34 @@ def test_tables(tmp_path: Path) -> None:
     assert [row[-1].text for row in runs.rows] == ["0.3", "not finite"]
 
 
+def test_a_name_has_the_same_colour_in_all_charts(tmp_path: Path) -> None:
+    rows = made(tmp_path / "race").rows()
+    scales: dict[str, dict[str, str]] = {}
+    for name, _, chart in choice_charts(rows, read_standings(rows)):
+        colours = [
+            encoded["color"]["scale"]
+            for layer in chart.to_dict()["layer"]
+            for encoded in [part["encoding"] for part in layer.get("layer", [layer])]
+            if "color" in encoded
+        ]
+        scales[name] = {
+            label: colour for scale in colours for label, colour in zip(scale["domain"], scale["range"], strict=True)
+        }
+    assert set(scales["front"]) == {"softmax", "linear", "counts", "guessing"}
+    assert list(scales["curves"]) == ["linear"]
+    for scale in scales.values():
+        assert scale.items() <= scales["front"].items()
+
+
+def test_the_line_of_the_front_goes_up_with_time() -> None:
+    points = [{"name": name, "seconds": s, "value": v} for name, s, v in (("a", 3, 0.9), ("b", 2, 0.5), ("c", 1, 0.6))]
+    assert [point["name"] for point in fastest_for_quality(points, "high")] == ["c", "a"]
+    assert [point["name"] for point in fastest_for_quality(points, "low")] == ["c", "b"]
+
+
 def test_a_race_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     rows: list[Row] = [{"metric": "sequences", "value": 7, "unit": "1", "part": "train", "positions": 99}]
     page = choice_page(Run.create(tmp_path / "race", "choose", {"options": {}}, rows))
-    assert page.answer.startswith("Nothing was scored")
+    assert page.answer.startswith("No attention was scored")
     assert page.pictures == []
     assert render(page)

@@ -3,9 +3,11 @@
 The rules, in this order:
 
 1. If not even the best contestant is better than the trivial answer, nothing can be told.
-2. If no attention is better than the best model without attention, that model is recommended.
+2. If no attention is better than the best model without attention, that model is the answer.
 3. Otherwise the standard is softmax, or an attention that is better than softmax. The fastest attention that is level with
-   the standard is recommended if it is clearly faster than the standard, and else the standard itself.
+   the standard is the answer if it is clearly faster than the standard, and else the standard itself.
+4. The answer of rules 2 and 3 is recommended only if the final runs were long enough for it, see `doubt`. If they were not,
+   softmax is recommended if nothing else is clearly faster, for which costs are enough, and otherwise nothing is.
 
 "Better" and "level" are said of paired intervals only. Level means that not more is lost than a margin, with 95% certainty.
 """
@@ -15,23 +17,27 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
-from subquad.choose.standings import READ_AT, SOFTMAX, Contestant, Standings
+from subquad.choose import sentences
+from subquad.choose.sentences import Doubt, Level
+from subquad.choose.stages import needed_budget
+from subquad.choose.standings import SHARE, SOFTMAX, WORTH, Contestant, Standings, speedup
 from subquad.statistics import ENDS, Interval
-from subquad.words import amount, capitalized, compact, digits, duration
 
-WORTH = 1.2
-"""Speed-up from which on another attention is recommended instead of the standard."""
 LEVEL_SHARE = 0.03
 """Default margin of "level": this share of what the best contestant gains over the trivial answer."""
 LEVEL_WITHOUT_TRIVIAL = 0.01
 """The same where no trivial answer is known, as a share of the best contestant's score."""
-ENOUGH = 0.25
-"""Share of the usual number of training steps below which a race says that its runs were short."""
+ENOUGH, ENOUGH_TO_DENY = 0.25, 0.5
+"""Shares of the usual number of training steps that final runs need: to compare attentions that learned something, and to
+say that attention adds nothing. An attention may be level with guessing for long and then learn a task at once."""
 LONGER = 1.3
 """How many times as many steps runs must have for their gain to tell whether attentions are still learning."""
+MORE = 2.0
+"""Smallest factor by which a larger budget is proposed."""
 
-Kind = Literal["attention", "softmax", "rival", "nothing", "none", "unknown"]
-Level = Literal["better", "level", "worse", "unclear"]
+Kind = Literal["attention", "softmax", "rival", "nothing", "none", "short", "unknown"]
+UNTOLD: tuple[Kind, ...] = ("nothing", "short", "unknown")
+"""Kinds of decisions that say nothing about the qualities of attentions."""
 
 
 class Wishes(NamedTuple):
@@ -43,6 +49,17 @@ class Wishes(NamedTuple):
     """Largest time of a forward pass through all layers for a batch of sequences of the length `READ_AT`."""
     max_memory: float | None = None
     """Largest peak memory of one attention in bytes, forward and backward, for a batch of the longest sequences."""
+
+
+class Training(NamedTuple):
+    """How long models of the task are usually trained, and what the race had."""
+
+    usual_steps: int = 0
+    """Number of training steps of `subquad train`; 0 if there is no usual number."""
+    budget: float = 0.0
+    """Seconds of the race."""
+    jobs: int = 1
+    """Number of runs side by side."""
 
 
 class Decision(NamedTuple):
@@ -59,40 +76,103 @@ class Decision(NamedTuple):
     front: tuple[str, ...]
 
 
-def decide(standings: Standings, wishes: Wishes, gives_up: Mapping[str, str], usual_steps: int = 0) -> Decision:
+def decide(
+    standings: Standings,
+    wishes: Wishes,
+    gives_up: Mapping[str, str],
+    training: Training = Training(),  # noqa: B008
+) -> Decision:
     """Returns the decision.
 
     Args:
         standings: what is known of each contestant.
         wishes: what the user asks of the recommended attention.
         gives_up: what a user does without, for each attention.
-        usual_steps: number of training steps of this task without a budget; 0 if it has none.
+        training: how long models are usually trained, and the budget of the race.
     """
     attentions = standings.of("attention")
     if not attentions:
-        sentence = "Nothing was scored on the test yet: go on with --resume, or give a larger --budget."
+        sentence = "No attention was scored on the test yet: go on with --resume and a larger --budget."
         return Decision("unknown", "", (sentence,), 0.0, {}, "", ())
     margin = wishes.quality_loss if wishes.quality_loss is not None else default_margin(standings)
     allowed = [each for each in attentions if _fits(each, wishes)]
     standard = find_standard(standings, allowed or attentions)
     levels = {each.name: level_of(standings, each.name, standard.name, margin) for each in attentions}
-    front = tuple(standings.front())
+    answer = rival = _rival(standings)
+    if answer is None and allowed:
+        answer = _cheapest(allowed, standard, levels)
+    doubtful = None if answer is None else doubt(standings, answer, levels, margin, training.usual_steps)
+    budget = proposed_budget(standings, training)
+    kind: Kind
+    if (failed := _without_gain(standings)) is not None:
+        kind, chosen, said = "nothing", "", sentences.nothing(standings, *failed, budget)
+    elif answer is None:
+        limits = {"--max-seconds": wishes.max_seconds, "--max-memory": wishes.max_memory}
+        kind, chosen, said = "none", "", sentences.no_attention_fits(attentions, limits)
+    elif doubtful is not None:
+        levels = {name: "level" if name == standard.name else "unclear" for name in levels}
+        exact = None if rival is not None else _softmax_by_cost(allowed)
+        if exact is not None:
+            kind, chosen, said = "softmax", SOFTMAX, sentences.softmax_by_cost(standings, exact, doubtful, budget)
+        else:
+            kind, chosen, said = "short", "", sentences.too_short(standings, answer, doubtful, budget)
+    elif rival is not None:
+        kind, chosen, said = "rival", rival.name, sentences.rival(standings, rival)
+    else:
+        kind, chosen = "softmax" if answer.name == SOFTMAX else "attention", answer.name
+        said = sentences.attention(standings, answer, standard, levels, margin, gives_up.get(chosen, ""))
+    return Decision(kind, chosen, said, margin, levels, standard.name, tuple(standings.front()))
 
-    def decision(kind: Kind, chosen: str, *sentences: str) -> Decision:
-        said = (*sentences, _few_steps(attentions, usual_steps) or _still_learning(standings, margin))
-        return Decision(kind, chosen, tuple(filter(None, said)), margin, levels, standard.name, front)
 
-    if (doubt := _nothing_told(standings)) is not None:
-        return decision("nothing", "", *doubt)
-    if (rival := _rival(standings)) is not None:
-        return decision("rival", rival.name, *_rival_sentences(standings, rival))
-    if not allowed:
-        return decision("none", "", *_none_sentences(attentions, wishes))
-    chosen = _cheapest(allowed, standard, levels)
-    kind: Kind = "softmax" if chosen.name == SOFTMAX else "attention"
-    return decision(
-        kind, chosen.name, *_sentences(standings, chosen, standard, levels, margin), _given_up(chosen, standings, gives_up)
-    )
+def doubt(
+    standings: Standings, chosen: Contestant, levels: Mapping[str, Level], margin: float, usual_steps: int
+) -> Doubt | None:
+    """Why the final runs of a race are too short for its answer; None if they are long enough.
+
+    Too short are runs with less than a share of the usual number of steps (`ENOUGH`), all attentions alike. So are runs of
+    an attention that is still learning, if it alone would change the answer by what usual training adds to it (`to_come`):
+    another attention would then be better than the answer by more than the margin, or a faster one that is worse be level.
+    """
+    attentions = standings.of("attention")
+    most = max((each.steps or 0.0 for each in attentions), default=0.0)
+    enough = ENOUGH_TO_DENY if chosen.role == "rival" else ENOUGH
+    if most and most < enough * usual_steps:
+        return Doubt(most, usual_steps)
+    for each in attentions:
+        lead = standings.advantage(chosen.name, each.name)
+        if each.name == chosen.name or lead is None or each.progress is None:
+            continue
+        is_faster = levels[each.name] == "worse" and speedup(each, chosen) >= WORTH
+        gain = to_come(standings, each, usual_steps)
+        if gain > max(0.0, lead.value - margin if is_faster else lead.value + margin):
+            return Doubt(most, usual_steps, each, gain, lead.value)
+    return None
+
+
+def to_come(standings: Standings, contestant: Contestant, usual_steps: int) -> float:
+    """By how much usual training would still improve an attention, at its pace between its search and its final runs.
+
+    The pace is the gain in development for each doubling of the steps. Without a usual number of steps, one more doubling is
+    looked at. A share, such as an accuracy, does not go beyond 1 or 0.
+    """
+    known = contestant.progress
+    if known is None or known.more_steps < LONGER * known.few_steps:
+        return 0.0
+    sign = 1.0 if standings.good == "high" else -1.0
+    gain = sign * (known.after_more - known.after_few) / math.log2(known.more_steps / known.few_steps)
+    doublings = math.log2(usual_steps / known.more_steps) if usual_steps else 1.0
+    best = 1.0 if standings.good == "high" else 0.0
+    room = sign * (best - known.after_more) if standings.unit == SHARE else math.inf
+    return min(max(0.0, room), max(0.0, gain) * max(0.0, doublings))
+
+
+def proposed_budget(standings: Standings, training: Training) -> float | None:
+    """Seconds of a race whose final runs have the usual number of steps, by the paces here; None if these are not known."""
+    paces = [each.pace for each in standings.of("attention") if each.pace]
+    if not paces or not training.usual_steps or not training.budget:
+        return None
+    usual_seconds = training.usual_steps * sum(paces) / len(paces)
+    return max(MORE * training.budget, needed_budget(training.jobs, len(paces), usual_seconds))
 
 
 def default_margin(standings: Standings) -> float:
@@ -147,23 +227,16 @@ def _fits(contestant: Contestant, wishes: Wishes) -> bool:
     return all(limit is None or (known is not None and known <= limit) for known, limit in limits)
 
 
-def _nothing_told(standings: Standings) -> tuple[str, ...] | None:
-    """Sentences if not even the best contestant is better than the best trivial answer, or None."""
+def _without_gain(standings: Standings) -> tuple[Contestant, Contestant, Interval] | None:
+    """The trivial answer, the best contestant and its advantage, if not even that one is better; None otherwise."""
     trivial, others = standings.of("trivial"), standings.of("attention", "rival")
     if not trivial:
         return None
-    gains = [(each, standings.advantage(each.name, trivial[0].name)) for each in others]
-    told = [each for each, gain in gains if gain is not None and widened(gain, len(others)).low > 0]
-    if told:
+    known = [(each, standings.advantage(each.name, trivial[0].name)) for each in others]
+    gains = [(each, gain) for each, gain in known if gain is not None]
+    if not gains or any(widened(gain, len(others)).low > 0 for _, gain in gains):
         return None
-    best, gain = next(((each, gain) for each, gain in gains if gain is not None), (None, None))
-    if best is None or gain is None:
-        return None
-    return (
-        f"Nothing can be told: no model is better than {trivial[0].name}, which has {_score(standings, trivial[0])}.",
-        f"The best model, {best.name}, has {_score(standings, best)}, an advantage of {_signed(gain)}.",
-        "More data, other columns or a larger --budget may show something.",
-    )
+    return (trivial[0], *gains[0])
 
 
 def _rival(standings: Standings) -> Contestant | None:
@@ -176,22 +249,12 @@ def _rival(standings: Standings) -> Contestant | None:
     return None if is_beaten else rivals[0]
 
 
-def _rival_sentences(standings: Standings, rival: Contestant) -> tuple[str, ...]:
-    best = standings.of("attention")[0]
-    gain = standings.advantage(best.name, rival.name)
-    by_how_much = "" if gain is None else f"; its advantage is {_signed(gain)}"
-    return (
-        f"{capitalized(rival.name)}: attention adds nothing here that can be shown.",
-        f"It has {_score(standings, rival)}, and the best attention, {best.name}, {_score(standings, best)}{by_how_much}.",
-        "What is given up: nothing that was measured; the best attention is kept all the same, for more data.",
-    )
-
-
-def _none_sentences(attentions: Sequence[Contestant], wishes: Wishes) -> tuple[str, ...]:
-    asked = {"--max-seconds": wishes.max_seconds, "--max-memory": wishes.max_memory}
-    names = " and ".join(name for name, limit in asked.items() if limit is not None)
-    costs = "; ".join(f"{each.name}: {_cost(each)}" for each in attentions)
-    return (f"No attention keeps {names}: allow more, or shorten the sequences.", f"What was measured: {costs}.")
+def _softmax_by_cost(allowed: Sequence[Contestant]) -> Contestant | None:
+    """Softmax, if the costs of all attentions are known and none is clearly faster; None otherwise."""
+    exact = next((each for each in allowed if each.name == SOFTMAX), None)
+    if exact is None or any(each.seconds is None or speedup(each, exact) >= WORTH for each in allowed):
+        return None
+    return exact
 
 
 def _cheapest(allowed: Sequence[Contestant], standard: Contestant, levels: Mapping[str, Level]) -> Contestant:
@@ -201,119 +264,3 @@ def _cheapest(allowed: Sequence[Contestant], standard: Contestant, levels: Mappi
         return standard
     fastest = min(good, key=lambda each: each.seconds or 0.0)
     return fastest if standard.seconds >= WORTH * (fastest.seconds or 0.0) else standard
-
-
-def _sentences(
-    standings: Standings, chosen: Contestant, standard: Contestant, levels: Mapping[str, Level], margin: float
-) -> tuple[str, str]:
-    """The recommendation with its reason, and the evidence."""
-    score = f"It has {_score(standings, chosen)} on the test"
-    others = [each for each in standings.of("attention") if each.name != chosen.name]
-    faster = [each for each in others if _speedup(each, chosen) >= WORTH]
-    if chosen.name != standard.name:
-        gain = standings.advantage(chosen.name, standard.name)
-        level = "better than" if levels[chosen.name] == "better" else "level with"
-        speed = f"{digits(_speedup(chosen, standard))} times as fast at {_length(standings)} positions"
-        counted = f"a loss of up to {compact(margin)} counts as level"
-        evidence = f"{score}; its advantage over {standard.name} is {_signed(gain)}, and {counted}."
-        return f"{capitalized(chosen.name)}: it is {level} {standard.name} on your sequences and {speed}.", evidence
-    if not faster and chosen.name == SOFTMAX:
-        first = (
-            f"Softmax: your sequences are short. Nine of ten have at most {_length(standings)} positions, where nothing "
-            f"that was raced is {WORTH:g} times as fast."
-        )
-        return first, f"{score}{_next_best(standings, chosen, others)}."
-    if not faster:
-        return (
-            f"{capitalized(chosen.name)}: it is better than softmax, and nothing is faster.",
-            f"{score}{_next_best(standings, chosen, others)}.",
-        )
-    lost = "; ".join(_why_not(standings, each, chosen, levels[each.name]) for each in faster[:3])
-    better = "" if chosen.name == SOFTMAX else "it is better than softmax, and "
-    return (
-        f"{capitalized(chosen.name)}: {better}nothing faster is shown to be level with it.",
-        f"{score}. Faster ones: {lost}.",
-    )
-
-
-def _next_best(standings: Standings, chosen: Contestant, others: Sequence[Contestant]) -> str:
-    if not others:
-        return ""
-    gain = standings.advantage(others[0].name, chosen.name)
-    return f"; {others[0].name} has {_score(standings, others[0])}" + (
-        "" if gain is None else f", an advantage of {_signed(gain)}"
-    )
-
-
-def _why_not(standings: Standings, other: Contestant, chosen: Contestant, level: Level) -> str:
-    gain = standings.advantage(other.name, chosen.name)
-    word = {"worse": "is worse", "unclear": "is not clearly level"}.get(level, "is level")
-    speed = f"{digits(_speedup(other, chosen))} times as fast"
-    return f"{other.name} ({speed}) {word}" + ("" if gain is None else f", an advantage of {_signed(gain)}")
-
-
-def _given_up(chosen: Contestant, standings: Standings, gives_up: Mapping[str, str]) -> str:
-    words = gives_up.get(chosen.name, "")
-    return f"What is given up: {words}." if words else ""
-
-
-def _few_steps(attentions: Sequence[Contestant], usual_steps: int) -> str:
-    """A warning if all final runs were far shorter than the task's trainings usually are."""
-    most = max((each.steps or 0.0 for each in attentions), default=0.0)
-    if not most or most >= ENOUGH * usual_steps:
-        return ""
-    return (
-        f"The final runs had {most:,.0f} training steps at most, where `subquad train` takes {usual_steps:,}: a larger "
-        "--budget may change the answer."
-    )
-
-
-def _still_learning(standings: Standings, margin: float) -> str:
-    """A warning if longer runs were better by more than the margin: runs that are longer still might change the answer."""
-    sign = 1.0 if standings.good == "high" else -1.0
-    gains = [
-        (sign * (known.after_more - known.after_few), each.name, known)
-        for each in standings.of("attention")
-        if (known := each.progress) is not None and known.more_steps >= LONGER * known.few_steps
-    ]
-    gain, name, known = max(gains, default=(0.0, "", None))
-    if known is None or gain <= margin:
-        return ""
-    return (
-        f"The attentions were still learning: {name} had {compact(known.after_few)} in development after "
-        f"{known.few_steps:,.0f} steps and {compact(known.after_more)} after {known.more_steps:,.0f}; a larger --budget may "
-        "change the answer."
-    )
-
-
-def _speedup(ours: Contestant, theirs: Contestant) -> float:
-    return 1.0 if not ours.seconds or not theirs.seconds else theirs.seconds / ours.seconds
-
-
-def _length(standings: Standings) -> str:
-    length = standings.lengths.get(READ_AT)
-    return "those" if length is None else f"{length:,.0f}"
-
-
-def _cost(contestant: Contestant) -> str:
-    seconds = "an unknown time" if contestant.seconds is None else duration(contestant.seconds)
-    memory = "unknown memory" if contestant.memory is None else amount(contestant.memory)
-    return f"{seconds} and {memory}"
-
-
-def _score(standings: Standings, contestant: Contestant) -> str:
-    """A score with its interval, such as "an accuracy of 0.91 (0.9 to 0.92)" or "4.31 (4.1 to 4.5) nats per token"."""
-    name = standings.metric.replace("_", " ")
-    article = "an" if name[:1] in "aeiou" or name[:3] == "nll" else "a"
-    low, high = contestant.quality.low, contestant.quality.high
-    spread = f" ({compact(low)} to {compact(high)})" if math.isfinite(low) and math.isfinite(high) else ""
-    value = f"{compact(contestant.quality.value)}{spread}"
-    return f"{value} {name}" if name.startswith(("nats ", "bits ")) else f"{article} {name} of {value}"
-
-
-def _signed(gain: Interval | None) -> str:
-    if gain is None:
-        return "unknown"
-    if not math.isfinite(gain.low):
-        return f"{gain.value:+.3g} (one seed)"
-    return f"{gain.value:+.3g} ({gain.low:+.3g} to {gain.high:+.3g})"

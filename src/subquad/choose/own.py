@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subquad.attention import MECHANISMS, Mechanism, Softmax
-from subquad.choose.decision import Decision, Wishes, decide
+from subquad.choose.decision import Decision, Training, Wishes, decide
 from subquad.choose.entries import enter
 from subquad.choose.race import BEST, Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe
@@ -213,7 +213,7 @@ def _field(task: OwnTask, factory: Factory, mechanisms: Sequence[str], training:
 def _conclude(race: Race, kept: Kept, task: OwnTask) -> Choice:
     standings = read_standings(race.ledger.rows)
     gives_up = {name: options.traits.gives_up for name, options in kept.field.attentions.items()}
-    decision = decide(standings, kept.wishes, gives_up)
+    decision = decide(standings, kept.wishes, gives_up, Training(0, kept.terms.budget, kept.terms.jobs))
     chosen = race.chosen(decision.chosen)
     if not chosen or race.keep_best(chosen) is None:
         return Choice(decision, None, None, race.run.folder)

@@ -22,15 +22,16 @@ from subquad.choose.seeing import seen_rows, seen_sentences
 from subquad.choose.space import Setting, suggest
 from subquad.choose.stages import (
     COST_SHARE,
+    LATEST_SEARCH,
     MOST_COST_SECONDS,
     PACE_SHARE,
-    SEARCH_SHARE,
     SEMIFINAL_SHARE,
     Numbers,
     StageName,
     generations,
     plan_numbers,
     run_seconds,
+    search_share,
     stop_time,
 )
 from subquad.choose.standings import LONGEST, read_standings
@@ -179,8 +180,11 @@ class Race:
 
     def _search(self) -> None:
         """Tries settings of each attention, in two generations if there are many; the second one knows the first scores."""
+        if self.ledger.scored("final"):  # the search ended before, if not with all settings
+            return
         count = self.numbers.settings
-        allotted = self._allot("search", SEARCH_SHARE, count * len(self.field.attentions) + 1)
+        share = search_share(self.numbers.semifinalists)
+        allotted = self._allot("search", share, count * len(self.field.attentions))
         jobs = [] if self.ledger.has("rival") else [self._rivals_job()]
         for generation, wanted in enumerate(generations(count)):
             trials = [self._generation(name, generation, wanted, allotted) for name in self.field.attentions]
@@ -201,7 +205,7 @@ class Race:
 
     def _semifinal(self) -> None:
         """Tries the best settings of the search for longer, if there are several to choose from."""
-        if self.numbers.semifinalists < 2:
+        if self.numbers.semifinalists < 2 or self.ledger.scored("final"):
             return
         best = {name: self.ledger.ranking(name, "search")[: self.numbers.semifinalists] for name in self.field.attentions}
         allotted = self._allot("semifinal", SEMIFINAL_SHARE, sum(map(len, best.values())))
@@ -284,7 +288,10 @@ class Race:
             self.watch.show(f"{stage}: {self.ledger.leaders(stage)}; {left} of {len(trials)} runs left, {self._time_left()}")
 
     def _may_start(self, trial: Trial | None) -> bool:
+        """Whether there is time for a run. A search that takes longer than planned leaves time for the final runs."""
         needed = 0.0 if trial is None or trial.stage != "final" else 0.8 * trial.seconds
+        if trial is not None and trial.stage == "search" and self.ledger.scored("search", trial.mechanism):
+            return self._elapsed() < LATEST_SEARCH * self.terms.budget
         return time.monotonic() + needed < self.stop
 
     def _job(self, trial: Trial) -> Job:

@@ -16,7 +16,7 @@ import scipy.stats
 from jaxtyping import Float
 from numpy import ndarray
 
-from subquad.choose.standings import Role
+from subquad.choose.standings import SHARE, Role
 from subquad.results import Row
 from subquad.statistics import ENDS, RESAMPLES, Interval, percentile_interval
 from subquad.tasks.comparing import Judged
@@ -75,6 +75,9 @@ def _quality_rows(
     for each in entrants:
         by_seed = list(draws[each.name].values())
         found = _interval(by_seed, typical if each.role == "attention" else 0.0)
+        if about["unit"] == SHARE:  # an error rate may be above 1
+            most = 1.0 if about["good"] == "high" else math.inf
+            found = Interval(found.value, max(0.0, found.low), min(most, found.high))
         steps = {} if each.steps is None else {"steps": each.steps}
         row: Row = {"metric": "quality", "mechanism": each.name, "role": each.role, "seeds": len(by_seed)}
         yield {**row, **about, **steps, **_ends(found)}

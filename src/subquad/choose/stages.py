@@ -11,22 +11,30 @@ MOST_SECONDS = 1e8
 """Longest budget of a race."""
 StageName = Literal["search", "semifinal", "final"]
 
-SEARCH_SHARE, SEMIFINAL_SHARE = 0.3, 0.3
+SEARCH_SHARE, SEMIFINAL_SHARE = 0.4, 0.3
 """Shares of the time left that the search takes, and after it the semifinal."""
-RESERVED_SHARE, RESERVED_SECONDS = 0.02, 4.0
+EARLY_SHARE = 0.3
+"""Share of the time left that the search takes if a semifinal comes after it."""
+LATEST_SEARCH = 0.6
+"""Part of the budget after which no further setting of an attention is searched, if runs take longer than planned."""
+RESERVED_SHARE, RESERVED_SECONDS = 0.01, 4.0
 """Part of the budget that is kept for the decision, the page and what takes longer than planned."""
-COST_SHARE, MOST_COST_SECONDS = 0.04, 60.0
+COST_SHARE, MOST_COST_SECONDS = 0.03, 60.0
 """Part of the budget in which costs are measured, and its largest number of seconds."""
 LEAST_SECONDS = 0.2
 """Smallest number of training seconds of a run."""
-USUAL_EFFICIENCY = 0.75
+USUAL_EFFICIENCY = 0.85
 """Share of a worker's time that is expected to be training, until it is known."""
 SEARCH_SECONDS, FINAL_SECONDS, LONG_FINAL_SECONDS = 4.0, 6.0, 90.0
 """Seconds of a run below which there are fewer settings; below which there are fewer seeds; above which there are more."""
-SEARCH_PART, FINAL_PART = 0.3, 0.5
+SEARCH_PART, FINAL_PART = 0.5, 0.75
 """Parts of a usual training below which there are fewer settings, as hardly anything is learned yet, and fewer seeds."""
+MOST_SETTINGS, FEWEST_FOR_SEMIFINAL = 8, 6
+"""Largest number of settings of an attention, and the smallest number of which the best are tried again for longer."""
 PACE_SHARE = 0.01
 """Part of the budget in which the duration of a training step is measured at the beginning."""
+BUDGET_STEP = 1.1
+"""Ratio of two budgets of which the second is looked at if the first one is too short."""
 
 
 class Numbers(NamedTuple):
@@ -61,12 +69,41 @@ def plan_numbers(budget: float, jobs: int, attentions: int, usual_seconds: float
         usual_seconds: duration of a usual training of the task; 0 if it is not known.
     """
     each = budget * jobs * USUAL_EFFICIENCY / max(1, attentions)
-    settings = min(8, max(2, int(each * SEARCH_SHARE / max(SEARCH_SECONDS, SEARCH_PART * usual_seconds))))
-    semifinalists = max(1, settings // 3)
-    finals = each * (1 - SEARCH_SHARE) * (1 - SEMIFINAL_SHARE if semifinalists > 1 else 1.0)
-    least, long = max(FINAL_SECONDS, FINAL_PART * usual_seconds), max(LONG_FINAL_SECONDS, usual_seconds)
-    seeds = 5 if finals / 5 >= long else 3 if finals / 3 >= least else 2
-    return Numbers(settings, semifinalists, seeds)
+    least = max(SEARCH_SECONDS, SEARCH_PART * usual_seconds)
+    settings = min(MOST_SETTINGS, max(2, int(each * SEARCH_SHARE / least)))
+    semifinalists = settings // 3 if settings >= FEWEST_FOR_SEMIFINAL else 1
+    finals = each * finals_share(semifinalists)
+    few, many = max(FINAL_SECONDS, FINAL_PART * usual_seconds), max(LONG_FINAL_SECONDS, usual_seconds)
+    enough = {5: many, 4: few, 3: few}
+    seeds = (count for count, least in enough.items() if finals / count * occupied(count * attentions, jobs) >= least)
+    return Numbers(settings, semifinalists, next(seeds, 2))
+
+
+def search_share(semifinalists: int) -> float:
+    """Share of the time left that the search takes."""
+    return EARLY_SHARE if semifinalists > 1 else SEARCH_SHARE
+
+
+def finals_share(semifinalists: int) -> float:
+    """Share of the time that final runs take: what the search and the semifinal leave."""
+    return (1 - search_share(semifinalists)) * (1 - SEMIFINAL_SHARE if semifinalists > 1 else 1.0)
+
+
+def occupied(runs: int, jobs: int) -> float:
+    """Share of the workers' time that so many runs of the same duration take: in the last round some workers may wait."""
+    return runs / (jobs * math.ceil(runs / jobs)) if runs else 1.0
+
+
+def needed_budget(jobs: int, attentions: int, usual_seconds: float) -> float:
+    """Seconds of a race whose final runs have about so many training seconds each."""
+    budget = 60.0
+    while budget < MOST_SECONDS:
+        numbers = plan_numbers(budget, jobs, attentions, usual_seconds)
+        each = budget * jobs * USUAL_EFFICIENCY / attentions * finals_share(numbers.semifinalists)
+        if each / numbers.seeds * occupied(numbers.seeds * attentions, jobs) >= usual_seconds:
+            return budget
+        budget *= BUDGET_STEP
+    return MOST_SECONDS
 
 
 def run_seconds(left: float, share: float, runs: int, jobs: int, efficiency: float) -> float:

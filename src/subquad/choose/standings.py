@@ -26,6 +26,10 @@ READ_AT = 0.9
 """Quantile of the lengths at which contestants' speed is compared: nine of ten sequences are no longer."""
 LONGEST = 1.0
 """Quantile of the lengths at which memory is compared: the longest sequence has to fit."""
+SHARE = "share"
+"""Unit of scores that lie between 0 and 1."""
+WORTH = 1.2
+"""Speed-up from which on an attention is clearly faster than another one."""
 
 Role = Literal["attention", "rival", "trivial"]
 
@@ -53,6 +57,8 @@ class Contestant(NamedTuple):
     """Mean number of training steps of its final runs."""
     seeds: int = 1
     progress: Progress | None = None
+    pace: float | None = None
+    """Seconds of a training step, the mean over all of its runs."""
 
 
 class Standings(NamedTuple):
@@ -104,13 +110,13 @@ def read_standings(rows: Sequence[Row]) -> Standings:
     first: Mapping[str, Any] = qualities[0] if qualities else {}
     lengths = {row["quantile"]: row["value"] for row in rows if row["metric"] == "seen"}
     costs = read_costs(rows, lengths)
-    progress = read_progress(rows)
+    progress, paces = read_progress(rows), read_paces(rows)
     contestants = {}
     for row in qualities:
         name = row["mechanism"]
         seconds, memory = costs.get(name, (None, None))
         known = (Interval.of_row(row), seconds, memory, row.get("steps"), row["seeds"])
-        contestants[name] = Contestant(name, row["role"], *known, progress.get(name))
+        contestants[name] = Contestant(name, row["role"], *known, progress.get(name), paces.get(name))
     advantages = {(row["mechanism"], row["against"]): Interval.of_row(row) for row in rows if row["metric"] == "advantage"}
     about = (str(first.get("of", "")), str(first.get("good", "high")), str(first.get("unit", "")))
     is_conversion = any(row["metric"] == "candidate" for row in rows)
@@ -137,6 +143,21 @@ def read_progress(rows: Iterable[Row]) -> dict[str, Progress]:
             steps, value = (mean(row[field] for row in long) for field in ("steps", "value"))
             progress[name] = Progress(short["steps"], short["value"], steps, value)
     return progress
+
+
+def read_paces(rows: Iterable[Row]) -> dict[str, float]:
+    """Seconds of a training step of each attention, over all of its runs."""
+    totals: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if row["metric"] == "score" and row["value"] is not None and row.get("steps") and "seconds" in row:
+            seconds, steps = totals.get(row["mechanism"], (0.0, 0.0))
+            totals[row["mechanism"]] = seconds + row["seconds"], steps + row["steps"]
+    return {name: seconds / steps for name, (seconds, steps) in totals.items()}
+
+
+def speedup(ours: Contestant, theirs: Contestant) -> float:
+    """How many times as fast one contestant is as another; 1 if that is not known."""
+    return 1.0 if not ours.seconds or not theirs.seconds else theirs.seconds / ours.seconds
 
 
 def read_costs(rows: Iterable[Row], lengths: Mapping[float, float]) -> dict[str, tuple[float | None, float | None]]:

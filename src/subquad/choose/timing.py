@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from subquad.results import Row
 
-Phase = Literal["start", "plan", "search", "semifinal", "cost", "final", "conclude"]
+Phase = Literal["start", "plan", "search", "semifinal", "cost", "final", "conclude", "page"]
 IN_STAGES: tuple[Phase, ...] = ("search", "semifinal", "final")
 """Phases in which workers train."""
 WORDS: dict[str, str] = {
@@ -20,9 +20,11 @@ WORDS: dict[str, str] = {
     "probing": "finding the duration of a step in each run",
     "evaluating": "evaluations during training",
     "judging": "scores on the test",
+    "rivals": "models without attention",
     "cost": "measuring costs",
     "idle": "building models, writing files and waiting for other runs",
     "conclude": "intervals and ending",
+    "page": "copying the model and writing the page",
 }
 """What time is spent on, in words."""
 
@@ -42,12 +44,13 @@ def time_spent(rows: Sequence[Row], jobs: int) -> list[Spent]:
         if row["metric"] == "phase":
             phases[row["what"]] = phases.get(row["what"], 0.0) + row["value"]
     runs = [row for row in rows if row["metric"] == "score" and row["value"] is not None]
-    spent = {what: jobs * phases.get(what, 0.0) for what in ("start", "plan", "cost", "conclude")}
+    spent = {what: jobs * phases.get(what, 0.0) for what in ("start", "plan", "cost", "conclude", "page")}
     spent["training"] = sum(row["seconds"] for row in runs)
     for what in ("probing", "evaluating", "judging"):
         spent[what] = sum(row.get(what, 0.0) for row in runs)
+    spent["rivals"] = sum(row.get("seconds", 0.0) for row in rows if row["metric"] == "rival")
     in_stages = jobs * sum(phases.get(what, 0.0) for what in IN_STAGES)
-    used = sum(spent[what] for what in ("training", "probing", "evaluating", "judging"))
+    used = sum(spent[what] for what in ("training", "probing", "evaluating", "judging", "rivals"))
     spent["idle"] = max(0.0, in_stages - used)
     total = sum(spent.values())
     if not phases or not total:

@@ -26,13 +26,13 @@ from subquad.training.loop import BATCH, Progress, generator, parameters, train
 
 JUDGED = "judged.jsonl"
 """Name of the file in a run's folder with the scores of single test sequences."""
-PROBE_SHARE, PROBE_STEPS = 0.06, 3
+PROBE_SHARE, PROBE_STEPS = 0.03, 3
 """Share of a run's seconds in which the duration of a step is measured first, and the smallest number of its steps."""
 OVERTIME = 1.25
 """A run ends early once it has trained for so many times its seconds, which happens if steps turn out slower."""
 EVALUATIONS: dict[StageName, int] = {"search": 3, "semifinal": 4, "final": 8}
 """Largest number of evaluations on the development sequences in a run."""
-EVALUATION_SHARE = 0.05
+EVALUATION_SHARE = 0.03
 """Part of a run's seconds that its evaluations may take in addition, if there is more than one."""
 
 Spell = Callable[[RunOptions, int], list[str]]
@@ -154,7 +154,10 @@ def with_steps(training: TrainOptions, steps: int, evaluations: int) -> TrainOpt
 
 
 def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float) -> float:
-    """Duration of a training step, measured with the batches of the run on a model of its own."""
+    """Duration of a training step, measured with the batches of the run on a model of its own.
+
+    The first half of the steps is a warm-up: allocators and caches may make it twice as slow as the second half.
+    """
     model = build_model(options, task, seed=seed).model.train()
     optimizer = options.training.build_optimizer(model.parameters())
     start = time.perf_counter()
@@ -169,7 +172,7 @@ def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float
         durations.append(time.perf_counter() - before)
         if time.perf_counter() - start > seconds / 2:  # a single step takes a large part of the time
             break
-    return max(1e-6, mean(durations[1:] or durations))  # the first step is a warm-up
+    return max(1e-6, mean(durations[len(durations) // 2 :]))
 
 
 def pace_rows(task: Task[Any], *, options: RunOptions, seed: int, seconds: float) -> list[Row]:
@@ -203,10 +206,12 @@ def _test_row(task: Task[Any], model: nn.Module, trial: Trial, run: Run) -> Row:
 
 def judge_rivals(task: Task[Any], *, path: Path) -> list[Row]:
     """Fits and judges the models without attention, keeps their scores in a file, and returns a row for each."""
+    before = time.perf_counter()
     rivals = {name: rival for name, rival in task.rivals().items() if np.isfinite(rival.judged.parts).all()}
     path.unlink(missing_ok=True)
     write_judged(path, rivals)
-    return [{"metric": "rival", "value": len(rivals), "unit": "models", "names": "; ".join(rivals)}]
+    took = {"seconds": time.perf_counter() - before}
+    return [{"metric": "rival", "value": len(rivals), "unit": "models", "names": "; ".join(rivals), **took}]
 
 
 def write_judged(path: Path, rivals: Mapping[str, Rival]) -> None:

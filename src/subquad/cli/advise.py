@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from subquad.checking import Checked, Count, FilePath, Positive, Words, read_as
+from subquad.choose.decision import UNTOLD
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, show
+from subquad.cli.streams import say
 from subquad.cli.values import Flag, parse_bytes
 from subquad.compare.accuracy import USUAL_FEATURES, Accuracy, accuracy
 from subquad.compare.advice import FAVOR, Advice, Wish, advise, has_view
@@ -78,6 +80,9 @@ def main(arguments: Sequence[str]) -> int:
 def _not_level(race: Run) -> dict[str, str]:
     """What a race says against attentions that are not level with its standard, by name."""
     _, decision = load_decision(race)
+    if decision.kind in UNTOLD:
+        say(f"{race.folder} is not used, as the race could not tell qualities: {decision.sentences[0]}")
+        return {}
     words = {"worse": f"worse than {decision.standard} in the race", "unclear": "not clearly level in the race"}
     return {name: words[level] for name, level in decision.levels.items() if level in words}
 

@@ -19,7 +19,7 @@ from subquad.attention import MECHANISMS, Softmax
 from subquad.checking import Checked, Count, FilePath, NonNegative, Positive, Seed, Whole, Words
 from subquad.choose.converting import ModelRace
 from subquad.choose.cutting import enter_cut
-from subquad.choose.decision import Decision, Wishes, decide
+from subquad.choose.decision import Decision, Training, Wishes, decide
 from subquad.choose.entries import USUAL, enter
 from subquad.choose.race import Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe, read_kept
@@ -293,20 +293,29 @@ def _ended(run: Run, *, is_interrupted: bool) -> int:
 
 def conclude(race: Race, wishes: Wishes, console: Output) -> Decision:
     """Prints the recommendation, keeps the best model, and writes the page."""
-    decision = _recommended(race.run, race.ledger.rows, wishes, race.field.training.steps, console)
-    chosen = race.chosen(decision.chosen)
-    if chosen and (folder := race.keep_best(chosen)) is not None:
-        best = Run.open(folder, "train")
-        console.print(f"The model of {chosen}: {best.folder}; trained alone by:\n{best.about['command']}", soft_wrap=True)
+    training = Training(race.field.training.steps, race.terms.budget, race.terms.jobs)
+    decision = _recommended(race.run, race.ledger.rows, wishes, training, console)
+    with race.ledger.phase("page"):
+        _keep_model(race, decision, console)
+        _write_page(race.run, console)
     if sentence := time_sentence(race.ledger.rows, race.terms.jobs):
         console.print(sentence, soft_wrap=True)
-    _write_page(race.run, console)
     return decision
+
+
+def _keep_model(race: Race, decision: Decision, console: Output) -> None:
+    """Keeps the model of the recommended attention, or of the best one on the test, and says where it is."""
+    chosen = race.chosen(decision.chosen)
+    if not chosen or (folder := race.keep_best(chosen)) is None:
+        return
+    best = Run.open(folder, "train")
+    of_which = chosen if chosen == decision.chosen else f"{chosen}, the best attention on the test"
+    console.print(f"The model of {of_which}: {best.folder}; trained alone by:\n{best.about['command']}", soft_wrap=True)
 
 
 def conclude_model(race: ModelRace, console: Output) -> Decision:
     """Prints which conversion is recommended, keeps its model, and writes the page."""
-    decision = _recommended(race.run, race.ledger.rows, race.terms.wishes, 0, console)
+    decision = _recommended(race.run, race.ledger.rows, race.terms.wishes, Training(), console)
     if (folder := race.keep_best(decision.chosen)) is not None:
         command = Run.open(race.folder_of(decision.chosen), "convert").about["command"]
         console.print(f"The converted model: {folder}; converted alone by:\n{command}", soft_wrap=True)
@@ -316,10 +325,10 @@ def conclude_model(race: ModelRace, console: Output) -> Decision:
     return decision
 
 
-def _recommended(run: Run, rows: Sequence[Row], wishes: Wishes, usual_steps: int, console: Output) -> Decision:
+def _recommended(run: Run, rows: Sequence[Row], wishes: Wishes, training: Training, console: Output) -> Decision:
     """Decides, and prints the table and the sentences."""
     standings = read_standings(rows)
-    decision = decide(standings, wishes, read_gives_up(run.about.get("mechanisms", {}), rows), usual_steps)
+    decision = decide(standings, wishes, read_gives_up(run.about.get("mechanisms", {}), rows), training)
     if standings.contestants:
         show(brief_table(standings, decision), console)
     for sentence in decision.sentences:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subquad.choose.decision import Decision, Wishes, decide
+from subquad.choose.decision import Decision, Training, Wishes, decide
 from subquad.choose.standings import Contestant, Standings, read_gives_up, read_standings
 from subquad.choose.timing import Spent, time_spent
 from subquad.report.choose_charts import choice_charts
@@ -32,16 +32,29 @@ def load_decision(run: Run) -> tuple[Standings, Decision]:
     """Returns the standings and the decision that follow from the rows of a race."""
     rows = run.rows()
     standings = read_standings(rows)
-    options = run.about.get("options", {})
-    wishes = options.get("wishes", {}) if isinstance(options, Mapping) else {}
     gives_up = read_gives_up(run.about.get("mechanisms", {}), rows)
-    training = options.get("training", {}) if isinstance(options, Mapping) else {}
-    steps = training.get("steps") if isinstance(training, Mapping) else None
-    return standings, decide(standings, _wishes(wishes), gives_up, steps if isinstance(steps, int) else 0)
+    return standings, decide(standings, _wishes(_options(run, "wishes")), gives_up, _training(run))
 
 
-def _wishes(values: Any) -> Wishes:
-    known = {name: value for name, value in dict(values).items() if name in Wishes._fields}
+def _options(run: Run, part: str) -> Mapping[str, Any]:
+    """A part of the options of a race; empty for one that has none."""
+    options = run.about.get("options", {})
+    known = options.get(part, {}) if isinstance(options, Mapping) else {}
+    return known if isinstance(known, Mapping) else {}
+
+
+def _training(run: Run) -> Training:
+    """The usual number of training steps, and the budget of a race; conversions and users' models have no usual number."""
+    steps, terms = _options(run, "training").get("steps"), _options(run, "terms")
+    if _options(run, "task").get("kind") == "own":
+        steps = 0
+    budget = terms.get("budget")
+    known = float(budget) if isinstance(budget, int | float) else 0.0
+    return Training(steps if isinstance(steps, int) else 0, known, _jobs(run))
+
+
+def _wishes(values: Mapping[str, Any]) -> Wishes:
+    known = {name: value for name, value in values.items() if name in Wishes._fields}
     numbers = {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
     return Wishes(**numbers)
 
@@ -59,7 +72,7 @@ def write_choice_figures(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
 def choice_page(run: Run) -> Page:
     """Builds the page of a race from its rows."""
     rows, (standings, decision) = run.rows(), load_decision(run)
-    pictures = [Picture(*known) for known in choice_charts(rows, standings, decision)]
+    pictures = [Picture(*known) for known in choice_charts(rows, standings)]
     front = pictures[0] if pictures and pictures[0].name == "front" else None
     others = pictures[1:] if front is not None else pictures
     return Page(
@@ -75,9 +88,7 @@ def choice_page(run: Run) -> Page:
 
 def _jobs(run: Run) -> int:
     """Number of runs side by side."""
-    options = run.about.get("options", {})
-    terms = options.get("terms", {}) if isinstance(options, Mapping) else {}
-    jobs = terms.get("jobs") if isinstance(terms, Mapping) else None
+    jobs = _options(run, "terms").get("jobs")
     return jobs if isinstance(jobs, int) and jobs > 0 else 1
 
 
@@ -87,7 +98,7 @@ def time_table(spent: Sequence[Spent], jobs: int) -> Table:
         [Cell(each.what), Cell(duration(each.seconds), each.seconds), Cell(f"{each.share:.1%}", each.share)]
         for each in spent
     ]
-    return Table(f"Seconds of {jobs} workers together", ["what", "time", "share"], lines)
+    return Table(f"Seconds of {jobs} workers together, until this page was written", ["what", "time", "share"], lines)
 
 
 def _best_command(run: Run) -> Iterator[Any]:
@@ -112,7 +123,8 @@ def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, jobs: 
     ]
     if lines:
         yield Fold("What was left out, and what failed", [bullets(lines)])
-    if spent := time_spent(rows, jobs):
+    before_page = [row for row in rows if row["metric"] != "phase" or row["what"] != "page"]
+    if spent := time_spent(before_page, jobs):
         yield Fold("Where the time went", [table(time_table(spent, jobs))])
     yield Fold("How it was done", [paragraph(METHOD)])
 
@@ -126,7 +138,10 @@ def brief_table(standings: Standings, decision: Decision) -> Table:
 
 
 def quality_table(standings: Standings, decision: Decision) -> Table:
-    """Returns the table of all contestants: score, advantage over the standard, level, time, memory and steps."""
+    """Returns the table of all contestants: score, advantage over the standard, level, time, memory and steps.
+
+    An attention is on the front if no other one is as good, as fast and as small, and better in one of these.
+    """
     rows = []
     for each in standings.of("attention", "rival", "trivial"):
         advantage = standings.advantage(each.name, decision.standard)
@@ -139,11 +154,22 @@ def quality_table(standings: Standings, decision: Decision) -> Table:
                 NOTHING if advantage is None or each.name == decision.standard else _range(advantage, signed=True),
                 Cell("standard" if each.name == decision.standard else level),
                 *_cost_cells(each),
+                Cell("yes") if each.name in decision.front else NOTHING,
             ]
         )
     metric = standings.metric.replace("_", " ")
     better = "more" if standings.good == "high" else "less"
-    columns = ["model", metric, f"better than {decision.standard}", "level", "seconds", "memory", "steps", "seeds"]
+    columns = [
+        "model",
+        metric,
+        f"better than {decision.standard or 'the standard'}",
+        "level",
+        "seconds",
+        "memory",
+        "steps",
+        "seeds",
+        "on the front",
+    ]
     return Table(f"On the test: {metric}, of which {better} is better; * is recommended", columns, rows)
 
 

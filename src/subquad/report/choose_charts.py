@@ -1,12 +1,11 @@
 """Charts of a race: quality against time, learning curves, costs by length over the lengths of the data."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
-from subquad.choose.decision import Decision
 from subquad.choose.standings import READ_AT, Standings
 from subquad.report.charts import HEIGHT, PALETTE, legend_columns
 from subquad.report.curves import curves
@@ -24,19 +23,28 @@ COSTS = {
 """Captions of the charts of costs."""
 
 
-def choice_charts(rows: Sequence[Row], standings: Standings, decision: Decision) -> Iterator[Drawn]:
-    """Yields the charts of a race, that of the front first if there is one."""
+def choice_charts(rows: Sequence[Row], standings: Standings) -> Iterator[Drawn]:
+    """Yields the charts of a race, that of the front first if there is one. A name has the same colour in all of them."""
+    colour_of = colours(rows, standings)
     if any(each.seconds is not None for each in standings.of("attention")):
-        yield "front", _front_caption(standings), front_chart(standings, decision)
+        yield "front", _front_caption(standings), front_chart(standings, colour_of)
     if curve := curve_points(rows):
         metric = next(row["of"] for row in rows if row["metric"] == "curve").replace("_", " ")
-        yield "curves", f"Learning curves of the final runs: {metric} in development by step", curves(curve, metric)
+        caption = f"Learning curves of the final runs: {metric} in development by step"
+        yield "curves", caption, curves(curve, metric, colour_of=colour_of)
     bins = [row for row in rows if row["metric"] == "length_bin"]
     for what, caption in COSTS.items():
         if costs := [row for row in rows if row["metric"] == "cost" and row["what"] == what and row["value"]]:
-            yield f"cost-{what}", f"{caption}; bars: how many of your sequences", cost_chart(costs, bins, what)
+            yield f"cost-{what}", f"{caption}; bars: how many of your sequences", cost_chart(costs, bins, what, colour_of)
     if bins:
         yield "lengths", "Lengths of all sequences", length_chart(bins)
+
+
+def colours(rows: Sequence[Row], standings: Standings) -> dict[str, str]:
+    """The colour of each contestant: of those with a score first, then of others that have costs or runs."""
+    others = [row["mechanism"] for row in rows if row["metric"] in ("cost", "curve")]
+    names = dict.fromkeys([*standings.contestants, *others])
+    return {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(names)}
 
 
 def _front_caption(standings: Standings) -> str:
@@ -46,8 +54,11 @@ def _front_caption(standings: Standings) -> str:
     return f"{metric} on the test ({better} is good) against the seconds of a forward pass{where}; line: the front"
 
 
-def front_chart(standings: Standings, decision: Decision) -> alt.LayerChart:
-    """Returns the chart of quality against time with intervals; models without attention are horizontal lines."""
+def front_chart(standings: Standings, colour_of: Mapping[str, str]) -> alt.LayerChart:
+    """Returns the chart of quality against time with intervals; models without attention are horizontal lines.
+
+    A line joins the front: attentions that no faster one reaches in quality.
+    """
     names = [each.name for each in standings.contestants.values()]
     points = [
         {"name": each.name, "seconds": each.seconds, **each.quality._asdict()}
@@ -55,10 +66,9 @@ def front_chart(standings: Standings, decision: Decision) -> alt.LayerChart:
         if each.seconds is not None
     ]
     lines = [{"name": each.name, **each.quality._asdict()} for each in standings.of("rival", "trivial")]
-    front = [point for point in points if point["name"] in decision.front]
+    front = fastest_for_quality(points, standings.good)
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=legend_columns(names), labelLimit=400)
-    colours = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
-    colour = alt.Color("name:N").scale(domain=names, range=colours).legend(legend)
+    colour = alt.Color("name:N").scale(domain=names, range=[colour_of[name] for name in names]).legend(legend)
     scale = alt.Scale(zero=False)
     y, low = (alt.Y(f"{name}:Q", title=standings.metric.replace("_", " "), scale=scale) for name in ("value", "low"))
     x = alt.X("seconds:Q", title="seconds").scale(type="log", nice=False, padding=24)
@@ -75,6 +85,15 @@ def front_chart(standings: Standings, decision: Decision) -> alt.LayerChart:
     return _finished(alt.layer(*layers))
 
 
+def fastest_for_quality(points: Sequence[Row], good: str) -> list[Row]:
+    """Returns the points that are better than all faster ones, the fastest first."""
+    sign, front = (1.0 if good == "high" else -1.0), []
+    for point in sorted(points, key=lambda each: (each["seconds"], -sign * each["value"])):
+        if not front or sign * point["value"] > sign * front[-1]["value"]:
+            front.append(point)
+    return front
+
+
 def curve_points(rows: Sequence[Row]) -> list[Row]:
     """Returns the learning curves of the final runs, labelled by attention. A single point is no curve."""
     points = [row for row in rows if row["metric"] == "curve" and row["stage"] == "final"]
@@ -86,14 +105,14 @@ def curve_points(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def cost_chart(costs: Sequence[Row], bins: Sequence[Row], what: str) -> alt.LayerChart:
+def cost_chart(costs: Sequence[Row], bins: Sequence[Row], what: str, colour_of: Mapping[str, str]) -> alt.LayerChart:
     """Returns the chart of a cost by length on logarithmic axes, with the histogram of the data's lengths behind it."""
     factor = 1e-6 if what == "memory" else 1.0
     points = [{"name": row["mechanism"], "length": row["length"], "value": factor * row["value"]} for row in costs]
-    names = list(dict.fromkeys(point["name"] for point in points))
+    named = {point["name"] for point in points}
+    names = [name for name in colour_of if name in named]
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=legend_columns(names))
-    colours = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
-    colour = alt.Color("name:N").scale(domain=names, range=colours).legend(legend)
+    colour = alt.Color("name:N").scale(domain=names, range=[colour_of[name] for name in names]).legend(legend)
     x = alt.X("length:Q", title="length").scale(type="log", nice=False)
     title = "MB" if what == "memory" else "seconds"
     hints = ["name:N", "length:Q", alt.Tooltip("value:Q", format=".4~g")]

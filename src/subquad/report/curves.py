@@ -1,7 +1,7 @@
 """Curves against training steps: each run thin, the mean over seeds thick, the range between them shaded."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import altair as alt
 import numpy as np
@@ -39,10 +39,23 @@ def _mean(values: Sequence[float]) -> float:
         return float(np.mean(values))
 
 
-def curves(rows: Sequence[Row], title: str, *, log: bool = False, interactive: bool = True) -> alt.LayerChart:
-    """Returns the chart of a metric by step, from rows with label, run, step and value."""
+def curves(
+    rows: Sequence[Row],
+    title: str,
+    *,
+    log: bool = False,
+    interactive: bool = True,
+    colour_of: Mapping[str, str] | None = None,
+) -> alt.LayerChart:
+    """Returns the chart of a metric by step, from rows with label, run, step and value.
+
+    `colour_of` has the colour of each label, for a page on which other charts show the same.
+    """
     labels = list(dict.fromkeys(row["label"] for row in rows))
     colours = [PALETTE[(at + 1) % len(PALETTE)] for at in range(len(labels))]
+    if colour_of is not None:
+        labels = [label for label in colour_of if label in labels]
+        colours = [colour_of[label] for label in labels]
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=legend_columns(labels), labelLimit=400)
     colour = alt.Color("label:N").scale(domain=labels, range=colours).legend(legend)
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)

@@ -16,6 +16,7 @@ from subquad.checking import read_kind
 from subquad.cli import main
 from subquad.results import Run
 from subquad.tasks import TASKS, Induction, Recall
+from subquad.tasks.comparing import TEST_SEED
 from subquad.tasks.recall.answering import UNASKED, AnswerBatch
 from subquad.types import AttentionOptions
 
@@ -99,6 +100,21 @@ def test_accuracies_count_answers_and_sequences(task: Task, monkeypatch: pytest.
     assert (state["value"], state["unit"]) == (7, "B")
     samples = task.samples(Knowing(task), torch.Generator().manual_seed(0), 4)
     assert [sample["answered"] == sample["right"] for sample in samples][1:] == [True] * 3
+
+
+@pytest.mark.parametrize("task", TASKS_HERE, ids=lambda task: task.kind)
+def test_the_most_frequent_answer_is_a_rival(task: Task) -> None:
+    batch = task.batch(task.evaluation_batch, torch.Generator().manual_seed(TEST_SEED))
+    right = []
+    for tokens, answers in zip(batch.tokens.tolist(), batch.answers.tolist(), strict=True):
+        values = tokens[1 : 2 * task.pairs : 2] if isinstance(task, Recall) else [each for each in tokens if each < 5]
+        most = max(sorted(set(values)), key=values.count)
+        right.append(answers.count(most))
+    judged = task.rivals()["most frequent answer"].judged
+    assert judged.parts[: len(right), 0].tolist() == right
+    asked = task.pairs if isinstance(task, Recall) else 1
+    assert judged.parts[:, 1].tolist() == [asked] * task.tested
+    assert judged.parts[:, 0].mean() / asked > 1.2 * task.chance
 
 
 @pytest.mark.parametrize("task", TASKS_HERE, ids=lambda task: task.kind)

@@ -1,7 +1,7 @@
 """What the tasks of recall share: a decoder that gives the right token at the positions where it is asked for one."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -60,6 +60,10 @@ class Answering(TaskOptions, Task[AnswerBatch]):
     @abstractmethod
     def chance(self) -> float:
         """Accuracy of guessing among all tokens that can be an answer."""
+
+    @abstractmethod
+    def can_be_answer(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+        """True for tokens that can be an answer."""
 
     @property
     @abstractmethod
@@ -148,9 +152,22 @@ class Answering(TaskOptions, Task[AnswerBatch]):
         return judged_means("accuracy", "high", "share", right.sum(1), np.full(len(right), right.shape[1]))
 
     def rivals(self) -> dict[str, Rival]:
-        """Guessing among all tokens that can be an answer."""
-        asked = np.full(self.tested, float(self.count(self.batch(1, torch.Generator().manual_seed(TEST_SEED)))))
-        return {"guessing": Rival(judged_means("accuracy", "high", "share", self.chance * asked, asked), is_trivial=True)}
+        """Guessing among all tokens that can be an answer, and the one that a sequence has most often, whatever is asked.
+
+        Models first learn which tokens a sequence has, and only much later which of them is asked for.
+        """
+        batches = list(self._batches(torch.Generator().manual_seed(TEST_SEED), self.tested))
+        asked = np.concatenate([batch.asked.sum(1).numpy() for batch in batches]).astype(float)
+        right = np.concatenate([self._right_by_frequency(batch) for batch in batches])
+        return {
+            "guessing": Rival(judged_means("accuracy", "high", "share", self.chance * asked, asked), is_trivial=True),
+            "most frequent answer": Rival(judged_means("accuracy", "high", "share", right, asked)),
+        }
+
+    def _right_by_frequency(self, batch: AnswerBatch) -> Float[np.ndarray, "b"]:
+        """Number of right answers in each sequence if all are the token that it has most often."""
+        known = F.one_hot(batch.tokens, self.vocabulary) * self.can_be_answer(batch.tokens)[..., None]
+        return ((batch.answers == known.sum(1).argmax(1)[:, None]) & batch.asked).sum(1).numpy().astype(float)
 
     @torch.no_grad()
     def state_bytes(self, model: nn.Module) -> int:
@@ -186,13 +203,16 @@ class Answering(TaskOptions, Task[AnswerBatch]):
 
     def _right(self, model: nn.Module, generator: torch.Generator, sequences: int) -> Float[np.ndarray, "sequences asked"]:
         """1 for each answer that is right, by sequence."""
-        parts, seen = [], 0
-        while seen < sequences:
-            batch = self.batch(min(self.evaluation_batch, sequences - seen), generator)
+        parts = []
+        for batch in self._batches(generator, sequences):
             right = (self.answer(model, batch) == batch.answers)[batch.asked]
             parts.append(right.reshape(len(batch.tokens), -1).numpy().astype(float))
-            seen += len(batch.tokens)
         return np.concatenate(parts)
+
+    def _batches(self, generator: torch.Generator, sequences: int) -> Iterator[AnswerBatch]:
+        """Yields so many sequences, in batches of evaluations."""
+        for first in range(0, sequences, self.evaluation_batch):
+            yield self.batch(min(self.evaluation_batch, sequences - first), generator)
 
 
 LONGEST_NUMBER = 18

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import torch
 from annotated_types import Ge, Le
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from subquad.checking import LARGEST, AtLeastTwo
 from subquad.errors import SubquadError
@@ -30,6 +32,9 @@ class Induction(Answering):
     @property
     def chance(self) -> float:
         return 1 / self.symbols
+
+    def can_be_answer(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+        return tokens < self.symbols
 
     @property
     def default_steps(self) -> int:

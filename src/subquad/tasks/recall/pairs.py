@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from subquad.checking import AtLeastTwo, Count, Positive
@@ -40,6 +40,9 @@ class Recall(Answering):
     @property
     def chance(self) -> float:
         return 1 / self.values
+
+    def can_be_answer(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+        return tokens >= FIRST_KEY + self.keys
 
     @property
     def default_steps(self) -> int:

@@ -1,0 +1,225 @@
+"""What a decision says: the answer with its reason, the evidence, and what is given up or what to do next."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from subquad.choose.standings import READ_AT, SOFTMAX, WORTH, Contestant, Standings, speedup
+from subquad.statistics import Interval
+from subquad.words import amount, capitalized, compact, digits, duration
+
+Level = Literal["better", "level", "worse", "unclear"]
+
+
+class Doubt(NamedTuple):
+    """Why the final runs of a race are too short for an answer."""
+
+    steps: float
+    """Training steps of the longest final runs."""
+    usual_steps: int
+    """Steps of `subquad train`; 0 if there is no usual number."""
+    learning: Contestant | None = None
+    """An attention that is still learning and would change the answer; None if all runs are far too short."""
+    to_come: float = 0.0
+    """By how much usual training would still improve it."""
+    lead: float = 0.0
+    """By how much the answer is ahead of it."""
+
+
+def nothing(
+    standings: Standings, trivial: Contestant, best: Contestant, gain: Interval, budget: float | None
+) -> tuple[str, ...]:
+    """Says that no model is better than the trivial answer."""
+    larger = "a larger --budget" if budget is None else f"a larger --budget, such as {said_budget(budget)},"
+    return (
+        f"Nothing can be told: no model is better than {trivial.name}, which has {score(standings, trivial)}.",
+        f"The best model, {best.name}, has {score(standings, best)}, {beside(gain, 'it')}.",
+        f"More data, other columns or {larger} may show something.",
+    )
+
+
+def rival(standings: Standings, best: Contestant) -> tuple[str, ...]:
+    """Says that a model without attention is recommended."""
+    attention = standings.of("attention")[0]
+    gain = standings.advantage(attention.name, best.name)
+    return (
+        f"{capitalized(best.name)}: attention adds nothing here that can be shown.",
+        f"It has {score(standings, best)}, and the best attention, {attention.name}, "
+        f"{score(standings, attention)}{_comma(gain)}.",
+        "What is given up: nothing that was measured; the best attention is kept all the same, for more data.",
+    )
+
+
+def no_attention_fits(attentions: Sequence[Contestant], limits: Mapping[str, float | None]) -> tuple[str, ...]:
+    """Says that no attention keeps the limits on time and memory, which are given by the name of their option."""
+    names = " and ".join(name for name, limit in limits.items() if limit is not None)
+    costs = "; ".join(f"{each.name}: {_cost(each)}" for each in attentions)
+    return (f"No attention keeps {names}: allow more, or shorten the sequences.", f"What was measured: {costs}.")
+
+
+def attention(
+    standings: Standings,
+    chosen: Contestant,
+    standard: Contestant,
+    levels: Mapping[str, Level],
+    margin: float,
+    gives_up: str,
+) -> tuple[str, ...]:
+    """Recommends an attention with the reason and the evidence, and says what a user does without, if that is known."""
+    given_up = [f"What is given up: {gives_up}."] if gives_up else []
+    return (*_reason_and_evidence(standings, chosen, standard, levels, margin), *given_up)
+
+
+def _reason_and_evidence(
+    standings: Standings, chosen: Contestant, standard: Contestant, levels: Mapping[str, Level], margin: float
+) -> tuple[str, str]:
+    has = f"It has {score(standings, chosen)} on the test"
+    others = [each for each in standings.of("attention") if each.name != chosen.name]
+    faster = [each for each in others if speedup(each, chosen) >= WORTH]
+    if chosen.name != standard.name:
+        gain = standings.advantage(chosen.name, standard.name)
+        level = "better than" if levels[chosen.name] == "better" else "level with"
+        speed = f"{digits(speedup(chosen, standard))} times as fast at {_length(standings)} positions"
+        evidence = f"{has}{_comma(gain, standard.name)}; a loss of up to {compact(margin)} counts as level."
+        first = f"{capitalized(chosen.name)}: it is {level} {standard.name} on your sequences and {speed}."
+        return first, evidence + _equals(chosen, [each for each in others if levels[each.name] in ("better", "level")])
+    if not faster and chosen.name == SOFTMAX:
+        return _short_sequences(standings), f"{has}{_next_best(standings, chosen, others)}."
+    if not faster:
+        return (
+            f"{capitalized(chosen.name)}: it is better than softmax, and nothing is faster.",
+            f"{has}{_next_best(standings, chosen, others)}.",
+        )
+    lost = "; ".join(_why_not(standings, each, chosen, levels[each.name]) for each in faster[:3])
+    better = "" if chosen.name == SOFTMAX else "it is better than softmax, and "
+    return (
+        f"{capitalized(chosen.name)}: {better}nothing faster is shown to be level with it.",
+        f"{has}. Faster ones: {lost}.",
+    )
+
+
+def softmax_by_cost(standings: Standings, softmax: Contestant, doubt: Doubt, budget: float | None) -> tuple[str, str, str]:
+    """Recommends softmax because nothing is faster, though qualities are not known yet."""
+    return (
+        _short_sequences(standings),
+        f"That is by the cost alone: {_reason(doubt, SOFTMAX)}.",
+        f"It has {score(standings, softmax)} on the test so far. {_larger(doubt, budget)}",
+    )
+
+
+def too_short(standings: Standings, best: Contestant, doubt: Doubt, budget: float | None) -> tuple[str, str, str]:
+    """Says that nothing is recommended, what is known all the same, and the budget that would tell more."""
+    costs = [each for each in standings.of("attention") if each.seconds is not None]
+    costs.sort(key=lambda each: each.seconds or 0.0)
+    known = ", ".join(f"{each.name} {duration(each.seconds or 0.0)}" for each in costs)
+    said = f"What is known is the time of a forward pass at {_length(standings)} positions: {known}" if costs else ""
+    first = standings.of("attention", "rival")[0] if best.role == "attention" else best
+    leads = f"first on the test so far is {first.name} with {score(standings, first)}"
+    return (
+        f"Nothing is recommended, as quality cannot be told yet: {_reason(doubt, best.name)}.",
+        f"{said}; {leads}." if said else f"{capitalized(leads)}.",
+        _larger(doubt, budget),
+    )
+
+
+def score(standings: Standings, contestant: Contestant) -> str:
+    """A score with its interval, such as "an accuracy of 0.91 (0.9 to 0.92)" or "4.31 (4.1 to 4.5) nats per token"."""
+    name = standings.metric.replace("_", " ")
+    article = "an" if name[:1] in "aeiou" or name[:3] == "nll" else "a"
+    low, high = contestant.quality.low, contestant.quality.high
+    spread = f" ({compact(low)} to {compact(high)})" if math.isfinite(low) and math.isfinite(high) else ""
+    value = f"{compact(contestant.quality.value)}{spread}"
+    return f"{value} {name}" if name.startswith(("nats ", "bits ")) else f"{article} {name} of {value}"
+
+
+def beside(gain: Interval, other: str = "") -> str:
+    """An advantage with its interval, such as "0.01 behind softmax (0.02 behind to 0.005 ahead)"."""
+    value = "level" if gain.value == 0 else f"{compact(abs(gain.value))} {_side(gain.value)}"
+    whom = "" if not other else f" with {other}" if gain.value == 0 else f" {other}" if gain.value < 0 else f" of {other}"
+    if not math.isfinite(gain.low):
+        return f"{value}{whom} (one seed)"
+    if gain.low == gain.high:
+        return f"{value}{whom}"
+    if gain.low * gain.high > 0:
+        near, far = sorted((abs(gain.low), abs(gain.high)))
+        return f"{value}{whom} ({compact(near)} to {compact(far)})"
+    return f"{value}{whom} ({compact(abs(gain.low))} behind to {compact(abs(gain.high))} ahead)"
+
+
+def said_budget(seconds: float) -> str:
+    """A budget as the option takes it, rounded up to a few minutes or hours, such as "15m" or "2h"."""
+    minutes = math.ceil(seconds / 60)
+    if minutes <= 10:
+        return f"{minutes}m"
+    return f"{5 * math.ceil(minutes / 5)}m" if minutes <= 90 else f"{math.ceil(minutes / 60)}h"
+
+
+def _side(value: float) -> str:
+    return "ahead" if value > 0 else "behind"
+
+
+def _comma(gain: Interval | None, other: str = "") -> str:
+    return "" if gain is None else f", {beside(gain, other)}"
+
+
+def _short_sequences(standings: Standings) -> str:
+    return (
+        f"Softmax: your sequences are short. Nine of ten have at most {_length(standings)} positions, where nothing "
+        f"that was raced is {WORTH:g} times as fast."
+    )
+
+
+def _reason(doubt: Doubt, answer: str) -> str:
+    """Why the final runs are too short, without a full stop."""
+    usual = f"`subquad train` takes {doubt.usual_steps:,}"
+    if doubt.learning is None or doubt.learning.progress is None:
+        return f"the final runs had {doubt.steps:,.0f} training steps at most, where {usual}"
+    name, known = doubt.learning.name, doubt.learning.progress
+    gap = f"{compact(abs(doubt.lead))} {'ahead of' if doubt.lead > 0 else 'behind'} it" if doubt.lead else "level with it"
+    return (
+        f"{name} was still learning, with {compact(known.after_few)} in development after {known.few_steps:,.0f} steps and "
+        f"{compact(known.after_more)} after {known.more_steps:,.0f}. At this pace "
+        f"{'twice as many' if not doubt.usual_steps else f'the usual {doubt.usual_steps:,}'} steps add "
+        f"{compact(doubt.to_come)}, and {answer} is {gap}"
+    )
+
+
+def _larger(doubt: Doubt, budget: float | None) -> str:
+    if budget is None:
+        return "A larger budget lets the models learn for longer."
+    return (
+        f"Start again with --budget {said_budget(budget)}: by the step times measured here, final runs then have about "
+        f"{doubt.usual_steps:,} steps. Fewer --mechanisms take less time."
+    )
+
+
+def _next_best(standings: Standings, chosen: Contestant, others: Sequence[Contestant]) -> str:
+    if not others:
+        return ""
+    gain = standings.advantage(others[0].name, chosen.name)
+    return f"; {others[0].name} has {score(standings, others[0])}{_comma(gain)}"
+
+
+def _equals(chosen: Contestant, level: Sequence[Contestant]) -> str:
+    """Names attentions that are level as well and about as fast, so that chance may have decided between them."""
+    names = [each.name for each in level if 1 / WORTH < speedup(each, chosen) < WORTH]
+    if not names:
+        return ""
+    return f" About as fast and level too: {', '.join(names)}; another run may recommend one of these."
+
+
+def _why_not(standings: Standings, other: Contestant, chosen: Contestant, level: Level) -> str:
+    gain = standings.advantage(other.name, chosen.name)
+    word = {"worse": "is worse", "unclear": "is not clearly level"}.get(level, "is level")
+    return f"{other.name} ({digits(speedup(other, chosen))} times as fast) {word}{_comma(gain)}"
+
+
+def _length(standings: Standings) -> str:
+    length = standings.lengths.get(READ_AT)
+    return "those" if length is None else f"{length:,.0f}"
+
+
+def _cost(contestant: Contestant) -> str:
+    seconds = "an unknown time" if contestant.seconds is None else duration(contestant.seconds)
+    memory = "unknown memory" if contestant.memory is None else amount(contestant.memory)
+    return f"{seconds} and {memory}"
