@@ -167,7 +167,7 @@ class Failing(Inline):
         self.word, self.error = word, error
 
     def run(self, jobs: Sequence[Job], may_start: MayStart) -> Iterator[Ended]:
-        def fail(task: Any) -> list[Row]:
+        def fail(task: Any, folder: Path) -> list[Row]:
             raise self.error()
 
         return super().run([job._replace(work=fail) if self.word in job.name else job for job in jobs], may_start)
@@ -287,7 +287,7 @@ def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
     options = RunOptions(TASK, Softmax(), MODEL, TRAINING)
     trial = Trial("late", "softmax", "search", Setting(1e-2, Softmax()), options, 0, 1e6, 1, until=time.time() - 1)
-    row = run_trial(TASK, trial=trial, folder=tmp_path / "late", spell=training_words)[-1]
+    row = run_trial(TASK, tmp_path / "late", trial=trial, spell=training_words)[-1]
     assert row["steps"] == 1  # of a thousand
     assert row["value"] is not None
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,24 +24,24 @@ def prepare(variant: TaskOptions | None) -> Task[Any]:
     return (variant or TASK).prepare()
 
 
-def answer(task: Task[Any], number: int) -> list[Row]:
+def answer(task: Task[Any], folder: Path, number: int) -> list[Row]:
     return [{"metric": "answer", "value": number, "kind": task.kind}]
 
 
-def fail(task: Task[Any]) -> list[Row]:
+def fail(task: Task[Any], folder: Path) -> list[Row]:
     raise DivergedError("the loss is nan")
 
 
-def die(task: Task[Any]) -> list[Row]:
+def die(task: Task[Any], folder: Path) -> list[Row]:
     os.kill(os.getpid(), signal.SIGKILL)
     return []
 
 
-def allocate(task: Task[Any]) -> list[Row]:
+def allocate(task: Task[Any], folder: Path) -> list[Row]:
     return [{"metric": "size", "value": len(bytearray(2**33))}]
 
 
-def sleep(task: Task[Any]) -> list[Row]:
+def sleep(task: Task[Any], folder: Path) -> list[Row]:
     time.sleep(600)
     return []
 
@@ -57,7 +58,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
 def test_jobs_end_with_rows_or_reasons(pool: Pool) -> None:
     works: dict[str, Work] = {"first": partial(answer, number=1), "fail": fail, "die": die, "large": allocate, "late": sleep}
     works["last"] = partial(answer, number=2)
-    jobs = [Job(name, work, 1.0 if name == "late" else 60.0) for name, work in works.items()]
+    jobs = [Job(name, work, Path(), 1.0 if name == "late" else 60.0) for name, work in works.items()]
     ended = {each.job.name: each for each in pool.run(jobs, lambda job: True)}
     assert {name: each.failure for name, each in ended.items()} == {
         "first": "",
@@ -71,13 +72,14 @@ def test_jobs_end_with_rows_or_reasons(pool: Pool) -> None:
     assert ended["fail"].message == "the loss is nan"
 
 
-def length(task: Task[Any]) -> list[Row]:
+def length(task: Task[Any], folder: Path) -> list[Row]:
     return [{"metric": "length", "value": int(task.lengths()["drawn"].max())}]
 
 
 def test_a_job_gets_the_task_of_its_options() -> None:
     pool = Pool(prepare, 1, 2**31)
-    jobs = [Job("whole", length, 60.0), Job("cut", length, 60.0, replace(TASK, length=8)), Job("again", length, 60.0)]
+    variants = {"whole": None, "cut": replace(TASK, length=8), "again": None}
+    jobs = [Job(name, length, Path(), 60.0, variant) for name, variant in variants.items()]
     lengths = [each.rows[0]["value"] for each in pool.run(jobs, lambda job: True)]
     pool.close()
     assert lengths == [12, 8, 12]
@@ -85,5 +87,5 @@ def test_a_job_gets_the_task_of_its_options() -> None:
 
 def test_jobs_that_may_not_start_are_left_out() -> None:
     pool = Pool(prepare, 2, 2**30)
-    assert list(pool.run([Job("some", fail, 1.0)], lambda job: False)) == []
+    assert list(pool.run([Job("some", fail, Path(), 1.0)], lambda job: False)) == []
     assert pool.workers == []

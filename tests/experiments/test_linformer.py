@@ -136,7 +136,7 @@ class Done:
 
     returncode = 0
 
-    def __init__(self, trial: Trial, folder: Path) -> None:
+    def __init__(self, trial: Trial, folder: Path, threads: int = 1) -> None:
         assert main(trainings.command_words(trial, folder)) == 0
 
     def poll(self) -> int:

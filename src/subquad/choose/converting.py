@@ -28,12 +28,12 @@ from subquad.choose.standings import LONGEST, SOFTMAX, read_standings
 from subquad.choose.textscores import SPLITS, UNIGRAMS, Texts, TextScores, number_of_texts, perplexity_rows, ranked_by
 from subquad.choose.timing import time_left
 from subquad.choose.trials import JUDGED, read_judged, write_judged
-from subquad.choose.workers import explained
 from subquad.conversion.convertible import Convertible, some_of
 from subquad.conversion.engine import Progress, convert
 from subquad.conversion.heads import head_rows
 from subquad.conversion.options import ConversionOptions
 from subquad.models import ModelOptions
+from subquad.places.base import explained
 from subquad.results import Row, Run, describe_run, folder_name, holds_run
 from subquad.tasks.comparing import Rival
 from subquad.types import AttentionOptions

@@ -160,7 +160,7 @@ class Race:
         seconds = PACE_SHARE * self.terms.budget
         work = partial(pace_rows, options=options, seed=self.terms.seed, seconds=seconds)
         for ended in self.workers.run(
-            [Job("pace", work, TIMES * seconds + GRACE_SECONDS)], lambda job: self._may_start(None)
+            [Job("pace", work, self.run.folder, TIMES * seconds + GRACE_SECONDS)], lambda job: self._may_start(None)
         ):
             self.ledger.keep(ended.rows)
         pace = next((row["value"] for row in self.ledger.rows if row["metric"] == "pace"), 0.0)
@@ -296,13 +296,13 @@ class Race:
 
     def _job(self, trial: Trial) -> Job:
         folder = self.run.folder / TRIALS / trial.name
-        work = partial(run_trial, trial=trial, folder=folder, spell=self.spell)
+        work = partial(run_trial, trial=trial, spell=self.spell)
         variant = trial.options.task if trial.mechanism in self.field.cuts else None
-        return Job(trial.name, work, TIMES * trial.seconds + GRACE_SECONDS, variant)
+        return Job(trial.name, work, folder, TIMES * trial.seconds + GRACE_SECONDS, variant)
 
     def _rivals_job(self) -> Job:
-        work = partial(judge_rivals, path=self.run.folder / RIVALS)
-        return Job("rivals", work, max(RIVALS_SECONDS, self.terms.budget))
+        work = partial(judge_rivals, name=RIVALS)
+        return Job("rivals", work, self.run.folder, max(RIVALS_SECONDS, self.terms.budget))
 
     def _rows(self, ended: Ended, trial: Trial | None) -> list[Row]:
         if not ended.failure:

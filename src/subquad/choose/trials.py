@@ -85,7 +85,7 @@ class _Clock:
         return self.trained > OVERTIME * self.trial.seconds or time.time() > self.trial.until
 
 
-def run_trial(task: Task[Any], *, trial: Trial, folder: Path, spell: Spell) -> list[Row]:
+def run_trial(task: Task[Any], folder: Path, *, trial: Trial, spell: Spell) -> list[Row]:
     """Trains a run, scores it on the development sequences, and a final one on the test sequences; returns rows."""
     ranked = task.ranked_by
     assert ranked is not None
@@ -175,8 +175,8 @@ def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float
     return max(1e-6, mean(durations[len(durations) // 2 :]))
 
 
-def pace_rows(task: Task[Any], *, options: RunOptions, seed: int, seconds: float) -> list[Row]:
-    """A row with the duration of a training step, measured for about so many seconds."""
+def pace_rows(task: Task[Any], folder: Path, *, options: RunOptions, seed: int, seconds: float) -> list[Row]:
+    """A row with the duration of a training step, measured for about so many seconds. Nothing is written."""
     value = step_seconds(task, options, seed, seconds)
     return [{"metric": "pace", "value": value, "unit": "s", "mechanism": options.attention.name}]
 
@@ -204,9 +204,9 @@ def _test_row(task: Task[Any], model: nn.Module, trial: Trial, run: Run) -> Row:
     return {**score, **{name: trial.labels[name] for name in ("trial", "mechanism", "seed")}}
 
 
-def judge_rivals(task: Task[Any], *, path: Path) -> list[Row]:
+def judge_rivals(task: Task[Any], folder: Path, *, name: str) -> list[Row]:
     """Fits and judges the models without attention, keeps their scores in a file, and returns a row for each."""
-    before = time.perf_counter()
+    before, path = time.perf_counter(), folder / name
     rivals = {name: rival for name, rival in task.rivals().items() if np.isfinite(rival.judged.parts).all()}
     path.unlink(missing_ok=True)
     write_judged(path, rivals)

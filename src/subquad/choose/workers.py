@@ -10,26 +10,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from subquad.errors import DivergedError, SubquadError
 from subquad.measure.memory import limit_memory
 from subquad.measure.workers import (
-    ERROR,
     TIMEOUT,
     context,
     fork_child,
     interrupts_wait,
     join_parent,
-    kind_of,
     silence_output,
     start_child,
 )
+from subquad.places.base import explained
 from subquad.results import Row
 from subquad.tasks.base import Task, TaskOptions
 
-KILLED, NOT_FINITE = "killed", "not finite"
-"""Reasons of failures, beside those of measurements."""
+KILLED = "killed"
+"""Reason of the failure of a job whose process was ended from outside."""
 POLL_SECONDS = 0.2
 """Longest time between two looks at the clock while jobs run."""
 PRELOAD = ("torch", "accelerate", "subquad.runs", "subquad.compare.cells", "subquad.choose.workers")
@@ -39,8 +38,8 @@ Source = Callable[[TaskOptions | None], Task[Any]]
 """Returns the task with its data, or that of other options, in a process of its own. It must be picklable."""
 
 
-Work = Callable[[Task[Any]], list[Row]]
-"""Computes rows with a task."""
+Work = Callable[[Task[Any], Path], list[Row]]
+"""Computes rows with a task, and writes files into a folder."""
 
 
 class Job(NamedTuple):
@@ -48,6 +47,8 @@ class Job(NamedTuple):
 
     name: str
     work: Work
+    folder: Path
+    """Folder that the work writes files into."""
     limit_seconds: float
     variant: TaskOptions | None = None
     """Options of the task that the work needs, if they are not those of the race."""
@@ -104,7 +105,7 @@ class Inline:
             if not may_start(job):
                 continue
             try:
-                yield Ended(job, job.work(self.tasks.of(job.variant)))
+                yield Ended(job, job.work(self.tasks.of(job.variant), job.folder))
             except Exception as error:
                 yield Ended(job, [], *explained(error))
 
@@ -181,7 +182,7 @@ class _Worker:
     def begin(self, job: Job) -> None:
         self.job, self.started = job, time.monotonic()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a missing answer is detected later
-            self.connection.send((job.work, job.variant))
+            self.connection.send((job.work, job.variant, job.folder))
 
     def receive(self) -> Ended:
         """Takes the message of the process that its job ended."""
@@ -227,18 +228,10 @@ def serve(parent: int, connection: Connection, source: Source, memory_bytes: int
     tasks = Held(source)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            work, variant = connection.recv()
+            work, variant, folder = connection.recv()
             try:
-                connection.send((work(tasks.of(variant)), ()))
+                connection.send((work(tasks.of(variant), folder), ()))
             except (EOFError, BrokenPipeError):
                 raise
             except Exception as error:
                 connection.send(([], explained(error)))
-
-
-def explained(error: Exception) -> tuple[str, str]:
-    """The reason of a failure in a word or two, and what the error says."""
-    said = str(error)[:500]
-    if isinstance(error, SubquadError):
-        return NOT_FINITE if isinstance(error, DivergedError) else ERROR, said
-    return kind_of(error), f"{type(error).__name__}: {said}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from subquad.choose.decision import Decision, Training, Wishes, decide
 from subquad.choose.entries import USUAL, enter
 from subquad.choose.race import Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe, read_kept
+from subquad.choose.remote import Remote, hold_tasks
 from subquad.choose.space import import_optuna
 from subquad.choose.standings import READ_AT, SOFTMAX, read_gives_up, read_standings
 from subquad.choose.timing import time_sentence
@@ -39,10 +41,12 @@ from subquad.cli.values import choose, parse_attention, parse_bytes, parse_secon
 from subquad.errors import SubquadError
 from subquad.machine import cores
 from subquad.models import ModelOptions
+from subquad.places.cluster import Cluster, open_cluster
+from subquad.places.options import Placing
 from subquad.report.choose import brief_table, write_choice_page
-from subquad.results import Row, Run, describe_run, new_folder
+from subquad.results import Row, Run, describe_run, new_folder, refuse_taken
 from subquad.tasks import TASKS, Task, TaskOptions
-from subquad.tasks.base import DataSize
+from subquad.tasks.base import DATA_FIELDS, DataSize
 from subquad.training import TrainOptions
 from subquad.training.loop import import_accelerate
 from subquad.types import Traits
@@ -69,7 +73,7 @@ class Choose(Checked):
     budget: Words = "10m"
     """Time for everything, such as 90s, 10m or 2h."""
     jobs: Count | None = None
-    """Number of runs side by side, each on one thread; default: the number of cores."""
+    """Number of runs side by side, each on one thread; default: the number of cores, or what a cluster has room for."""
     quality_loss: NonNegative | None = None
     """Largest loss of quality beside the best attention, in the unit of the metric, at which a faster one is recommended;
     default: a share of 3 percent of what the best model gains over the trivial answer."""
@@ -81,6 +85,7 @@ class Choose(Checked):
     """Seed of initial weights, batches and suggested settings. Final runs have this seed and the ones after it."""
     out: FilePath | None = None
     """Folder of the race; default: runs/choose-TASK-DATE-TIME."""
+    placing: Annotated[Placing, tyro.conf.OmitArgPrefixes] = dataclasses.field(default_factory=Placing)
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ class ResumeChoose(Checked):
     """Folder of the race to continue."""
     budget: Words = ""
     """Time for everything, including what was used before; default: that of the race."""
+    placing: Annotated[Placing, tyro.conf.OmitArgPrefixes] = dataclasses.field(default_factory=Placing)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -113,7 +119,8 @@ def main(arguments: Sequence[str]) -> int:
         kept = read_kept(run.about)
         if budget is not None:
             kept = kept._replace(terms=dataclasses.replace(kept.terms, budget=budget))
-        return _race(run, kept, kept.field.task.prepare(run.about.get("learned")), started)
+        task = kept.field.task.prepare(run.about.get("learned"))
+        return _race(run, kept, task, started, _cluster(resume.placing, task, kept.field.task, run.folder, kept.terms.jobs))
     return _new_race(words, started)
 
 
@@ -136,7 +143,10 @@ def _new_race(words: Sequence[str], started: float) -> int:
     longest = max(int(some.max()) for some in task.lengths().values())
     entries = enter(parts, task, task_options, command.model, command.training, longest)
     field, traits = with_cut(Field(task_options, command.model, command.training, entries.attentions), task, command.choose)
-    kept = Kept(field, _terms(command.choose), _wishes(command.choose))
+    folder = command.choose.out or new_folder("choose", name)
+    refuse_taken(folder)
+    cluster = _cluster(command.choose.placing, task, task_options, folder, command.choose.jobs)
+    kept = Kept(field, _terms(command.choose, cluster), _wishes(command.choose))
     about = describe_run(describe(kept), ["choose", *words], seed=command.choose.seed)
     about["mechanisms"] = {each: dataclasses.asdict(known) for each, known in traits.items()}
     if (learned := task.learned) is not None:
@@ -147,8 +157,23 @@ def _new_race(words: Sequence[str], started: float) -> int:
     ]
     for each, why in entries.left_out.items():
         say(f"{each} is left out: {why}")
-    run = Run.create(command.choose.out or new_folder("choose", name), "choose", about, rows)
-    return _race(run, kept, task, started)
+    run = Run.create(folder, "choose", about, rows)
+    return _race(run, kept, task, started, cluster)
+
+
+def _cluster(placing: Placing, task: Task[Any], options: TaskOptions, folder: Path, jobs: int | None) -> Cluster | None:
+    """The cluster that the runs of a race are done on, whose processes hold the task; None for this machine."""
+    placing.require_cluster()
+    if not placing.on:
+        return None
+    hold = partial(hold_tasks, partial(prepare_again, options, task.learned), placing.cpus)
+    return open_cluster(placing, folder, hold=hold, tell=say, jobs=jobs, paths=data_paths(options))
+
+
+def data_paths(options: TaskOptions) -> list[Path]:
+    """Files and folders that the options of a task name."""
+    names = [value for name in DATA_FIELDS if isinstance(value := getattr(options, name, None), str | Path)]
+    return [Path(name) for name in names if str(name) and Path(name).exists()]
 
 
 def with_cut(field: Field, task: Task[Any], options: Choose) -> tuple[Field, dict[str, Traits]]:
@@ -213,8 +238,8 @@ def _groups(task: TaskOptions, size: DataSize | None) -> dict[str, Any]:
     }
 
 
-def _terms(options: Choose) -> Terms:
-    jobs = options.jobs or cores()
+def _terms(options: Choose, cluster: Cluster | None) -> Terms:
+    jobs = options.jobs or (cores() if cluster is None else cluster.slots)
     if jobs > MOST_JOBS:
         raise SubquadError(f"--jobs must be at most {MOST_JOBS}, but is {jobs}")
     budget = parse_seconds("--budget", options.budget)
@@ -226,12 +251,12 @@ def _wishes(options: Choose) -> Wishes:
     return Wishes(options.quality_loss, options.max_seconds, memory)
 
 
-def _race(run: Run, kept: Kept, task: Task[Any], started: float) -> int:
+def _race(run: Run, kept: Kept, task: Task[Any], started: float, cluster: Cluster | None) -> int:
     """Runs a race to its end or to an interrupt, and prints what follows from it."""
     console = Output()
     console.print(f"{', '.join(kept.field.attentions)}; the race: {run.folder}", soft_wrap=True)
     source = partial(prepare_again, kept.field.task, task.learned)
-    workers = Pool(source, kept.terms.jobs, kept.terms.memory_bytes)
+    workers = Pool(source, kept.terms.jobs, kept.terms.memory_bytes) if cluster is None else Remote(cluster)
     with watching(run, console) as watch:
         race = Race(run, kept.field, kept.terms, task, workers, training_words, watch, started=started)
         is_interrupted = _goes(race)

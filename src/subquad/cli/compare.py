@@ -22,6 +22,7 @@ from subquad.attention import COMMON, MECHANISMS, Softmax
 from subquad.check.importing import is_import_name
 from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words, excerpt
 from subquad.cli import INTERRUPTED
+from subquad.cli.compare_nodes import compare_nodes
 from subquad.cli.kernels import kernels_on, tell_kernels, tell_roofline
 from subquad.cli.options import clashing, registry
 from subquad.cli.outside import Calling, open_outside, read_variant
@@ -36,6 +37,7 @@ from subquad.compare.views import BASELINE, FORMS, MATERIALISED, Form, What
 from subquad.errors import SubquadError
 from subquad.measure.devices import require_device
 from subquad.measure.workers import Limits
+from subquad.places.options import Where
 from subquad.report import tables
 from subquad.report.compare import Measured, answers, headline, load, telling_views, write_comparison
 from subquad.results import Row, Run
@@ -117,11 +119,12 @@ class Compare(Checked):
     """Folder of a run to continue with its options. Only --budget and --verbose can be given with it."""
     seed: Seed = 0
     """Random seed of inputs and random features."""
+    where: Annotated[Where, tyro.conf.OmitArgPrefixes] = field(default_factory=Where)
     verbose: Flag = False
     """Print every result as it is measured, all tables, and a sentence for each attention."""
 
 
-RESUMED_WITH = ("resume", "budget", "verbose")
+RESUMED_WITH = ("resume", "budget", "verbose", "where")
 """Options that can be given when a run is resumed."""
 
 
@@ -130,8 +133,12 @@ def main(arguments: Sequence[str]) -> int:
     flags = clashing({"shared": Compare, **{name: options for name, options in MECHANISMS.items() if name != BASELINE}})
     rules = registry(MECHANISMS.values(), flags)
     options = parse(Compare, arguments, prog="subquad compare", registry=rules, flags=flags)
+    options.where.require_cluster()
     if options.resume is not None:
         _refuse_other_options(options)
+    if options.where.on:
+        return compare_nodes(arguments, options.where, options.out, options.resume, Output())
+    if options.resume is not None:
         run = Run.open(options.resume, "compare")
         plan, limits = read_plan(run.about["options"], read_variant)
     else:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +18,15 @@ from subquad.cli.parsing import parse
 from subquad.cli.reproductions import Kept, open_reproduction
 from subquad.cli.show import Output, show
 from subquad.cli.streams import say
-from subquad.cli.trainings import train_all
+from subquad.cli.trainings import Processes, train_all
 from subquad.cli.values import choose
 from subquad.compare.runs import describe_run, read_plan
 from subquad.errors import SubquadError
 from subquad.experiments.base import Experiment, Instruments, Scale, Timing, Trial
 from subquad.experiments.registry import EXPERIMENTS
+from subquad.places.base import Workplace
+from subquad.places.cluster import open_cluster
+from subquad.places.options import Placing
 from subquad.report.page import Page, write_page
 from subquad.report.runs import command_of
 from subquad.report.verdicts import verdict_table
@@ -42,8 +45,8 @@ class Reproduce(Checked):
     experiment: Annotated[Words, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT")]
     scale: Words = "quick"
     """quick: small models, in minutes; paper: the settings of the paper. `subquad reproduce` lists all scales."""
-    jobs: Count = CORES
-    """Number of simultaneous trainings, each on one thread."""
+    jobs: Count | None = None
+    """Number of simultaneous trainings, each on one thread; default: the number of cores, or what a cluster has room for."""
     out: FilePath | None = None
     """Folder of the reproduction; runs/reproduce-EXPERIMENT-SCALE by default. An existing one is resumed."""
     data: FilePath | None = None
@@ -54,6 +57,7 @@ class Reproduce(Checked):
     original: FilePath | None = None
     """For conversion: a run of `subquad train mlm`, or the folder of a Hugging Face masked language model, to be
     converted instead of a model that the experiment trains."""
+    placing: Annotated[Placing, tyro.conf.OmitArgPrefixes] = field(default_factory=Placing)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         _list(console)
         return 0
     options = parse(Reproduce, arguments, prog="subquad reproduce")
+    options.placing.require_cluster()
     experiment = EXPERIMENTS[choose("experiment", options.experiment, EXPERIMENTS)]
     scale = choose("scale", options.scale, experiment.scales)
     folder = options.out or Path("runs") / f"reproduce-{options.experiment}-{scale}"
@@ -73,16 +78,15 @@ def main(arguments: Sequence[str]) -> int:
     with options_of_train(Reproduce, "`subquad reproduce` takes data as they are, so change the files"):
         run = open_reproduction(folder, kept, trials)
     with run.writing():
-        return _reproduce(run, kept, grid, trials, options.jobs, console)
+        return _reproduce(run, kept, grid, trials, options, console)
 
 
-def _reproduce(run: Run, options: Kept, grid: Scale, trials: Sequence[Trial], jobs: int, console: Console) -> int:
-    experiment, scale = EXPERIMENTS[options.experiment], options.scale
-    command = f"subquad reproduce {options.words}"
+def _reproduce(run: Run, kept: Kept, grid: Scale, trials: Sequence[Trial], options: Reproduce, console: Console) -> int:
+    experiment, scale = EXPERIMENTS[kept.experiment], kept.scale
+    command = f"subquad reproduce {kept.words}"
     instruments = Instruments(time=lambda folder, timing: measure_timing(folder, timing, command, console), look=look)
     try:
-        train_all(trials, run.folder, jobs, console)
-        train_all(list(grid.later_trials(run.folder)), run.folder, jobs, console)
+        _train(run, grid, trials, options, console)
         experiment.measure(run.folder, scale, instruments)
     except KeyboardInterrupt:
         say(f"interrupted; go on with: {command} --out {shlex.quote(str(run.folder))}")
@@ -95,6 +99,23 @@ def _reproduce(run: Run, options: Kept, grid: Scale, trials: Sequence[Trial], jo
     show(verdict_table(judged), console)
     console.print(f"The page: {page}", soft_wrap=True)
     return 0
+
+
+def _train(run: Run, grid: Scale, trials: Sequence[Trial], options: Reproduce, console: Console) -> None:
+    """Runs the trainings that are missing, on this machine or on a cluster."""
+    threads, workplace = options.placing.cpus, _workplace(run, options)
+    try:
+        train_all(trials, run.folder, workplace, console, threads=threads)
+        train_all(list(grid.later_trials(run.folder)), run.folder, workplace, console, threads=threads)
+    finally:
+        workplace.close()
+
+
+def _workplace(run: Run, options: Reproduce) -> Workplace:
+    if not options.placing.on:
+        return Processes(options.jobs or CORES)
+    paths = [path for path in (options.data, options.original) if path is not None]
+    return open_cluster(options.placing, run.folder, tell=say, jobs=options.jobs, paths=paths)
 
 
 def _row(verdict: Verdict) -> Row:

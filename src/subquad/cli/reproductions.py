@@ -17,9 +17,7 @@ from subquad.experiments.base import Conversion, Training, Trial, is_finished
 from subquad.machine import circumstances
 from subquad.results import Run
 from subquad.runs import read_options
-
-DATA_FIELDS = ("data", "text", "label")
-"""Names of task options that choose the data."""
+from subquad.tasks.base import DATA_FIELDS
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +18,90 @@ from subquad.cli.show import CountColumn, PlainColumn
 from subquad.cli.training_options import Shared
 from subquad.errors import SubquadError
 from subquad.experiments.base import Conversion, Training, Trial, is_finished
+from subquad.measure.workers import ERROR
+from subquad.places.base import Ended, Job, Workplace
+from subquad.results import Row, holds_run
 
 POLL_SECONDS = 0.2
 """Pause in seconds between two checks of running processes."""
 
 
-def train_all(trials: Sequence[Trial], folder: Path, jobs: int, console: Console) -> None:
-    """Runs all unfinished trials, `jobs` at a time, each on one thread in a process that ends with this one."""
+@dataclass(frozen=True)
+class TrialWork:
+    """A training or conversion as a job of a workplace."""
+
+    trial: Trial
+    threads: int = 1
+
+    def __call__(self, held: object, folder: Path) -> list[Row]:
+        """Runs the command to its end, in a process of its own. Its rows are in the files that it writes."""
+        if problem := problem_of(start_process(self.trial, folder.parent, self.threads)):
+            raise SubquadError(problem)
+        return []
+
+
+class Processes:
+    """A workplace of processes of this machine, each on one thread, which end with this one."""
+
+    def __init__(self, jobs: int) -> None:
+        """`jobs` is the number of processes side by side."""
+        self.jobs = jobs
+        self.running: dict[str, tuple[Job, subprocess.Popen[str]]] = {}
+
+    def has_room(self) -> bool:
+        """Whether another process can be started."""
+        return len(self.running) < self.jobs
+
+    def begin(self, job: Job) -> None:
+        """Starts or resumes a trial."""
+        assert isinstance(job.work, TrialWork)
+        self.running[job.name] = job, start_process(job.work.trial, job.folder.parent)
+
+    def ended(self, seconds: float) -> list[Ended]:
+        """Waits for so many seconds, and returns the trials that ended."""
+        time.sleep(seconds)
+        over = [(job, process) for job, process in self.running.values() if process.poll() is not None]
+        for job, _ in over:
+            del self.running[job.name]
+        return [Ended(job, [], ERROR if (problem := problem_of(process)) else "", problem) for job, process in over]
+
+    def close(self) -> None:
+        """Ends all processes."""
+        for _, process in self.running.values():
+            process.kill()
+            process.communicate()
+        self.running = {}
+
+
+def train_all(trials: Sequence[Trial], folder: Path, workplace: Workplace, console: Console, *, threads: int = 1) -> None:
+    """Runs all unfinished trials, as many at a time as the workplace has room for."""
     waiting = [trial for trial in trials if not is_finished(folder / trial.name)]
-    running: dict[str, subprocess.Popen[str]] = {}
+    running: dict[str, None] = {}
     columns = (PlainColumn(), BarColumn(), CountColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, refresh_per_second=2, disable=not console.is_terminal) as bar:
         task = bar.add_task("trainings", total=len(trials), completed=len(trials) - len(waiting))
-        try:
-            while waiting or running:
-                while len(running) < jobs and (trial := next_ready(waiting, running, folder)):
-                    waiting.remove(trial)
-                    running[trial.name] = start_process(trial, folder)
-                assert running, f"{waiting[0].name} waits for {waiting[0].start}, which is not among the trainings"
-                bar.update(task, description=", ".join(running))
-                time.sleep(POLL_SECONDS)
-                for name in [name for name, process in running.items() if process.poll() is not None]:
-                    _check_end(running.pop(name), folder / name)
-                    bar.advance(task)
-                    if not console.is_terminal:  # a bar is drawn on a terminal only
-                        console.print(f"trained {name}: {len(trials) - len(waiting) - len(running)} of {len(trials)}")
-                        console.file.flush()
-        finally:
-            for process in running.values():
-                process.kill()
-                process.communicate()
+        while waiting or running:
+            while workplace.has_room() and (trial := next_ready(waiting, running, folder)):
+                waiting.remove(trial)
+                running[trial.name] = None
+                workplace.begin(_job(trial, folder, threads))
+            waits = f"{waiting[0].name} waits for {waiting[0].start}, which is not among the trainings" if waiting else ""
+            assert running or not workplace.has_room(), waits
+            bar.update(task, description=", ".join(running))
+            for ended in workplace.ended(POLL_SECONDS):
+                if ended.failure:
+                    raise SubquadError(f"the training {ended.job.folder} stopped: {ended.message}")
+                del running[ended.job.name]
+                bar.advance(task)
+                if not console.is_terminal:  # a bar is drawn on a terminal only
+                    done = len(trials) - len(waiting) - len(running)
+                    console.print(f"trained {ended.job.name}: {done} of {len(trials)}")
+                    console.file.flush()
+
+
+def _job(trial: Trial, folder: Path, threads: int) -> Job:
+    needed = [folder / name for name in (trial.start, trial.name) if name and holds_run(folder / name)]
+    return Job(trial.name, TrialWork(trial, threads), folder / trial.name, needs=tuple(needed))
 
 
 def next_ready(waiting: Sequence[Trial], running: Collection[str], folder: Path) -> Trial | None:
@@ -58,11 +113,16 @@ def next_ready(waiting: Sequence[Trial], running: Collection[str], folder: Path)
     return next(filter(has_start, waiting), None)
 
 
-def start_process(trial: Trial, folder: Path) -> subprocess.Popen[str]:
+def start_process(trial: Trial, folder: Path, threads: int = 1) -> subprocess.Popen[str]:
     """Starts or resumes a trial in a process that ends with this one."""
+    return start_command(command_words(trial, folder), threads)
+
+
+def start_command(words: Sequence[str], threads: int) -> subprocess.Popen[str]:
+    """Starts a command of subquad in a process that ends with this one."""
     return subprocess.Popen(
-        [sys.executable, "-m", "subquad.cli.child", str(os.getpid()), *command_words(trial, folder)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "subquad.cli.child", str(os.getpid()), *words],
+        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -70,11 +130,12 @@ def start_process(trial: Trial, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def _check_end(process: subprocess.Popen[str], folder: Path) -> None:
-    """Raises `SubquadError` if a process failed."""
+def problem_of(process: subprocess.Popen[str]) -> str:
+    """Waits for the end of a process, and returns the last line that it said if it failed; else nothing."""
     errors = process.communicate()[1].strip().splitlines()
-    if process.returncode:
-        raise SubquadError(f"the training {folder} stopped: {errors[-1] if errors else 'without a word'}")
+    if not process.returncode:
+        return ""
+    return errors[-1] if errors else "without a word"
 
 
 def command_words(trial: Trial, folder: Path) -> list[str]:

@@ -33,6 +33,10 @@ Batch = TypeVar("Batch", bound=tuple[Tensor, ...])
 LineForm = Literal["words", "text", "none"]
 
 
+DATA_FIELDS = ("data", "text", "label")
+"""Names of task options that choose the data."""
+
+
 class Counted(NamedTuple):
     """The sum of some losses and their number, so that the losses of parts of a batch can be added."""
 

@@ -1,0 +1,1 @@
+"""Where trainings and measurements run: in processes of this machine, or on the nodes of a Ray cluster."""
