@@ -155,4 +155,4 @@ class _FusedHybrid(torch.autograd.Function):
             if part is not None and held:
                 total[:, :, -held:] += part[:, :, :held]
         for_inputs = (to.q.to(q.dtype), to.k.to(k.dtype), to.v.to(v.dtype), to.log_gain.to(log_gain.dtype))
-        return *for_inputs, None, None, *(to.weights or [None for _ in weights])
+        return *for_inputs, None, None, *(to.weights if with_weights else (None for _ in weights))
