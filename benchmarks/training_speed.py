@@ -59,7 +59,7 @@ def tasks() -> dict[str, tuple[Any, ModelOptions, Any]]:
         copy = Copy(length=length)
         batch = copy.batch(8, torch.Generator().manual_seed(0))
         found[f"copy, {length} symbols"] = copy, ModelOptions(layers=2, heads=4, head_dim=32), batch
-    events = replace(Events(), data="", sequences=2).prepare()
+    events = replace(Events(), data="", sequences=64).prepare()
     found["events, 64 events"] = events, ModelOptions(layers=2, heads=4, head_dim=16), sequences(events, 64)
     return found
 

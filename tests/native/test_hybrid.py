@@ -14,6 +14,7 @@ from subquad.ops import linear
 from subquad.ops.hybrid import mixing, native
 from subquad.ops.linear import LinearState
 from subquad.types import Maps
+from tests.native.recording import recorded
 
 pytestmark = pytest.mark.skipif(not library.is_there(), reason="the native kernels are not compiled")
 
@@ -178,3 +179,20 @@ def test_rows_of_the_past_do_not_change_with_the_future() -> None:
             x[:, :, 41:] = 1e30
         after, _ = native.attend(case.q, case.k, case.v, maps, case.state, case.total, case.gain, 32)
     assert torch.equal(before[:, :, :41], after[:, :, :41])
+
+
+def test_gradients_of_weights_are_left_out_where_nobody_asks_for_them() -> None:
+    """Gradients of inputs are the same bits, alone and beside those of weights."""
+    generator = torch.Generator().manual_seed(0)
+    attend: Any = Hybrid(block=8).build(heads=2, head_dim=16, generator=generator)
+    x = [torch.randn(1, 2, 40, 16, generator=generator, requires_grad=True) for _ in range(3)]
+    weights = list(attend.feature_map.parameters())
+    with recorded() as calls:
+        alone = torch.autograd.grad(attend.causal(*x)[0].sum(), x)
+        together = torch.autograd.grad(attend.causal(*x)[0].sum(), [*x, *weights])
+        attend.causal(*x)[0].sum().backward()
+    addresses = [len(call.addresses) for call in calls if call.name == "hybrid_causal_back"]
+    assert addresses[1] == addresses[2] == addresses[0] + 2  # of the gradients of directions of queries and keys
+    assert all(torch.equal(part, other) for part, other in zip(alone, together, strict=False))
+    assert all(torch.equal(weight.grad, part) for weight, part in zip(weights, together[3:], strict=True))
+    assert all(part.abs().sum() > 0 for part in together)

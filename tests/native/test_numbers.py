@@ -28,13 +28,13 @@ def runnable_targets() -> list[str]:
     return list(ORDER[ORDER.index(fastest) :]) if fastest in ORDER else [fastest]
 
 
-def exponentials(x: Tensor, target: str) -> tuple[Tensor, Tensor]:
-    """2^x and e^x by a build of the kernels."""
+def exponentials(x: Tensor, target: str, *, negative: bool = False) -> tuple[Tensor, Tensor]:
+    """2^x and e^x by a build of the kernels; the faster ones for numbers of at most 0 if `negative`."""
     number = {torch.float32: "float", torch.float64: "double"}[x.dtype]
     function = ctypes.CDLL(str(native.LIBRARY))[f"subquad_exponentials_{target}_{number}"]
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     powers = torch.empty_like(x), torch.empty_like(x)
-    function(x.data_ptr(), powers[0].data_ptr(), powers[1].data_ptr(), x.numel())
+    function(x.data_ptr(), powers[0].data_ptr(), powers[1].data_ptr(), x.numel(), int(negative))
     return powers
 
 
@@ -58,6 +58,9 @@ def test_exponentials_are_within_two_units_in_the_last_place(target: str) -> Non
         powers = powers_of_2 if base == 2 else powers_of_e
         is_normal = exact >= torch.finfo(torch.float32).tiny
         assert units_in_the_last_place(powers[is_normal], exact[is_normal]) <= 2
+        is_quick = (x <= 0) & (x >= (-126 if base == 2 else -87.3))
+        quick = exponentials(torch.where(is_quick, x, 0.0), target, negative=True)[base != 2]
+        assert units_in_the_last_place(quick[is_quick], exact[is_quick]) <= 2
         assert ((powers[~is_normal] >= 0) & (powers[~is_normal] <= torch.finfo(torch.float32).tiny)).all()
 
 

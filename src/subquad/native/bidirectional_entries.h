@@ -24,7 +24,7 @@ static void mix_task(void *context, void *memory, int64_t index) {
     workspace w = prepare(call, at, LARGE_CHUNK, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
     begin(&sums, given_state(call, index / call->segments), w.m, w.e, 0, 0);
-    mix_queries(call, &w, &sums, at);
+    mix_queries(call, &w, &sums, at, NOWHERE);
     note_finite(call, &w);
 }
 
@@ -73,10 +73,10 @@ static void attend_task(void *context, void *memory, int64_t head) {
     held_state none = {NULL, NULL, NULL};
     begin(&sums, none, w.m, w.e, 0, empty_peak(call));
     sums.live = 0;
-    sum_keys(call, &w, &sums, keys);
+    sum_keys(call, &w, &sums, keys, queries);
     conclude(&sums);
     write_state(call, &sums, head);
-    mix_queries(call, &w, &sums, queries);
+    mix_queries(call, &w, &sums, queries, next_head(call, keys, call->keys));
     note_finite(call, &w);
 }
 
@@ -108,7 +108,7 @@ static void queries_task(void *context, void *memory, int64_t index) {
     begin(&sums, given_state(call, head), w.m, w.e, 1, 0);
     begin(&later, none, w.m, w.e, 0, 0);
     later.live = 0;
-    back_to_queries(call, &w, &sums, &later, at);
+    back_to_queries(call, &w, &sums, &later, at, NOWHERE);
     REAL *to = slot(call, head, segment);
     finish(&later, to, to + w.m * w.e, NULL);
 }
@@ -139,7 +139,7 @@ static void keys_task(void *context, void *memory, int64_t index) {
     workspace w = prepare(call, at, LARGE_CHUNK, 1, &space);
     growing later = new_growing(w.m, w.e, w.m, &space);
     begin(&later, given_state(call, index / call->segments), w.m, w.e, 0, 0);
-    back_to_keys(call, &w, &later, at);
+    back_to_keys(call, &w, &later, at, NOWHERE);
 }
 
 static int run_back_to_keys(linear_call *call) {
@@ -160,9 +160,9 @@ static void back_task(void *context, void *memory, int64_t head) {
     begin(&sums, state, w.m, w.e, 1, 0);
     begin(&later, none, w.m, w.e, 0, state.peak ? *state.peak : 0);
     later.live = 0;
-    back_to_queries(call, &w, &sums, &later, queries);
+    back_to_queries(call, &w, &sums, &later, queries, keys);
     conclude(&later);
-    back_to_keys(call, &w, &later, keys);
+    back_to_keys(call, &w, &later, keys, next_head(call, queries, call->queries));
 }
 
 /* Reads q, k, v, the state of all keys, mixed, inverse and gradient; writes dq, dk and dv. */

@@ -240,7 +240,7 @@ static void compute_features(const feature_map *map, const directions *packed, c
         for (int64_t j = 0; j < whole; j += LANES) {
             vec x_j = load(from + j);
             if (map->kind == ELU)
-                x_j = exp_of_negative(smaller(splat(0), x_j)) + larger(splat(0), x_j); /* NaN if x_j is */
+                x_j = elu_plus_1(x_j);
             else if (map->kind == RELU)
                 x_j = larger(splat(0), x_j);
             store(to + j, x_j);

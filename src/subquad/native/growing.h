@@ -10,7 +10,7 @@ typedef struct {
     int live;                          /* whether all = old + apart is kept after every chunk, or only at the end */
     int empty;                         /* whether all is zero */
     int is_new;                        /* whether old is zero, and not yet written */
-    REAL *all, *old, *apart;
+    REAL *all, *old, *apart, *spare; /* all is old where nothing is summed apart, and spare is then where all comes next */
     REAL *norms, *old_norms, *norms_apart;
     REAL peak;
     ahead *soon; /* what to ask for while a chunk is added, or NULL */
@@ -45,7 +45,7 @@ INLINE void add_into(REAL *to, const REAL *x, const REAL *y, int64_t count) {
 static void settle(growing *sums) {
     int64_t numbers = sums->rows * sums->row, count = rounded_up(sums->count, LANES);
     if (sums->live) {
-        memcpy(sums->old, sums->all, (size_t)numbers * sizeof(REAL));
+        sums->spare = sums->old, sums->old = sums->all;
         memcpy(sums->old_norms, sums->norms, (size_t)count * sizeof(REAL));
     } else {
         if (sums->is_new)
@@ -61,8 +61,10 @@ static void settle(growing *sums) {
 /* Starts from a state, with the matrix transposed if it has e rows. */
 static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turned, REAL empty_peak) {
     int whole = m % LANES == 0 && e % LANES == 0 && sums->row == sums->columns;
+    int64_t numbers = sums->rows * sums->row, filled = rounded_up(sums->rows, LANES) * sums->row;
+    memset(sums->old + numbers, 0, (size_t)(filled - numbers) * sizeof(REAL)); /* old may become all, whose whole vectors are read */
     sums->is_new = !from.sums && sums->rows % LANES == 0 && sums->row == sums->columns;
-    if ((!from.sums || !whole) && !sums->is_new) memset(sums->all, 0, (size_t)(rounded_up(sums->rows, LANES) * sums->row) * sizeof(REAL));
+    if ((!from.sums || !whole) && !sums->is_new) memset(sums->all, 0, (size_t)filled * sizeof(REAL));
     memset(sums->norms, 0, (size_t)rounded_up(sums->count, LANES) * sizeof(REAL));
     if (from.sums && turned && whole)
         transpose(m, e, from.sums, e, sums->all, sums->row);
@@ -85,9 +87,7 @@ static void conclude(growing *sums) {
     if (sums->empty && sums->is_new)
         memset(sums->live ? sums->all : sums->old, 0, (size_t)(sums->rows * sums->row) * sizeof(REAL));
     if (sums->live) return;
-    int64_t numbers = sums->rows * sums->row, filled = rounded_up(sums->rows, LANES) * sums->row;
     if (sums->waiting) settle(sums);
-    memset(sums->old + numbers, 0, (size_t)(filled - numbers) * sizeof(REAL)); /* whole vectors of the transpose are read */
     sums->all = sums->old, sums->norms = sums->old_norms, sums->live = 1;
 }
 
@@ -137,6 +137,7 @@ INLINE vec sum_rows(const REAL *rows, int64_t row, int64_t count, const REAL *fa
 static void grow(growing *sums, int64_t depth, matrix a, const REAL *b, int64_t b_row, const REAL *rows, int64_t row,
                  const REAL *factors) {
     int add = sums->waiting > 0;
+    if (sums->all == sums->old) sums->all = sums->spare;
     product_to to = {sums->apart, sums->row, add, sums->is_new ? NULL : sums->old, sums->live ? sums->all : NULL, sums->soon};
     multiply_to(sums->rows, rounded_up(sums->columns, LANES), depth, a, b, b_row, TILE_COLUMNS, to);
     for (int64_t j = 0; j < sums->count; j += LANES) {

@@ -18,8 +18,9 @@ INLINE int64_t slopes_numbers(const hybrid_call *call) {
     return growing_size(call->d, most, most);
 }
 
-static direction_slopes new_slopes(const hybrid_call *call, const feature_map *map, REAL **memory) {
-    direction_slopes slopes = {.learned = map->kind == LEARNED};
+/* Nothing is summed where nobody asks for it: `to` is then NULL. */
+static direction_slopes new_slopes(const hybrid_call *call, const feature_map *map, const REAL *to, REAL **memory) {
+    direction_slopes slopes = {.learned = map->kind == LEARNED && to};
     if (!slopes.learned) return slopes;
     held_state none = {NULL, NULL, NULL};
     slopes.sums = new_growing(call->d, map->directions, map->directions, memory);
@@ -36,7 +37,7 @@ static void add_slopes(direction_slopes *slopes, const directions *packed, const
 }
 
 static void write_slopes(const hybrid_call *call, direction_slopes *slopes, REAL *to, int64_t head) {
-    if (!slopes->learned || !to) return;
+    if (!slopes->learned) return;
     growing *sums = &slopes->sums;
     int64_t d = sums->rows, r = sums->columns;
     REAL factor = (REAL)(1 / sqrt(sqrt((double)call->d)));
@@ -241,7 +242,7 @@ static void hybrid_causal_queries_task(void *context, void *memory, int64_t inde
     hybrid_space w = prepare_hybrid(call, index, 1, &space);
     keep_features(call, &w, memory);
     growing sums = new_growing(w.e, w.m, w.m, &space);
-    direction_slopes slopes = new_slopes(call, &call->of_queries, &space);
+    direction_slopes slopes = new_slopes(call, &call->of_queries, call->query_slopes, &space);
     begin(&sums, state_of_head(call, index), w.m, w.e, 1, lowest_peak(call));
     for (int64_t block = call->first; block < call->last; block++) {
         far_keys far = seen_sums(&sums);
@@ -263,7 +264,7 @@ static void hybrid_causal_keys_task(void *context, void *memory, int64_t index) 
     hybrid_space w = prepare_hybrid(call, index, 1, &space);
     keep_features(call, &w, memory);
     growing later = new_growing(w.m, w.e, w.m, &space);
-    direction_slopes slopes = new_slopes(call, &call->of_keys, &space);
+    direction_slopes slopes = new_slopes(call, &call->of_keys, call->key_slopes, &space);
     int64_t current = w.total / w.c;
     begin(&later, state_of_head(call, index), w.m, w.e, 0, 0);
     for (int64_t block = least(call->last - 1, current); block >= call->first; block--) {
@@ -290,7 +291,7 @@ static void hybrid_both_queries_task(void *context, void *memory, int64_t index)
     double slope = 0;
     hybrid_space w = prepare_hybrid(call, index, 1, &space);
     around sums = new_around(call, &w, call->groups, pile_of_keys, &space);
-    direction_slopes slopes = new_slopes(call, &call->of_queries, &space);
+    direction_slopes slopes = new_slopes(call, &call->of_queries, call->query_slopes, &space);
     for (int64_t block = call->first; block < call->last; block++) {
         far_keys none = {NULL, NULL, 0, sums.lowest, 1};
         if (block < sums.blocks && block % sums.group == 0) start_group(call, &w, &sums, block / sums.group);
@@ -337,7 +338,7 @@ static void hybrid_both_keys_task(void *context, void *memory, int64_t index) {
     REAL *space = memory;
     hybrid_space w = prepare_hybrid(call, index, 1, &space);
     around sums = new_around(call, &w, call->group_slopes, pile_of_queries, &space);
-    direction_slopes slopes = new_slopes(call, &call->of_keys, &space);
+    direction_slopes slopes = new_slopes(call, &call->of_keys, call->key_slopes, &space);
     int64_t end = least(call->last, sums.blocks);
     for (int64_t block = call->first; block < end; block++) {
         if (block % sums.group == 0) start_group(call, &w, &sums, block / sums.group);

@@ -62,11 +62,12 @@ EXPORT(slots)(slots_call *call) {
     return failed ? failed : call->not_finite ? 2 : 0;
 }
 
-/* 2^x and e^x of `count` numbers, a multiple of the vector's length, for tests of their precision. */
-EXPORT(exponentials)(const REAL *x, REAL *powers_of_2, REAL *powers_of_e, int64_t count) {
+/* 2^x and e^x of `count` numbers, a multiple of the vector's length, for tests of their precision; if they are all `negative`,
+   as they are computed for these. */
+EXPORT(exponentials)(const REAL *x, REAL *powers_of_2, REAL *powers_of_e, int64_t count, int64_t negative) {
     for (int64_t i = 0; i < count; i += LANES) {
-        store(powers_of_2 + i, exp2_lanes(load(x + i)));
-        store(powers_of_e + i, exp_lanes(load(x + i)));
+        store(powers_of_2 + i, negative ? exp2_of_negative(load(x + i)) : exp2_lanes(load(x + i)));
+        store(powers_of_e + i, negative ? exp_of_negative(load(x + i)) : exp_lanes(load(x + i)));
     }
     return 0;
 }

@@ -14,6 +14,16 @@
 
 INLINE int64_t head_index(const linear_call *call, place at) { return at.b * call->heads + at.h; }
 
+#define NOWHERE ((place){0, 0, 0, 0})
+
+/* Where the next head begins, whose rows are needed when those of this one are done; an empty place after the last head, and
+   where a sequence is cut. */
+INLINE place next_head(const linear_call *call, place at, int64_t length) {
+    int64_t head = head_index(call, at) + 1;
+    if (head == call->batch * call->heads || at.to - at.from < length) return NOWHERE;
+    return (place){head / call->heads, head % call->heads, 0, length};
+}
+
 /* Adds a chunk of keys to S (m x e), or to its transpose. */
 static void add_keys(const linear_call *call, workspace *w, growing *sums, int64_t count, REAL state_factor, REAL after,
                      int turned) {
@@ -132,9 +142,12 @@ static void causal_forward(const linear_call *call, workspace *w, growing *sums,
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
         REAL after;
-        sums->soon = look_from(w, at, first + w->c);
-        look_at_queries(call, w, at, first + w->c, 0);
-        look_at_keys(call, w, at, first + w->c);
+        int is_last = first + w->c >= at.to;
+        place then = is_last ? next_head(call, at, call->keys) : at;
+        int64_t later = is_last ? 0 : first + w->c;
+        sums->soon = look_from(w, then, later);
+        look_at_queries(call, w, then, later, 0);
+        look_at_keys(call, w, then, later);
         read_queries(call, w, at, first, count);
         read_keys(call, w, at, first, count);
         REAL state_factor = set_factors(call, w, count, sums->peak, &after);
@@ -143,13 +156,18 @@ static void causal_forward(const linear_call *call, workspace *w, growing *sums,
     }
 }
 
-/* Only the sums over keys. */
-static void sum_keys(const linear_call *call, workspace *w, growing *sums, place at) {
+/* Only the sums over keys. What is needed after them are the queries at `then`. */
+static void sum_keys(const linear_call *call, workspace *w, growing *sums, place at, place then) {
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
         REAL after;
-        sums->soon = look_from(w, at, first + w->c);
-        look_at_keys(call, w, at, first + w->c);
+        if (first + w->c < at.to) {
+            sums->soon = look_from(w, at, first + w->c);
+            look_at_keys(call, w, at, first + w->c);
+        } else {
+            sums->soon = look_from(w, then, then.from);
+            look_at_queries(call, w, then, then.from, 0);
+        }
         read_keys(call, w, at, first, count);
         REAL state_factor = set_factors(call, w, count, sums->peak, &after);
         add_keys(call, w, sums, count, state_factor, after, 0);
@@ -217,12 +235,17 @@ static REAL read_for_later(const linear_call *call, workspace *w, growing *later
                            int gradients, const uint8_t **keep) {
     const REAL *peaks = call->peaks + head_index(call, at) * (chunk_count(call->keys) + 1);
     REAL after;
-    later->soon = look_from(w, at, first - w->c);
-    look_at_queries(call, w, at, first - w->c, 1);
-    look_at_keys(call, w, at, first - w->c);
-    if (gradients) {
-        look_ahead(w, call->dk, at, first - w->c, w->d, call->type);
-        look_ahead(w, call->dv, at, first - w->c, w->e, call->value_type);
+    int is_last = gradients && first == 0; /* the next head begins with its first chunk and writes dq */
+    place then = is_last ? next_head(call, at, call->keys) : at;
+    int64_t before = is_last ? 0 : first - w->c;
+    later->soon = look_from(w, then, before);
+    look_at_queries(call, w, then, before, 1);
+    look_at_keys(call, w, then, before);
+    if (is_last) {
+        look_ahead(w, call->dq, then, before, w->d, call->type);
+    } else if (gradients) {
+        look_ahead(w, call->dk, then, before, w->d, call->type);
+        look_ahead(w, call->dv, then, before, w->e, call->value_type);
     }
     read_queries(call, w, at, first, count);
     *keep = read_keys(call, w, at, first, count);
@@ -301,11 +324,17 @@ static void causal_back_to_keys(const linear_call *call, workspace *w, growing *
 
 /* ---- the bidirectional form -------------------------------------------------------------------------------------------- */
 
-static void mix_queries(const linear_call *call, workspace *w, growing *sums, place at) {
+/* What is needed after the queries are the keys at `then`. */
+static void mix_queries(const linear_call *call, workspace *w, growing *sums, place at, place then) {
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
-        look_from(w, at, first + w->c);
-        look_at_queries(call, w, at, first + w->c, 0);
+        if (first + w->c < at.to) {
+            look_from(w, at, first + w->c);
+            look_at_queries(call, w, at, first + w->c, 0);
+        } else {
+            look_from(w, then, then.from);
+            look_at_keys(call, w, then, then.from);
+        }
         read_queries(call, w, at, first, count);
         divide_rows(w, NULL, sums->norms, 0, count, w->inverse);
         note_inverse(call, w, at, first, count);
@@ -313,14 +342,31 @@ static void mix_queries(const linear_call *call, workspace *w, growing *sums, pl
     }
 }
 
-/* dq = G S^T + e z^T, with the transpose of S; and the gradients of S and z. */
-static void back_to_queries(const linear_call *call, workspace *w, growing *sums, growing *later, place at) {
+/* Looks ahead to keys and values of a chunk, and to their gradients. */
+INLINE void look_at_key_gradients(const linear_call *call, workspace *w, place at, int64_t first) {
+    look_at_keys(call, w, at, first);
+    look_ahead(w, call->dk, at, first, w->d, call->type);
+    look_ahead(w, call->dv, at, first, w->e, call->value_type);
+}
+
+/* Looks ahead to queries, results and gradients of a chunk. */
+INLINE void look_at_query_gradients(const linear_call *call, workspace *w, place at, int64_t first) {
+    look_at_queries(call, w, at, first, 1);
+    look_ahead(w, call->dq, at, first, w->d, call->type);
+}
+
+/* dq = G S^T + e z^T, with the transpose of S; and the gradients of S and z. What is needed after them are the keys at `then`. */
+static void back_to_queries(const linear_call *call, workspace *w, growing *sums, growing *later, place at, place then) {
     int64_t columns = rounded_up(w->m, LANES);
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
-        later->soon = look_from(w, at, first + w->c);
-        look_at_queries(call, w, at, first + w->c, 1);
-        look_ahead(w, call->dq, at, first + w->c, w->d, call->type);
+        if (first + w->c < at.to) {
+            later->soon = look_from(w, at, first + w->c);
+            look_at_query_gradients(call, w, at, first + w->c);
+        } else {
+            later->soon = look_from(w, then, then.from);
+            look_at_key_gradients(call, w, then, then.from);
+        }
         read_queries(call, w, at, first, count);
         read_gradients(call, w, at, first, count);
         for (int64_t i = 0; i < count; i++)
@@ -335,15 +381,18 @@ static void back_to_queries(const linear_call *call, workspace *w, growing *sums
     }
 }
 
-/* dk' = v dS^T + dz and dv = k' dS. */
-static void back_to_keys(const linear_call *call, workspace *w, growing *later, place at) {
+/* dk' = v dS^T + dz and dv = k' dS. What is needed after them are the queries at `then`. */
+static void back_to_keys(const linear_call *call, workspace *w, growing *later, place at, place then) {
     REAL peak = or_zero(later->peak);
     for (int64_t first = at.from; first < at.to; first += w->c) {
         int64_t count = least(w->c, at.to - first);
-        look_from(w, at, first + w->c);
-        look_at_keys(call, w, at, first + w->c);
-        look_ahead(w, call->dk, at, first + w->c, w->d, call->type);
-        look_ahead(w, call->dv, at, first + w->c, w->e, call->value_type);
+        if (first + w->c < at.to) {
+            look_from(w, at, first + w->c);
+            look_at_key_gradients(call, w, at, first + w->c);
+        } else {
+            look_from(w, then, then.from);
+            look_at_query_gradients(call, w, then, then.from);
+        }
         const uint8_t *keep = read_keys(call, w, at, first, count);
         if (has_exponent(&call->of_keys))
             for (int64_t j = 0; j < count; j++) w->key_factors[j] = exp2_of(w->exponents[j] - peak);

@@ -73,7 +73,7 @@ static void sum_segment(void *context, void *memory, int64_t index) {
     held_state none = {NULL, NULL, NULL};
     begin(&sums, segment ? none : given_state(call, head), w.m, w.e, 0, empty_peak(call));
     sums.live = 0;
-    sum_keys(call, &w, &sums, at);
+    sum_keys(call, &w, &sums, at, NOWHERE);
     REAL *to = slot(call, head, segment), *norms = to + w.m * w.e;
     finish(&sums, to, norms, norms + w.m);
 }

@@ -181,6 +181,31 @@ INLINE REAL exp2_of(REAL x) { return exp2_lanes(splat(x))[0]; }
 #endif
 
 /* e^x and 2^x for x at most 0, faster: results below 2^-126 are about 2^-126, and some NaN give other numbers. */
+#define TABLE (!DOUBLE && BYTES == 64) /* whether there are the instructions of AVX-512 */
+#if TABLE
+/* AVX-512 looks up 2^(n/16) by the lowest bits of n, so that a polynomial has to reach only to ln(2)/32. */
+#define SIXTEENTHS 786432.0f /* 1.5 * 2^19: adding it rounds to sixteenths, whose number is kept in the lowest bits */
+
+/* 2^(n/16) times 1 + p, with n in the lowest bits of `rounded`. What the table lacks to be exact is added to p. */
+INLINE vec scaled_by_table(vec rounded, vec p) {
+    const vec table = {1.0f, 1.0442737f, 1.0905077f, 1.1387886f, 1.1892071f, 1.2418578f, 1.2968396f, 1.3542556f, 1.4142135f,
+        1.4768262f, 1.5422108f, 1.6104903f, 1.6817929f, 1.7562522f, 1.8340081f, 1.9152066f};
+    const vec lacking = {0, 4.628547e-08f, -1.19921575e-08f, 4.7297824e-08f, 3.193418e-08f, 3.6210572e-08f, -3.099072e-08f,
+        -7.475213e-09f, 1.7114271e-08f, -3.0476834e-08f, 5.233334e-09f, 6.1075918e-09f, -1.4719605e-08f, -5.258795e-09f,
+        -6.1282597e-09f, 5.1406093e-09f};
+    ivec power = (ivec)_mm512_permutexvar_ps((__m512i)rounded, (__m512)table) + (((ivec)rounded >> 4) << 23);
+    p += (vec)_mm512_permutexvar_ps((__m512i)rounded, (__m512)lacking);
+    return (vec)power * p + (vec)power;
+}
+
+INLINE vec exp_of_negative(vec x) {
+    x = larger(splat(-87.3f), x);
+    vec rounded = x * splat(1.44269504f) + splat(SIXTEENTHS), n = rounded - splat(SIXTEENTHS);
+    vec r = x - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
+    vec p = splat(0.16666667f) * r + splat(0.5f);
+    return scaled_by_table(rounded, (p * r) * r + r);
+}
+#else
 INLINE vec exp_of_negative(vec x) {
 #if DOUBLE
     return exp_lanes(x);
@@ -191,6 +216,7 @@ INLINE vec exp_of_negative(vec x) {
     return (vec)((ivec)p + ((ivec)rounded << 23));
 #endif
 }
+#endif
 
 INLINE vec exp2_of_negative(vec x) {
 #if DOUBLE
@@ -205,6 +231,16 @@ INLINE vec exp2_of_negative(vec x) {
     p = p * f + splat(6.93147206e-1f);
     p = p * f + splat(1.0f);
     return (vec)((ivec)p + ((ivec)rounded << 23));
+#endif
+}
+
+/* elu(x) + 1: e^x up to 0, x + 1 above; NaN where x is. */
+INLINE vec elu_plus_1(vec x) {
+#if TABLE
+    return (vec)_mm512_mask_add_ps((__m512)exp_of_negative(x), _mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), _CMP_GT_OQ),
+                                   (__m512)x, (__m512)splat(1));
+#else
+    return exp_of_negative(smaller(splat(0), x)) + larger(splat(0), x);
 #endif
 }
 

@@ -85,19 +85,20 @@ class _Product(torch.autograd.Function):
     @outside_autocast
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, y = ctx.saved_tensors
-        for_x = product(gradient, y.mT).sum_to_size(x.shape) if _is_asked_for(ctx, 0) else None
-        for_y = product(x.mT, gradient).sum_to_size(y.shape) if _is_asked_for(ctx, 1) else None
+        for_x = product(gradient, y.mT).sum_to_size(x.shape) if is_asked_for(ctx, 0) else None
+        for_y = product(x.mT, gradient).sum_to_size(y.shape) if is_asked_for(ctx, 1) else None
         return for_x, for_y
 
 
-def _is_asked_for(ctx: Any, index: int) -> bool:
+def is_asked_for(ctx: Any, index: int, *, others: int = 0) -> bool:
     """Whether the gradient of an input is used in this backward, and not only the input requires one.
 
-    `torch.autograd.grad` for other tensors does not use it. Of leaves PyTorch does not tell, whose gradients are computed.
+    `others` is the number of inputs before it that are no tensors.
+    `torch.autograd.grad` for other tensors does not use it. PyTorch raises an error for a leaf whose gradient it does use.
     """
     if not ctx.needs_input_grad[index] or is_traced():
         return bool(ctx.needs_input_grad[index])
-    node = ctx.next_functions[index][0]
+    node = ctx.next_functions[index - others][0]
     try:
         return node is not None and torch._C._will_engine_execute_node(node)
     except RuntimeError:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad import native
-from subquad.ops.autocast import needs_gradient, precise
+from subquad.ops.autocast import is_asked_for, needs_gradient, precise
 from subquad.ops.hybrid.calls import LEAST_GROUP, Side
 from subquad.ops.hybrid.state import HybridState
 from subquad.ops.linear.fused import ResultNotFiniteError, new_state
@@ -20,6 +20,7 @@ from subquad.ops.linear.native import both_or_none, serves
 from subquad.ops.linear.sums import LinearState, new_mixed
 from subquad.types import Maps
 
+FIRST_WEIGHT = 6  # place of the weights among the inputs of _FusedHybrid
 NO_FEATURES = (*NO_VIEW * 4, 0, 0, 0, 0)  # given features, their gradients and places
 
 
@@ -100,15 +101,20 @@ class FusedHybrid:
         self._run("hybrid_causal", views, inverse, pointers, (keys.data_ptr(), values.data_ptr(), 0, 0))
         return mixed, keys, values, *state
 
-    def back(self, mixed: Tensor, gradient: Tensor, inverse: Tensor, later: tuple[Tensor | None, ...]) -> HybridGradients:
-        """Returns all gradients; `later` holds those of the sums and norms of the state after."""
+    def back(
+        self, mixed: Tensor, gradient: Tensor, inverse: Tensor, later: tuple[Tensor | None, ...], *, with_weights: bool
+    ) -> HybridGradients:
+        """Returns all gradients, those of weights only `with_weights`.
+
+        `later` holds those of the sums and norms of the state after.
+        """
         b, h = self.q.shape[:2]
         gradient = dense(gradient)
         dq, dk, dv = (torch.empty_like(x, dtype=self.dtype) for x in (self.q, self.k, self.v))
         gain, of_queries, of_keys = (
             torch.zeros(b, h, dtype=self.dtype),
-            self.queries.new_slopes(b, h),
-            self.keys.new_slopes(b, h),
+            self.queries.new_slopes(b, h) if with_weights else None,
+            self.keys.new_slopes(b, h) if with_weights else None,
         )
         views = tuple(number for x in (mixed, gradient, dq, dk, dv) for number in (x.data_ptr(), *x.stride()[:3]))
         slopes = (0 if x is None else x.data_ptr() for x in (gain, of_queries, of_keys))
@@ -141,10 +147,12 @@ class _FusedHybrid(torch.autograd.Function):
         inputs = FusedHybrid(q, k, v, ctx.maps, log_gain, ctx.block)
         gradient = torch.zeros_like(mixed) if gradient is None else gradient
         d_keys, d_values, d_sums, d_norms, _ = for_state
-        to = inputs.back(mixed, gradient, inverse, both_or_none(d_sums, d_norms, inputs))
+        later, weights = both_or_none(d_sums, d_norms, inputs), range(FIRST_WEIGHT, len(ctx.needs_input_grad))
+        with_weights = any(is_asked_for(ctx, index, others=2) for index in weights)
+        to = inputs.back(mixed, gradient, inverse, later, with_weights=with_weights)
         held = _held(q.shape[2], ctx.block)
         for total, part in ((to.k, d_keys), (to.v, d_values)):
             if part is not None and held:
                 total[:, :, -held:] += part[:, :, :held]
         for_inputs = (to.q.to(q.dtype), to.k.to(k.dtype), to.v.to(v.dtype), to.log_gain.to(log_gain.dtype))
-        return *for_inputs, None, None, *to.weights
+        return *for_inputs, None, None, *(to.weights if with_weights else (None for _ in weights))
