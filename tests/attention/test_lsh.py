@@ -137,5 +137,6 @@ def test_the_form_for_short_sequences_and_the_one_in_blocks_agree(
         )
         found.append((mixed, *torch.autograd.grad(mixed, leaves, gradient)))
     for short, in_blocks in zip(*found, strict=True):
-        short = torch.where(short.abs() > 1e20, 0.0, short)  # PyTorch's gradient of the direction of a key of zeros
         assert_close(short, in_blocks, rtol=1e-9, atol=1e-11)
+    if shared:  # a key of zeros has no direction that a small step would change a little
+        assert not found[0][2][0, 0, 7].any()

@@ -18,9 +18,9 @@ from subquad.ops import pages
 from subquad.ops.autocast import needs_gradient, outside_autocast, precise
 from subquad.ops.lsh.layout import Round, Sizes, arrange
 from subquad.ops.lsh.mixing import Flat, OfQueries, Rule, Workspace, back_through, mix_in_blocks
+from subquad.ops.lsh.step import SHORTEST
 
 GROUP = 2**15  # positions of the heads that are computed together, so that their tables stay in the cache
-SHORTEST = 1e-30  # keys that are shorter count as zeros when they are divided by their length
 
 
 class Hashed(NamedTuple):
