@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from subquad import Lsh, Softmax, SubquadError
 from subquad.ops import lsh
+from subquad.ops.lsh import dense, grouped
 from subquad.ops.lsh.layout import Sizes, arrange
 from tests.attention.cases import HEAD_DIM, HEADS, inputs
 
@@ -108,3 +109,34 @@ def test_later_positions_change_no_bit_of_earlier_results(rounds: int, chunk: in
         for x in (q, k, v):
             x[:, :, 90:] = torch.randn(2, 3, 67, 8, generator=generator)
         assert torch.equal(attend.causal(q, k, v)[0][:, :, :90], before)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("n", "s", "causal"), [(61, 61, True), (61, 61, False), (17, 61, True), (17, 61, False)])
+def test_the_form_for_short_sequences_and_the_one_in_blocks_agree(
+    monkeypatch: pytest.MonkeyPatch, n: int, s: int, causal: bool, shared: bool
+) -> None:
+    """Buckets of more than two chunks, padding, a key of zeros, heads in several groups, values of another width."""
+    generator = torch.Generator().manual_seed(3)
+    b, h, d, e, rounds, buckets = 2, 3, 8, 5, 2, 4
+    k, v = (torch.randn(b, h, s, size, generator=generator, dtype=torch.float64) for size in (d, e))
+    k[0, 0, 7] = 0.0
+    aligned = causal or n == s
+    q = k[:, :, s - n :] if shared and aligned else torch.randn(b, h, n, d, generator=generator, dtype=torch.float64)
+    keep = torch.arange(s) < torch.tensor([[s], [s - 9]])
+    gradient = torch.randn(b, h, n, e, generator=generator, dtype=torch.float64)
+    rotations = torch.randn(h, rounds, d, buckets // 2, generator=generator, dtype=torch.float64)
+    hashes = (lsh.buckets_of(q, rotations), lsh.buckets_of(k, rotations), keep)
+    found = []
+    for pairs in (2**20, 0):
+        monkeypatch.setattr(dense, "PAIRS", pairs)
+        monkeypatch.setattr(grouped, "GROUP", 2 * s)
+        queries, keys, values = leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        mixed = lsh.attend(
+            queries, keys, values, *hashes, buckets=buckets, chunk=5, causal=causal, aligned=aligned, shared=shared
+        )
+        found.append((mixed, *torch.autograd.grad(mixed, leaves, gradient)))
+    for short, in_blocks in zip(*found, strict=True):
+        assert_close(short, in_blocks, rtol=1e-9, atol=1e-11)
+    if shared:  # a key of zeros has no direction that a small step would change a little
+        assert not found[0][2][0, 0, 7].any()

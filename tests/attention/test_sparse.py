@@ -13,6 +13,7 @@ from subquad.ops import parts, sparse
 from subquad.ops.packing import pack, unpack
 from subquad.ops.sparse import flex, gathered, parallel, reference, sparse_parts
 from subquad.ops.sparse.patterns import drawn
+from subquad.ops.window import strips
 from tests.attention.cases import HEAD_DIM, HEADS, gradients, inputs
 
 OPTIONS = {
@@ -93,7 +94,8 @@ def test_a_few_rows_at_a_time_are_all(name: str, causal: bool, monkeypatch: pyte
     form = (lambda: attend.causal(q, k, v)[0]) if causal else (lambda: attend(q, k, v))
     mixed = form()
     wanted = gradients(mixed, q, k, v)
-    monkeypatch.setattr(gathered, "PIECE", 1)
+    for module in (gathered, strips):
+        monkeypatch.setattr(module, "PIECE", 1)
     assert_close(form(), mixed)
     assert_close(gradients(form(), q, k, v), wanted)
 

@@ -97,7 +97,7 @@ def test_what_cannot_be_called_is_said_in_one_sentence(name: str, says: str) -> 
     ("name", "says"),
     [
         (f"{HERE}:Needs", "its argument 'feature_map' has no default; give it with --arguments feature_map=VALUE"),
-        (f"{HERE}:number", "is a int, which cannot be called"),
+        (f"{HERE}:number", "is of type int, which cannot be called"),
         (f"{HERE}:nowhere", "has no 'nowhere'"),
         ("no_such_module:f", "there is no module no_such_module"),
         ("tests.no_such_module:f", "there is no module tests.no_such_module"),

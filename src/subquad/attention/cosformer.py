@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +13,7 @@ from subquad.attention.checks import COUNTS, Part, as_state, check_inputs, check
 from subquad.checking import Count
 from subquad.errors import SubquadError
 from subquad.feature_maps import FeatureMap
-from subquad.ops import linear
+from subquad.ops import linear, pages
 from subquad.ops.autocast import needs_gradient, precise, prefers_parallel, without_autocast
 from subquad.ops.linear import LinearState, native, reference
 from subquad.ops.linear.sums import blocks
@@ -99,6 +99,21 @@ class CosineMap(FeatureMap):
         for_x = torch.zeros_like(x)
         torch.mul(first, cosine, out=for_x[..., :-2]).addcmul_(second, sine).mul_(y > 0)
         return (for_x,)
+
+
+class _Joined(torch.autograd.Function):
+    """Vectors with numbers behind them that have no gradient, in large pages where `torch.cat` would take small ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, more: Tensor) -> Tensor:
+        joined = pages.new_empty(x, *x.shape[:-1], x.shape[-1] + more.shape[-1])
+        joined[..., : x.shape[-1]], joined[..., x.shape[-1] :] = x, more
+        ctx.width = x.shape[-1]
+        return joined
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient[..., : ctx.width], None
 
 
 class CosformerState(NamedTuple):
@@ -237,7 +252,11 @@ class CosformerAttention(Mechanism):
         angle = places.clamp(max=self.options.max_length).to(dtype) * (math.pi / 2 / self.options.max_length)
         turned = torch.stack([angle.cos(), angle.sin()], dim=-1)[:, :, None].expand(b, n, h, 2)
         # the heads of a position are next to each other in memory, so that merging heads is free
-        return torch.cat([x.transpose(1, 2).to(dtype), turned], dim=-1).transpose(1, 2)
+        vectors = x.transpose(1, 2).to(dtype)
+        if prefers_parallel(x):
+            return torch.cat([vectors, turned], dim=-1).transpose(1, 2)
+        joined: Tensor = _Joined.apply(vectors, turned)  # type: ignore[no-untyped-call]
+        return joined.transpose(1, 2)
 
     def _require_length(self, start: Int[Tensor, "b"], more: int) -> None:
         """Raises `SubquadError` for too long a sequence; positions in a state are looked at on a CPU only."""
@@ -260,4 +279,4 @@ class CosformerAttention(Mechanism):
 def new_values(q: Float[Tensor, "b h n d"], v: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h n e"]:
     """Allocates mixed values, with the heads of a position next to each other in memory, so that merging heads is free."""
     b, h, n, _ = q.shape
-    return v.new_empty(b, n, h, v.shape[3]).transpose(1, 2)
+    return pages.new_empty(v, b, n, h, v.shape[3]).transpose(1, 2)

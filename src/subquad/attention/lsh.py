@@ -148,7 +148,8 @@ class LshAttention(Mechanism):
         Without `keep`, all keys are real.
         """
         options, k = self.options, seen.keys
-        if options.shared and aligned:
+        asks_with_keys = options.shared and aligned
+        if asks_with_keys:
             first = k.shape[2] - q.shape[2]
             q, query_buckets = k[:, :, first:], seen.buckets[..., first:]
         else:
@@ -157,8 +158,8 @@ class LshAttention(Mechanism):
             held = (q, k, seen.values, query_buckets, seen.buckets, seen.keep)
             return lsh.attend_last(*held, chunk=options.chunk, shared=options.shared)
         return lsh.attend(
-            q,
-            lsh.unit(k) if options.shared else k,
+            None if asks_with_keys and q.shape[2] == k.shape[2] else q,
+            k,
             seen.values,
             query_buckets,
             seen.buckets,

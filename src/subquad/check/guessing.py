@@ -87,7 +87,9 @@ def guess(request: Request, thing: Any = None) -> Guessed:
     """Tries how an attention is called. Raises `SubquadError` in words if no call works."""
     thing = import_named(request.target) if thing is None else thing
     if not callable(thing) and not isinstance(thing, AttentionOptions):
-        raise SubquadError(f"{request.target} is a {type(thing).__name__}, which cannot be called: name a class or function")
+        raise SubquadError(
+            f"{request.target} is of type {type(thing).__name__}, which cannot be called: name a class or function"
+        )
     attempt = _first_call(request, thing)
     with torch.no_grad():
         attempt = _with_mask(request, attempt)

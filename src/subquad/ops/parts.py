@@ -12,6 +12,7 @@ Tensors are "n h d" inside: positions first, and the heads of all sequences next
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -20,9 +21,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from subquad.ops import pages
 from subquad.ops.autocast import needs_gradient, outside_autocast
 
-PIECE = 2**21  # largest number of floats in the keys of the blocks that are computed together, 8 megabytes
+PIECE = 2**20  # largest number of floats in the keys of the blocks that are computed together, 4 megabytes
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -42,7 +44,17 @@ class Part(Protocol):
         ...
 
     def pieces(self, numbers: int) -> Iterator["Part"]:
-        """The same part in pieces of at most `PIECE` floats, for keys of `numbers` floats each in all heads."""
+        """The same part in pieces of at most `PIECE` floats, for keys of `numbers` floats each in all heads.
+
+        A block of queries is in one piece, with all its keys.
+        """
+        ...
+
+    def pieces_of_keys(self, numbers: int) -> Iterator["Part"]:
+        """The same as `pieces`, but where one block sees too many keys for a piece, they are cut into several.
+
+        Gradients of keys take memory of their own. All but the first of such pieces merge.
+        """
         ...
 
     def queries(self, x: Shaped[Tensor, "n h *d"]) -> Shaped[Tensor, "t h c *d"]:
@@ -110,7 +122,7 @@ class _Parts(torch.autograd.Function):
         for sequences, parts in ctx.plans:
             q, k, v, mixed, normaliser, given = (_inside(x[sequences]) for x in (*inputs, gradient))
             dq, dk, dv = (x[sequences].movedim(2, 0) for x in gradients)
-            for part in _pieces(parts, q):
+            for part in chain.from_iterable(whole.pieces_of_keys(q.shape[1] * q.shape[2]) for whole in parts):
                 saved = [part.queries(x) for x in (mixed, normaliser)]
                 blocks, keys, values = part.queries(q), part.keys(k), part.keys(v)
                 mask, scale = _as_wide(part.mask, blocks, keys), ctx.scale
@@ -129,7 +141,7 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, plans: Sequence[Plan], scale: float) -
     for sequences, parts in plans:
         queries, keys, values = (_inside(x[sequences]) for x in (q, k, v))
         out, logs = (x[sequences].movedim(2, 0) for x in (mixed, normaliser))
-        for part in _pieces(parts, queries):
+        for part in chain.from_iterable(whole.pieces(queries.shape[1] * queries.shape[2]) for whole in parts):
             blocks, strips = part.queries(queries), part.keys(keys)
             mask = _as_wide(part.mask, blocks, strips)
             new, log = _forward(blocks, strips, part.keys(values), 0.0, False, attn_mask=mask, scale=scale)
@@ -145,11 +157,6 @@ def _merged(new: Tensor, log: Tensor, old: Tensor, old_log: Tensor) -> tuple[Ten
     return new * (log - total).exp()[..., None] + old * (old_log - total).exp()[..., None], total
 
 
-def _pieces(parts: Sequence[Part], x: Float[Tensor, "n h d"]) -> Iterator[Part]:
-    for part in parts:
-        yield from part.pieces(x.shape[1] * x.shape[2])
-
-
 def _as_wide(mask: Tensor | None, blocks: Tensor, strips: Tensor) -> Tensor | None:
     return None if mask is None else mask.expand(*blocks.shape[:2], blocks.shape[2], strips.shape[2])
 
@@ -157,7 +164,7 @@ def _as_wide(mask: Tensor | None, blocks: Tensor, strips: Tensor) -> Tensor | No
 def _like(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
     """Zeros in which the heads of a position are next to each other in memory, so that merging heads is free."""
     b, h, n, d = x.shape
-    return x.new_zeros(b, n, h, d).transpose(1, 2)
+    return pages.new_zeros(x, b, n, h, d).transpose(1, 2)
 
 
 def _inside(x: Shaped[Tensor, "b h n *d"]) -> Shaped[Tensor, "n bh *d"]:

@@ -11,6 +11,7 @@ from subquad.ops.autocast import precise
 from subquad.ops.linear.fused import Back, new_state
 from subquad.ops.linear.layout import NO_STATE, NO_VIEW, NUMBERS, TYPES, Parts, contiguous, dense, dense_features, part
 from subquad.ops.linear.sums import LinearState, WeightGradients, blocks, kept, kept_features, new_mixed
+from subquad.ops.pages import in_large_pages
 from subquad.ops.scratch import Scratch
 from subquad.ops.threads import share_with_pytorch
 from subquad.types import Features, Maps
@@ -112,7 +113,7 @@ class Inputs:
     # ---- the causal form
 
     def mix_causal(self, before: Parts, inverse: Tensor | None) -> tuple[Tensor, LinearState]:
-        mixed, state = new_mixed(self.q, self.v), contiguous(before)
+        mixed, state = in_large_pages(new_mixed(self.q, self.v)), contiguous(before)
         for positions in self._positions(self.q.shape[2]):
             self._scratch.start()
             after = self.new_state()
@@ -143,7 +144,7 @@ class Inputs:
 
     def _back_to_queries_causal(self, back: Back, before: Parts, for_q: WeightGradients) -> tuple[Tensor, list[Tensor]]:
         """Returns dq, and the peaks of the chunks of each piece."""
-        dq, gradient, state, peaks = torch.empty_like(self.q), dense(back.gradient), contiguous(before), []
+        dq, gradient, state, peaks = in_large_pages(torch.empty_like(self.q)), dense(back.gradient), contiguous(before), []
         for positions in self._positions(self.q.shape[2]):
             self._scratch.start()
             queries, keys = self._queries(positions), self._keys(positions)
@@ -170,7 +171,8 @@ class Inputs:
         self, back: Back, later: Parts, peaks: list[Tensor], for_k: WeightGradients, *, has_state: bool
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Returns dk, dv and the gradients of the sums and norms before the first position, if there was a state."""
-        dk, dv, gradient = torch.empty_like(self.k), torch.empty_like(self.v), dense(back.gradient)
+        dk, dv = (in_large_pages(torch.empty_like(x)) for x in (self.k, self.v))
+        gradient = dense(back.gradient)
         state = later
         for positions, piece_peaks in zip(reversed(self._positions(self.q.shape[2])), reversed(peaks), strict=True):
             self._scratch.start()
@@ -215,7 +217,7 @@ class Inputs:
 
     def mix_sums(self, state: LinearState, inverse: Tensor | None = None) -> Tensor:
         """Returns the mixed values of queries that see all keys in `state`."""
-        mixed = new_mixed(self.q, self.v)
+        mixed = in_large_pages(new_mixed(self.q, self.v))
         for positions in self._positions(self.q.shape[2]):
             self._scratch.start()
             queries = self._queries(positions)
@@ -233,7 +235,7 @@ class Inputs:
 
     def _back_to_queries(self, back: Back, state: LinearState, for_q: WeightGradients) -> tuple[Tensor, LinearState]:
         """Returns dq and the gradients of the sums and norms over all keys."""
-        dq, gradient = torch.empty_like(self.q), dense(back.gradient)
+        dq, gradient = in_large_pages(torch.empty_like(self.q)), dense(back.gradient)
         d_state = LinearState(torch.zeros_like(state.sums), torch.zeros_like(state.norms), state.peak)
         for positions in self._positions(self.q.shape[2]):
             self._scratch.start()
@@ -254,7 +256,7 @@ class Inputs:
         return dq, d_state
 
     def _back_to_keys(self, d_state: LinearState, for_k: WeightGradients) -> tuple[Tensor, Tensor]:
-        dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)
+        dk, dv = (in_large_pages(torch.empty_like(x)) for x in (self.k, self.v))
         for positions in self._positions(self.k.shape[2]):
             self._scratch.start()
             keys = self._keys(positions)

@@ -10,15 +10,15 @@ out in later ones and counts once.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from subquad.ops.autocast import is_traced, outside_autocast, product
+from subquad.ops import pages
+from subquad.ops.autocast import product
 from subquad.ops.lsh.layout import LATE, Round
 from subquad.ops.scratch import Scratch
 
@@ -44,18 +44,29 @@ class Block(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """Queries, keys and values of all sequences and heads in one list; queries have one row of zeros more."""
+    """Queries, keys and values of some sequences and heads in one list."""
 
-    q: Float[Tensor, "rows*n+1 d"]  # times log2(e) / sqrt d, for scores whose power of 2 is the weight
-    k: Float[Tensor, "rows*s d"]
+    q: Float[Tensor, "rows*n d"]
+    k: Float[Tensor, "rows*s d"]  # times log2(e) / sqrt d, for scores whose power of 2 is the weight
     v: Float[Tensor, "rows*s e"]
 
 
-def flatten(q: Float[Tensor, "rows n d"], k: Float[Tensor, "rows s d"], v: Float[Tensor, "rows s e"]) -> Flat:
-    """Returns the lists of queries, keys and values."""
-    q = F.pad(q.flatten(0, 1), (0, 0, 0, 1))
-    scale = math.log2(math.e) / math.sqrt(q.shape[-1])
-    return Flat(q * scale if torch.is_grad_enabled() or is_traced() else q.mul_(scale), k.flatten(0, 1), v.flatten(0, 1))
+class Workspace:
+    """Memory for some heads at a time, which the next heads use again.
+
+    New memory of several megabytes costs as much as computing with it (see `subquad.ops.scratch`).
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._kept: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Returns an uninitialized tensor, in the memory that had this name before if it is large enough."""
+        size = math.prod(shape)
+        if name not in self._kept or self._kept[name].numel() < size:
+            self._kept[name] = pages.new_empty(self._like, size)
+        return self._kept[name][:size].view(shape)
 
 
 def mix_at_once(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor, Tensor]:
@@ -78,41 +89,12 @@ def mix_at_once(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor
     return mixed / torch.where(found, total, 1.0), found[:, 0]
 
 
-class Mix(torch.autograd.Function):
-    """The mixed values, and the base-2 logarithm of each query's total weight, -inf where it has found no key.
+def mix_in_blocks(flat: Flat, rounds: Sequence[Round], rule: Rule, mixed: Float[Tensor, "all e"]) -> Float[Tensor, "n"]:
+    """Writes the mixed values block by block; returns the base-2 logarithm of the total weights, -inf if no key is found.
 
-    With p the weight of a pair, G the gradient of the mixed values and D = G . out for each query, the scores have the
-    gradient p (G v^T - D): weights are computed again, from the total over all rounds.
+    `mixed` has a row for each query and one more, which is overwritten with numbers that mean nothing.
     """
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor, Tensor]:
-        mixed, height = mix_in_blocks(Flat(q, k, v), rounds, rule)
-        ctx.save_for_backward(q, k, v, mixed, height, *(part for rows in rounds for part in rows))
-        ctx.rule = rule
-        ctx.mark_non_differentiable(height)
-        return mixed, height
-
-    @staticmethod
-    @outside_autocast
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, mixed, height, *tables = ctx.saved_tensors
-        width = len(Round._fields)
-        rounds = [Round(*tables[start : start + width]) for start in range(0, len(tables), width)]
-        height = F.pad(height.masked_fill(height == -math.inf, math.inf), (0, 1), value=math.inf)
-        slope = F.pad(torch.linalg.vecdot(gradient, mixed), (0, 1))
-        gradient = F.pad(gradient, (0, 0, 0, 1))
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for at in range(len(rounds)):
-            _back_through(Flat(q, k, v), rounds, at, ctx.rule, (gradient, slope, height), Flat(dq, dk, dv))
-        return dq, dk, dv, None, None
-
-
-def mix_in_blocks(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tensor, Tensor]:
-    """Returns the mixed values, "rows*n e", and the base-2 logarithm of the total weights, block by block."""
-    scratch, count = Scratch(flat.q.dtype), len(flat.q)
-    mixed = flat.v.new_empty(count, flat.v.shape[1])  # the first round writes every query
+    scratch, count = Scratch(flat.q.dtype), len(flat.q) + 1
     norms, tops = mixed.new_empty(count, 1), mixed.new_empty(count, 1)
     for at, rows in enumerate(rounds):
         for block in blocks(rows):
@@ -138,9 +120,9 @@ def mix_in_blocks(flat: Flat, rounds: Sequence[Round], rule: Rule) -> tuple[Tens
             mixed.index_copy_(0, rows_at, out)
             norms.index_copy_(0, rows_at, norm)
             tops.index_copy_(0, rows_at, top)
-    mixed, norms = mixed[:-1], norms[:-1]
-    mixed.div_(torch.where(norms > 0, norms, 1.0))
-    return mixed, (tops[:-1] + norms.log2())[:, 0]
+    norms = norms[:-1]
+    mixed[:-1].div_(torch.where(norms > 0, norms, 1.0))
+    return (tops[:-1] + norms.log2())[:, 0]
 
 
 def _power(x: Float[Tensor, "n 1"]) -> Float[Tensor, "n 1"]:
@@ -148,28 +130,48 @@ def _power(x: Float[Tensor, "n 1"]) -> Float[Tensor, "n 1"]:
     return F.pad(x, (0, 0, 0, -len(x) % LANES)).exp2_()[: len(x)]
 
 
-def _back_through(
-    flat: Flat, rounds: Sequence[Round], at: int, rule: Rule, of_queries: tuple[Tensor, Tensor, Tensor], into: Flat
+class OfQueries(NamedTuple):
+    """What the backward knows of each query: G, the gradient of its mixed values; D = G . out; its height.
+
+    The height is the base-2 logarithm of the query's total weight, and infinite if it has found no key. There is one more,
+    infinite too, for queries that do not exist.
+    """
+
+    gradient: Float[Tensor, "rows*n e"]
+    slope: Float[Tensor, "rows*n"]
+    height: Float[Tensor, "rows*n+1"]
+
+
+def back_through(
+    flat: Flat, rounds: Sequence[Round], at: int, rule: Rule, of_queries: OfQueries, into: Flat, workspace: Workspace
 ) -> None:
-    """Adds one round's part of the gradients to `into`, from the gradient, D and logarithm of the total of each query."""
+    """Adds one round's part of the gradients to `into`.
+
+    With p the weight of a pair, the scores have the gradient p (G v^T - D): weights are computed again, from the total over
+    all rounds.
+    """
     rows, scratch = rounds[at], Scratch(flat.q.dtype)
     chunks, c = rows.key_at.shape
-    d_keys, d_values = (x.new_zeros(chunks + 1, c, x.shape[1]) for x in (flat.k, flat.v))
+    d_keys = workspace.take("gradients of keys", chunks + 1, c, flat.k.shape[1]).zero_()
+    d_values = workspace.take("gradients of values", chunks + 1, c, flat.v.shape[1]).zero_()
     for block in blocks(rows):
         scratch.start()
         q, k, v = _read(flat, block, scratch)
-        g, slope, height = (_pick(x, block.queries, scratch) for x in of_queries)
+        existing = block.queries.clamp(max=len(flat.q) - 1)
+        g, slope = (_pick(x, existing, scratch) for x in of_queries[:2])
+        height = _pick(of_queries.height, block.queries, scratch)
         weights = torch.bmm(q, k.mT, out=scratch.take(*q.shape[:2], k.shape[1]))
         weights.masked_fill_(hidden(rounds, at, block, rule), -math.inf).sub_(height[..., None]).exp2_()
         d_scores = torch.bmm(g, v.mT, out=scratch.take(*weights.shape)).sub_(slope[..., None]).mul_(weights)
         d_queries = torch.bmm(d_scores, k, out=scratch.take(*q.shape)).mul_(math.log(2))
-        into.q.index_add_(0, block.queries.flatten(), d_queries.flatten(0, 1))
+        into.q.index_add_(0, existing.flatten(), d_queries.flatten(0, 1))  # zero for queries that do not exist
         for total, left, right in ((d_values, weights, g), (d_keys, d_scores, q)):
             part = torch.bmm(left.mT, right, out=scratch.take(len(left), left.shape[2], right.shape[2]))
             for chunk_index, of_chunk in zip(block.windows, part.split(c, dim=1), strict=True):
                 total.index_add_(0, chunk_index, of_chunk)
-    into.k.add_(d_keys.flatten(0, 1).index_select(0, rows.key_slot), alpha=math.log(2))
-    into.v.add_(d_values.flatten(0, 1).index_select(0, rows.key_slot))
+    for table, total, alpha in ((d_keys, into.k, math.log(2)), (d_values, into.v, 1.0)):
+        taken = workspace.take("taken", *total.shape)
+        total.add_(torch.index_select(table.flatten(0, 1), 0, rows.key_slot, out=taken), alpha=alpha)
 
 
 def _pick(x: Tensor, at: Int[Tensor, "t p"], scratch: Scratch | None) -> Tensor:
@@ -181,9 +183,13 @@ def _pick(x: Tensor, at: Int[Tensor, "t p"], scratch: Scratch | None) -> Tensor:
 
 
 def _read(flat: Flat, block: Block, scratch: Scratch | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the queries, keys and values of a block, "t p d", "t w d" and "t w e"."""
+    """Returns the queries, keys and values of a block, "t p d", "t w d" and "t w e".
+
+    Queries that do not exist get the numbers of the last one; what comes out of them is not used.
+    """
     q, k, v = flat
-    return _pick(q, block.queries, scratch), _pick(k, block.keys, scratch), _pick(v, block.keys, scratch)
+    queries = block.queries.clamp(max=len(q) - 1)
+    return _pick(q, queries, scratch), _pick(k, block.keys, scratch), _pick(v, block.keys, scratch)
 
 
 def blocks(rows: Round) -> Iterator[Block]:

@@ -1,11 +1,15 @@
 """Attention within buckets of a hash from one position, the last, for generation."""
 
+import math
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from subquad.ops import exact
 from subquad.ops.autocast import precise
+
+SHORTEST = 1e-30  # keys that are shorter count as zeros when they are divided by their length
 
 
 def attend_last(
@@ -40,6 +44,7 @@ def attend_last(
 
 
 def unit(k: Float[Tensor, "b h s d"]) -> Float[Tensor, "b h s d"]:
-    """Returns keys of length 1; a key of zeros stays one."""
+    """Returns keys of length 1; a key of zeros stays one, and its gradient is zero."""
     k = k.to(precise(k.dtype))
-    return k / torch.linalg.vector_norm(k, dim=-1, keepdim=True).clamp(min=1e-30)
+    length = torch.linalg.vector_norm(k, dim=-1, keepdim=True)
+    return k / torch.where(length > SHORTEST, length, math.inf)

@@ -34,7 +34,9 @@ def attend(
     if q.device.type != "cpu":
         return flex.attend(q, k, v, total, pattern, block, causal=causal), None
     n, dtype = q.shape[2], precise(q.dtype)
-    q, k, v = (F.pad(x.to(dtype), (0, 0, 0, -n % block)) for x in (q, k, v))
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    if n % block:  # padding by nothing would copy
+        q, k, v = (F.pad(x, (0, 0, 0, -n % block)) for x in (q, k, v))
     starts = [0] * len(q) if first is None else first
 
     def plan(sequences: slice, length: int, start: int) -> parts.Plan:

@@ -45,6 +45,9 @@ class Gathered:
             piece.__dict__["mask"] = mask  # the same for all rows
             yield piece
 
+    def pieces_of_keys(self, numbers: int) -> Iterator["Gathered"]:
+        return self.pieces(numbers)
+
     def queries(self, x: Shaped[Tensor, "n h *d"]) -> Shaped[Tensor, "t h c *d"]:
         return self._blocks(x).index_select(0, self.rows).transpose(1, 2)
 

@@ -42,10 +42,11 @@ class Strips:
     @cached_property
     def mask(self) -> Float[Tensor, "1 1 c w"] | None:
         """Zero for pairs within reach and -inf for others; None if all are."""
-        distance = torch.arange(self.strip) + self.key - torch.arange(self.block)[:, None] - self.row
-        low, high = int(distance[-1, 0]), int(distance[0, -1])
+        shift = self.key - self.row
+        low, high = shift - self.block + 1, shift + self.strip - 1
         if (self.before is None or low >= -self.before) and (self.after is None or high <= self.after):
             return None
+        distance = torch.arange(self.strip) + shift - torch.arange(self.block)[:, None]
         hidden = torch.zeros(self.block, self.strip, dtype=torch.bool)
         if self.before is not None:
             hidden |= distance < -self.before
@@ -64,6 +65,15 @@ class Strips:
             piece = replace(self, row=self.row + shift, key=self.key + shift, count=count)
             piece.__dict__["mask"] = mask  # the same for all blocks
             yield piece
+
+    def pieces_of_keys(self, numbers: int) -> Iterator["Strips"]:
+        size = max(1, PIECE // max(1, numbers))
+        if self.count > 1 or size >= self.strip:
+            yield from self.pieces(numbers)
+            return
+        for start in range(0, self.strip, size):
+            strip = min(size, self.strip - start)
+            yield replace(self, key=self.key + start, strip=strip, merges=self.merges or start > 0)
 
     def queries(self, x: Shaped[Tensor, "n h *d"]) -> Shaped[Tensor, "t h c *d"]:
         lane = x[self.lane][self.row : self.row + self.count * self.block]
