@@ -12,7 +12,7 @@ from subquad.cli import main, trainings
 from subquad.compare.views import Comparison
 from subquad.experiments.base import Instruments, Scale, Training, Trial
 from subquad.experiments.lra.grid import SCALES
-from subquad.experiments.lra.page import lra_page, published_table, setting_table
+from subquad.experiments.lra.page import lra_page, published_table, result_table, setting_table
 from subquad.experiments.lra.published import ACCURACIES, COUNTERPARTS, gaps
 from subquad.experiments.lra.runs import Score, scores
 from subquad.experiments.lra.verdicts import differs, is_faster, judge, learns, no_winner
@@ -176,6 +176,21 @@ def test_speed_is_judged_beside_fused_softmax() -> None:
     found = list(is_faster(timing))
     assert [verdict.claim.partition(" ")[0] for verdict in found] == ["linear", "favor"]
     assert all("published" in verdict.figures for verdict in found)
+
+
+def test_costs_stand_beside_accuracies_once_they_are_timed() -> None:
+    timing = Comparison(rows({name: SECONDS[name] for name in ("softmax", "linear")}, views=[("bidirectional", "training")]))
+    view = timing.views[0]
+    timed = result_table(all_scores({}), timing, view)
+    length = max(timing.lengths(view, "softmax"))
+    assert timed.columns[-2:] == [f"times as fast as fused softmax, {length} tokens", f"memory, {length} tokens"]
+    assert {len(row) for row in timed.rows} == {len(timed.columns)}
+    speeds = {row[0].text: row[-2].text for row in timed.rows}
+    assert (speeds["softmax"], speeds["favor"]) == ("1", "-")
+    assert "to" in speeds["linear"]
+    untimed = result_table(all_scores({}), Comparison([]), None)
+    assert untimed.columns[-1] == "mean"
+    assert {len(row) for row in untimed.rows} == {len(untimed.columns)}
 
 
 def test_published_figures_are_those_of_the_paper() -> None:

@@ -135,9 +135,10 @@ def tradeoff_picture(measured: Sequence[Score], timing: Comparison, view: View |
 
 
 def result_table(measured: Sequence[Score], timing: Comparison, view: View | None) -> Table:
-    """Accuracy on each task with its interval, their mean, speed and memory, by mechanism."""
+    """Accuracy on each task with its interval, their mean and, once timed, speed and memory, by mechanism."""
     tasks = list(dict.fromkeys(score.task for score in measured))
     by_key = {(score.task, score.mechanism): score for score in measured}
+    length = None if view is None else max(timing.lengths(view, BASELINE), default=None)
     rows = []
     for name in MECHANISMS:
         group = [by_key.get((task, name)) for task in tasks]
@@ -145,11 +146,11 @@ def result_table(measured: Sequence[Score], timing: Comparison, view: View | Non
             continue
         known = [score.accuracy.value for score in group if score is not None]
         mean = Cell(f"{sum(known) / len(known):.1%}", sum(known) / len(known)) if len(known) == len(tasks) else NOTHING
-        rows.append([Cell(name), *(_accuracy_cell(score) for score in group), mean, *_cost_cells(timing, view, name)])
+        spent = [] if view is None or length is None else _cost_cells(timing, view, name, length)
+        rows.append([Cell(name), *(_accuracy_cell(score) for score in group), mean, *spent])
     guessed = [next(score.guessing for score in measured if score.task == task) for task in tasks]
-    rows.append([Cell("guessing"), *(Cell(f"{share:.1%}", share) for share in guessed), NOTHING, NOTHING, NOTHING])
-    length = int(max(timing.lengths(view, BASELINE), default=0)) if view is not None else 0
-    costs = [f"times as fast as fused softmax, {length} tokens", f"memory, {length} tokens"]
+    costs = [] if length is None else [f"times as fast as fused softmax, {length} tokens", f"memory, {length} tokens"]
+    rows.append([Cell("guessing"), *(Cell(f"{share:.1%}", share) for share in guessed), *[NOTHING] * (1 + len(costs))])
     return Table("Accuracy on the test", ["attention", *map(short_name, tasks), "mean", *costs], rows)
 
 
@@ -160,17 +161,11 @@ def _accuracy_cell(score: Score | None) -> Cell:
     return Cell(between(Interval(value, max(0.0, low), min(1.0, high)), ".1%"), value)
 
 
-def _cost_cells(timing: Comparison, view: View | None, name: str) -> list[Cell]:
-    """Speed-up over fused softmax with its interval, and peak memory, at the longest length."""
-    lengths = timing.lengths(view, name) if view is not None else []
-    if view is None or not lengths:
-        return [NOTHING, NOTHING]
-    speedup, peak = timing.speedup(view, name, lengths[-1]), timing.peak(view, name, lengths[-1])
-    is_baseline = name == BASELINE or speedup is None
-    return [
-        Cell("1" if name == BASELINE else "-", 1.0) if is_baseline else Cell(between(speedup), speedup.value),  # type: ignore[arg-type, union-attr]
-        NOTHING if peak is None else Cell(amount(peak), peak),
-    ]
+def _cost_cells(timing: Comparison, view: View, name: str, length: int) -> list[Cell]:
+    """Speed-up over fused softmax with its interval, and peak memory, at a length."""
+    speedup, peak = timing.speedup(view, name, length), timing.peak(view, name, length)
+    speed = NOTHING if speedup is None else Cell(between(speedup), speedup.value)
+    return [Cell("1", 1.0) if name == BASELINE else speed, NOTHING if peak is None else Cell(amount(peak), peak)]
 
 
 def task_table(measured: Sequence[Score]) -> Table:
