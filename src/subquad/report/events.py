@@ -144,8 +144,7 @@ def timeline(rows: Sequence[Row]) -> list[alt.Chart]:
             "kind": KINDS[row["kind"]],
             "time": row["value"] * unit,
             "event": row.get("event", 0),
-            "low": row.get("low", row["value"]) * unit,
-            "high": row.get("high", row["value"]) * unit,
+            **{end: row[end if end in row else "value"] * unit for end in ("low", "high")},
             "type": str(row["type"]),
         }
         for row in rows
