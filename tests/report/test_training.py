@@ -1,5 +1,6 @@
 """The page of trainings: labels and figures."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from subquad.cli.show import CountColumn, PlainColumn
+from subquad.report.clients import overview_sentence
+from subquad.report.curves import curves
+from subquad.report.events import event_charts
 from subquad.report.page import render
 from subquad.report.training import final_table, label_runs, points, training_answer, training_page
 from subquad.results import Row
@@ -38,7 +42,7 @@ def test_hundredths_of_nats_are_shown(tmp_path: Path) -> None:
         {"metric": "loss", "value": 2.2144, "split": "train", "step": 9},
     ]
     trained = label_runs([finished_training(tmp_path / "run", rows, {"mechanism": {"kind": "softmax"}})])
-    assert training_answer(trained) == "Softmax ended with a nll of 6.354 on the test."
+    assert training_answer(trained) == "Softmax ended with a negative log-likelihood of 6.354 on the test."
     assert [cell.text for cell in final_table(trained).rows[0]][3:5] == ["2.214", "12.346"]
 
 
@@ -83,19 +87,21 @@ def baselines(*gaps: tuple[float, float, float]) -> list[Row]:
     [
         (
             [(-0.4, -0.5, -0.3), (0.1, 0.05, 0.15)],
-            "Softmax loses to the baseline hawkes by 0.100 (0.050 to 0.150) nats per event; softmax ended with a nll",
+            "Softmax loses to the baseline hawkes by 0.100 (0.050 to 0.150) nats per event; softmax ended with a",
         ),
         (
             [(-0.4, -0.5, -0.3), (0.1, -0.05, 0.25)],
-            "Softmax ended with a nll of 1.000 on the test; softmax is level with the baseline hawkes: +0.100",
+            "Softmax ended with a negative log-likelihood of 1.000 on the test; softmax is level with the baseline hawkes: "
+            "+0.100",
         ),
         (
             [(-0.4, -0.5, -0.3), (-0.1, -0.2, -0.05)],
-            "Softmax ended with a nll of 1.000 on the test; softmax is ahead of all 2 baselines, of hawkes by 0.100",
+            "Softmax ended with a negative log-likelihood of 1.000 on the test; softmax is ahead of all 2 baselines, of "
+            "hawkes by 0.100",
         ),
         (
             [(0.4, -0.1, 0.9), (0.1, 0.05, 0.15)],  # poisson may be no better at all
-            "Softmax loses to the baseline hawkes by 0.100 (0.050 to 0.150) nats per event; softmax ended with a nll",
+            "Softmax loses to the baseline hawkes by 0.100 (0.050 to 0.150) nats per event; softmax ended with a",
         ),
         (
             [(0.4, 0.3, 0.5), (0.1, 0.05, 0.15)],
@@ -109,3 +115,39 @@ def test_what_a_model_loses_to_comes_first(gaps: list[tuple[float, float, float]
     page = render(training_page(trained))
     assert "Beside baselines" in page
     assert page.index(said.split(";")[0]) < page.index("Beside baselines")
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "first"), [("time", "quantitative", 5.0), ("seconds since 1970", "temporal", 5000.0)]
+)
+def test_a_timeline_of_dates_has_dates(unit: str, kind: str, first: float) -> None:
+    about = {"metric": "timeline", "unit": unit, "sequence": "s", "type": "a", "step": 9}
+    rows: list[Row] = [
+        {**about, "value": 5.0, "kind": "before"},
+        {**about, "value": 7.0, "low": 6.0, "high": 9.0, "event": 1, "kind": "forecast"},
+    ]
+    drawn = event_charts(rows)["timeline_1"].to_dict()
+    points = drawn["layer"][1]
+    assert points["encoding"]["x"]["type"] == kind
+    assert points["encoding"]["x"]["scale"] == ({"type": "utc"} if kind == "temporal" else {"zero": False})
+    assert f'"time": {first},' in json.dumps(drawn)
+
+
+def test_a_curve_of_one_evaluation_is_seen() -> None:
+    one = [{"label": "linear", "run": "r", "step": 9, "value": 1.0}]
+    opacities = [
+        [layer["mark"]["opacity"] for layer in curves(rows, "nll").to_dict()["layer"] if layer["mark"]["type"] == "point"]
+        for rows in (one, [*one, {**one[0], "step": 18}])
+    ]
+    assert opacities == [[1], [0]]
+
+
+def test_the_page_tells_what_clients_there_are() -> None:
+    summary = [
+        {"name": "clients", "where": "overview", "kind": "", "values": 1200, "missing": 0.0, "note": "1 to 9 events each"},
+        {"name": "target", "where": "target", "kind": "classes", "values": 1200, "missing": 0.0, "note": "yes: 7, no: 9"},
+        {"name": "city", "where": "event", "kind": "category", "values": 3, "missing": 0.0, "note": ""},
+    ]
+    sentence = overview_sentence({"summary": summary})
+    assert sentence == "Data: 1,200 clients, 1 to 9 events each; the target is a class, yes: 7, no: 9."
+    assert overview_sentence({}) == ""

@@ -20,6 +20,10 @@ CURVES = {
 """Field of the horizontal axis, titles of both axes and caption, by metric."""
 
 
+TARGETS = {"classes": "a class", "labels": "several labels", "number": "a number", "event": "a time to an event"}
+"""What is predicted of a client, in words."""
+
+
 def summary_table(learned: Mapping[str, Any]) -> Table | None:
     """Returns the table of clients, events and columns that a run stored; None if it stored none."""
     summary = learned.get("summary")
@@ -33,6 +37,18 @@ def summary_table(learned: Mapping[str, Any]) -> Table | None:
             [Cell(entry["name"]), Cell(entry["where"]), Cell(entry["kind"]), values, Cell(missing), Cell(entry["note"])]
         )
     return Table("What the data hold", ["column", "of", "kind", "values", "missing", ""], rows)
+
+
+def overview_sentence(learned: Mapping[str, Any]) -> str:
+    """Describes clients, events and the target in one sentence; empty if a run stored nothing about them."""
+    entries = [entry for entry in learned.get("summary") or () if entry["where"] in ("overview", "target")]
+    said = [
+        f"{entry['values']:,} {entry['name']}, {entry['note']}"
+        if entry["where"] == "overview"
+        else f"the target is {TARGETS.get(entry['kind'], entry['kind'])}, {entry['note']}"
+        for entry in entries
+    ]
+    return f"Data: {'; '.join(said)}." if said else ""
 
 
 def importance_table(rows: Sequence[Row]) -> Table | None:

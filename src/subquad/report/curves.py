@@ -80,7 +80,9 @@ def curves(
         .properties(data=alt.Data(values=list(rows))),
         base.mark_area(opacity=0.15).encode(y=low, y2="high:Q").properties(data=means),
         base.mark_line(strokeWidth=2.2).encode(y=kind).properties(data=means),
-        base.mark_point(size=60, opacity=0).encode(y=kind, tooltip=hints).properties(data=means),
+        base.mark_point(size=60, filled=True, opacity=0 if len(set(steps)) > 1 else 1)  # one point makes no line
+        .encode(y=kind, tooltip=hints)
+        .properties(data=means),
     ).properties(width="container" if interactive else 480, height=HEIGHT)
     if interactive:
         drawn = drawn.add_params(hidden)

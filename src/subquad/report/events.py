@@ -137,13 +137,14 @@ def caption_of(name: str, rows: Sequence[Row]) -> str:
 
 def timeline(rows: Sequence[Row]) -> list[alt.Chart]:
     """Layers: events before the cut at the bottom, above it each later event with its forecast and the time when it came."""
+    are_dates = any(row.get("unit") == "seconds since 1970" for row in rows)
+    times, unit = ("T", 1000.0) if are_dates else ("Q", 1.0)  # dates of charts are in milliseconds
     points = [
         {
             "kind": KINDS[row["kind"]],
-            "time": row["value"],
+            "time": row["value"] * unit,
             "event": row.get("event", 0),
-            "low": row.get("low", row["value"]),
-            "high": row.get("high", row["value"]),
+            **{end: row[end if end in row else "value"] * unit for end in ("low", "high")},
             "type": str(row["type"]),
         }
         for row in rows
@@ -152,12 +153,16 @@ def timeline(rows: Sequence[Row]) -> list[alt.Chart]:
     colour = alt.Color("kind:N").scale(domain=labels, range=[PALETTE[0], PALETTE[2], PALETTE[1]])
     colour = colour.legend(alt.Legend(orient="top", title=None))
     y = alt.Y("event:Q", title="event after the cut", axis=alt.Axis(tickMinStep=1))
-    x = alt.X("time:Q", title="time").scale(zero=False)
-    hints = ["kind:N", "event:Q", "type:N", alt.Tooltip("time:Q", format=".5~g")]
+    scale = alt.Scale(type="utc") if are_dates else alt.Scale(zero=False)
+    x = alt.X(f"time:{times}", title="time", scale=scale)
+    written = "%Y-%m-%d %H:%M" if are_dates else ".5~g"
+    hints = ["kind:N", "event:Q", "type:N", alt.Tooltip(f"time:{times}", format=written)]
     base = alt.Chart(alt.Data(values=points)).encode(y=y, color=colour)
     spans = base.transform_filter(alt.datum.kind == KINDS["forecast"])
     return [
-        spans.mark_rule(strokeWidth=3, opacity=0.4).encode(x=alt.X("low:Q", title="time").scale(zero=False), x2="high:Q"),
+        spans.mark_rule(strokeWidth=3, opacity=0.4).encode(
+            x=alt.X(f"low:{times}", title="time", scale=scale), x2=f"high:{times}"
+        ),
         base.mark_point(filled=True, size=45).encode(x=x, tooltip=hints),
     ]
 

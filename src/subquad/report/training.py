@@ -10,7 +10,14 @@ import altair as alt
 
 from subquad.report import client_baselines, event_baselines
 from subquad.report.charts import save
-from subquad.report.clients import CURVES, client_charts, confusion_table, importance_table, summary_table
+from subquad.report.clients import (
+    CURVES,
+    client_charts,
+    confusion_table,
+    importance_table,
+    overview_sentence,
+    summary_table,
+)
 from subquad.report.curves import curves, thin
 from subquad.report.events import caption_of, data_sentence, event_charts, event_folds
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
@@ -23,6 +30,8 @@ from subquad.words import capitalized, digits, run_lengths
 
 CAPTIONS = {"residuals": "Residuals", **{name: caption for name, (_, _, _, caption) in CURVES.items()}}
 """Captions of charts that are not a metric by step."""
+WRITTEN = {"nll": "negative log-likelihood", "auroc": "AUROC", "rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "f1": "F1"}
+"""How words in the names of metrics are written."""
 KIND = "mechanism.kind"
 """The option that names the attention of a run."""
 
@@ -140,12 +149,18 @@ def training_page(trained: Sequence[Trained]) -> Page:
     return Page(
         "How training went",
         training_answer(trained),
-        about=" ".join(filter(None, (data_sentence(trained[0].rows), machine_of(trained[0].run)))),
+        about=" ".join(filter(None, (_data_sentence(trained[0]), machine_of(trained[0].run)))),
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("Charts", pictures[1:])] if pictures[1:] else [],
         folds=folds,
         commands=[command_of(training.run, "subquad train") for training in trained],
     )
+
+
+def _data_sentence(training: Trained) -> str:
+    """Describes the data of a run in one sentence; empty if it stored nothing about them."""
+    learned = training.run.about.get("learned")
+    return data_sentence(training.rows) or (overview_sentence(learned) if isinstance(learned, Mapping) else "")
 
 
 def _data_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
@@ -204,7 +219,7 @@ def training_answer(trained: Sequence[Trained]) -> str:
         end = _spread(tested or watched)
         if end is not NOTHING:
             name = metric_words(metric, lower=True)
-            article = "an" if name[0] in "aeiou" else "a"
+            article = "an" if name[0].lower() in "aeiou" or name.startswith(("RMSE", "MAE")) else "a"
             sentences.append(f"{label} ended with {article} {name} of {end.text}{' on the test' if tested else ''}")
     parts = [*lost, *sentences, *filter(None, others)]
     return f"{capitalized('; '.join(parts))}." if parts else "Nothing was trained yet."
@@ -218,7 +233,7 @@ def value_on_test(rows: Sequence[Row], metric: str) -> float | None:
 
 def metric_words(metric: str, *, lower: bool = False) -> str:
     """Returns the name of a metric for display."""
-    words = metric.replace("_", " ")
+    words = " ".join(WRITTEN.get(word, word) for word in metric.split("_"))
     return words if lower else capitalized(words)
 
 

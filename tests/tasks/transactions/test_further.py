@@ -118,16 +118,23 @@ def test_a_table_of_clients_beside_the_events(tmp_path: Path) -> None:
         load_histories(tmp_path, how=Reading(clients=tmp_path / "none.csv"))
 
 
-def test_rare_values_share_vectors(tmp_path: Path) -> None:
-    rows = [f"c{c},{t},{f'only{c}' if t == 0 else f'shop{c % 5}'},{c % 2}" for c in range(300) for t in range(2)]
+@pytest.mark.parametrize(("clients_of_each", "buckets"), [(2, 8), (1, 1)])
+def test_rare_values_share_vectors(clients_of_each: int, buckets: int, tmp_path: Path) -> None:
+    """A value that one client has, such as an account number, tells nothing about others, so that one vector will do."""
+    count = 600
+    rows = [
+        f"c{c},{t},{f'rare{c // clients_of_each}' if t == 0 else f'shop{c % 5}'},{c % 2}"
+        for c in range(count)
+        for t in (0, 1)
+    ]
     (tmp_path / "t.csv").write_text("\n".join(["client,time,shop,label", *rows]) + "\n")
-    found = load_histories(tmp_path / "t.csv")
-    client = np.repeat(np.arange(300), 2)
+    found = load_histories(tmp_path / "t.csv", how=Reading(kinds={"shop": "category"}))
+    client = np.repeat(np.arange(count), 2)
     features = learn_column(found.columns[0], client, found.times, rare=5, buckets=8)
     assert isinstance(features, ColumnFeatures)
     assert features.values == tuple(f"shop{at}" for at in range(5))
     symbols = features.encode(found.columns[0], None)[:, 0]
-    assert symbols.max() < features.symbols == 14
+    assert symbols.max() < features.symbols == 6 + buckets
     assert (symbols[::2] > 5).all()
     assert (symbols[1::2] <= 5).all()
 

@@ -17,6 +17,9 @@ from subquad.errors import SubquadError
 BINS = 32
 MANY = 200
 """Number of different values above which those that few clients have share hashed vectors."""
+SHARED = 0.1
+"""Smallest share of the rare values that more than one client has. Below it, values such as account numbers tell clients
+apart and nothing else, so that all rare ones have one vector: hashed ones would be noise that is learned by heart."""
 MOST_KEPT = 20_000
 """Largest number of different values of a column that have vectors of their own, those of the most clients."""
 SPREAD = 1.7
@@ -132,10 +135,11 @@ def learn_column(
         return Column(column.name, "unused", why="the same value everywhere")
     kept = present if len(present) <= MANY else present[counts[present] >= rare]
     kept = kept[np.argsort(-counts[kept], kind="stable")][:MOST_KEPT]
-    is_rest = len(kept) < len(present)
+    rest = np.setdiff1d(present, kept)
+    is_shared = len(rest) > 0 and (counts[rest] > 1).mean() >= SHARED
     width = 1 if read.values.ndim == 1 else read.values.shape[1]
     names = tuple(sorted(read.names[at] for at in kept))
-    return ColumnFeatures(**about, values=names, buckets=buckets if is_rest else 0, width=width)
+    return ColumnFeatures(**about, values=names, buckets=buckets if is_shared else min(1, len(rest)), width=width)
 
 
 def learn_columns(

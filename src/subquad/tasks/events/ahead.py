@@ -148,7 +148,8 @@ def _timeline(cut: Cut, paths: Paths, model: EventModel) -> list[Row]:
     rows: list[Row] = []
     names, unit = cut.whole.type_names, model.scales.mean_gap
     for at in range(min(SHOWN, len(cut.whole.names))):
-        about = {"metric": "timeline", "unit": "time", "sequence": cut.whole.names[at]}
+        unit_name = "seconds since 1970" if cut.whole.dated else "time"
+        about = {"metric": "timeline", "unit": unit_name, "sequence": cut.whole.names[at]}
         start = cut.whole.offsets[at]
         for event in range(start + max(0, cut.length - BEFORE), start + cut.length):
             rows.append(about | _event(cut, event, names) | {"kind": "before"})
