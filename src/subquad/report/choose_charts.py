@@ -87,7 +87,8 @@ def front_chart(standings: Standings, colour_of: Mapping[str, str]) -> alt.Layer
 
 def fastest_for_quality(points: Sequence[Row], good: str) -> list[Row]:
     """Returns the points that are better than all faster ones, the fastest first."""
-    sign, front = (1.0 if good == "high" else -1.0), []
+    sign = 1.0 if good == "high" else -1.0
+    front: list[Row] = []
     for point in sorted(points, key=lambda each: (each["seconds"], -sign * each["value"])):
         if not front or sign * point["value"] > sign * front[-1]["value"]:
             front.append(point)
