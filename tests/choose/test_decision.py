@@ -1,5 +1,7 @@
 """Planted answers come out of made-up rows, and limits turn the question around."""
 
+import math
+
 import pytest
 
 from subquad.choose.decision import Decision, Training, Wishes, decide, level_of, proposed_budget, to_come, widened
@@ -94,6 +96,7 @@ def test_wide_intervals_are_not_level() -> None:
 def test_better_than_softmax_becomes_the_standard() -> None:
     decision = decided(race({"softmax": 0.8, "hybrid": 0.9, "linear": 0.7}, seconds=FAST))
     assert (decision.chosen, decision.standard) == ("hybrid", "hybrid")
+    assert decision.sentences[0].startswith("Hybrid: it is better than softmax, and nothing faster is shown to be level")
     assert decision.levels["softmax"] == "worse"
 
 
@@ -123,6 +126,13 @@ def test_wishes_turn_it_around(wishes: Wishes, chosen: str) -> None:
     assert decided(rows, wishes).chosen == chosen
 
 
+def test_a_limit_that_softmax_does_not_keep_says_what_is_lost() -> None:
+    rows = race({"softmax": 0.9, "hybrid": 0.85, "linear": 0.8}, seconds=FAST)
+    decision = decided(rows, Wishes(max_seconds=0.5))
+    assert decision.sentences[0].startswith("Hybrid: it is the best one that keeps your limits, and nothing faster")
+    assert "on the test, 0.05 behind softmax (0.045 to 0.055). Faster ones: linear" in decision.sentences[1]
+
+
 def test_limits_that_nothing_keeps() -> None:
     decision = decided(race({"softmax": 0.9, "linear": 0.8}, seconds=FAST), Wishes(max_seconds=0.01))
     assert (decision.kind, decision.chosen) == ("none", "")
@@ -144,6 +154,7 @@ def test_costs_that_are_not_known_leave_softmax() -> None:
 def test_without_softmax_the_best_is_the_standard() -> None:
     decision = decided(race({"linear": 0.9, "window": 0.5}, seconds=FAST))
     assert (decision.chosen, decision.standard) == ("linear", "linear")
+    assert decision.sentences[0].startswith("Linear: it is the best of those that were raced, and nothing that was raced is")
 
 
 def test_without_a_common_seed_nothing_is_level() -> None:
@@ -273,6 +284,18 @@ def test_low_scores_are_learned_too() -> None:
     assert "softmax was still learning, with 0.4 in development after 20" in decided([*rows, *longer]).sentences[0]
     worse = scores("softmax", (20, 0.2), (60, 0.4), "low")
     assert decided([*rows, *worse]).chosen == "linear"
+
+
+def test_scores_in_development_are_converted_to_the_metric_of_the_test() -> None:
+    """A perplexity that falls from 102 to 84.5 is a gain of 0.19 nats, not of 17.5; a log loss says nothing of an AUROC."""
+    nats = race({"softmax": 3.8, "linear": 3.8}, trivial=6.0, metric="nats_per_token", seconds=FAST)
+    learned = [{**row, "of": "perplexity"} for row in scores("softmax", (150, 102.0), (300, 84.5), "low")[::2]]
+    progress = read_standings([*nats, *learned]).contestants["softmax"].progress
+    assert progress == pytest.approx((150, math.log(102), 300, math.log(84.5)))
+    shares = race({"softmax": 0.8, "linear": 0.8}, trivial=0.5, metric="auroc", seconds=FAST)
+    losses = [{**row, "of": "log_loss"} for row in scores("softmax", (150, 0.6), (300, 0.4), "low")]
+    assert read_standings([*shares, *losses]).contestants["softmax"].progress is None
+    assert decided(trained([*shares, *losses], 300), training=Training(usual_steps=600)).chosen == "linear"
 
 
 def test_limits_that_nothing_keeps_need_no_long_runs() -> None:

@@ -1,5 +1,6 @@
 """A race of a user's own model."""
 
+from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 import subquad as sq
 from subquad.choose import costs
-from subquad.choose.own import OwnTask, divided
+from subquad.choose.own import OwnTask, divided, main_left_alone
 from subquad.choose.workers import Inline
 from subquad.results import Run
 from tests.choose.made import costs as made_costs
@@ -99,3 +100,11 @@ def test_a_model_without_attention_is_refused() -> None:
         sq.choose(lambda attention: nn.Linear(2, 2), pair)
     with pytest.raises(sq.SubquadError, match="there is no attention"):
         sq.choose(lambda attention: Tagger(attention, 5), pair, mechanisms=["nonsense"])
+
+
+def test_new_processes_do_not_run_the_user_s_script_again() -> None:
+    before = get_preparation_data("child")
+    assert {"init_main_from_name", "init_main_from_path"} & before.keys()
+    with main_left_alone():
+        assert not {"init_main_from_name", "init_main_from_path"} & get_preparation_data("child").keys()
+    assert get_preparation_data("child") == before

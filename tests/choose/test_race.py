@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,6 +194,22 @@ def test_a_failure_is_a_row_and_the_race_goes_on(tmp_path: Path, error: Callable
     assert {row["mechanism"] for row in trials(rows).values() if row["stage"] == "final"} == {"softmax"}
     assert [row["mechanism"] for row in rows if row["metric"] == "quality"] == ["softmax", "guessing", *RIVALS]
     assert any(failure in line for line in told)
+
+
+def test_a_training_that_diverges_ends_with_its_reason(tmp_path: Path) -> None:
+    options = RunOptions(TASK, Softmax(), MODEL, replace(TRAINING, learning_rate=1e30, warm_up=0, clip=0.0))
+    trial = Trial("wild", "softmax", "search", Setting(1e30, Softmax()), options, 0, 1.0, 1)
+    work = partial(run_trial, trial=trial, folder=tmp_path / "wild", spell=training_words)
+    workers = Inline(lambda variant: TASK)
+    (ended,) = workers.run([Job("wild", work, 60.0)], lambda job: True)
+    assert (ended.rows, ended.failure) == ([], "not finite")
+    assert "NaN" in ended.message or "the loss is" in ended.message
+
+
+def test_measuring_a_step_leaves_the_weights() -> None:
+    """A learning rate that only works with its warm-up or clipping must not end a run before it begins."""
+    wild = replace(TRAINING, learning_rate=1e30, clip=0.0)
+    assert step_seconds(TASK, RunOptions(TASK, Softmax(), MODEL, wild), 0, 1.0) > 0
 
 
 def test_rivals_that_fail_leave_the_attentions(tmp_path: Path) -> None:

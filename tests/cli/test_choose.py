@@ -138,6 +138,18 @@ def test_advise_leaves_out_what_was_not_level(tmp_path: Path, capsys: pytest.Cap
     assert "not of `subquad choose`" in capsys.readouterr().err
 
 
+def test_advise_does_not_use_a_race_that_was_too_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compared = Run.create(tmp_path / "compared", "compare", {"mechanisms": {"softmax": {"exact": True}}})
+    compared.append(compare_rows(views=[("bidirectional", "training")]))
+    rows = race({"softmax": 0.9, "linear": 0.5}, seconds={"softmax": 1.0, "linear": 0.1})
+    short = [{**row, "steps": 10} if row["metric"] == "quality" else row for row in rows]
+    Run.create(tmp_path / "race", "choose", {"options": {"training": {"steps": 1000}}}, short)
+    assert main(["advise", "--length", "4096", "--run", str(compared.folder), "--race", str(tmp_path / "race")]) == 0
+    said = capsys.readouterr()
+    assert "is not used, as the race could not tell qualities: Nothing is recommended" in said.err
+    assert "in the race" not in said.out
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["choose"]) == 0
     assert "subquad choose TASK" in capsys.readouterr().out

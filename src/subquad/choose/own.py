@@ -2,8 +2,10 @@
 
 import dataclasses
 import multiprocessing
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -196,10 +198,29 @@ def choose(
     about = describe_run(describe(kept), ["choose", "own"], seed=seed)
     about["mechanisms"] = {name: dataclasses.asdict(each.traits) for name, each in kept.field.attentions.items()}
     run = Run.create(Path(out) if out is not None else new_folder("choose", "own"), "choose", about)
-    with run.writing():
+    with run.writing(), main_left_alone():
         race = Race(run, kept.field, kept.terms, task, _workers(task, kept.terms), own_words, Watch(tell=say))
         race.go()
     return _conclude(race, kept, task)
+
+
+@contextmanager
+def main_left_alone() -> Iterator[None]:
+    """Processes that are started in the block do not run the user's script again, whether it is guarded or not.
+
+    Python lets new processes import the main module, for objects that are defined there. The processes that measure costs
+    need none of them: models are built in forks of this process.
+    """
+    main = sys.modules["__main__"]
+    kept = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    try:
+        main.__spec__ = None
+        if "__file__" in kept:
+            del main.__file__
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(main, name, value)
 
 
 def _field(task: OwnTask, factory: Factory, mechanisms: Sequence[str], training: TrainOptions) -> Field:

@@ -85,17 +85,15 @@ def _reason_and_evidence(
         return first, evidence + _equals(chosen, [each for each in others if levels[each.name] in ("better", "level")])
     if not faster and chosen.name == SOFTMAX:
         return _short_sequences(standings), f"{has}{_next_best(standings, chosen, others)}."
+    why = "" if chosen.name == SOFTMAX else f"{_rank(levels.get(SOFTMAX))}, and "
+    if chosen.name != SOFTMAX and levels.get(SOFTMAX, "worse") != "worse":
+        has += _comma(standings.advantage(chosen.name, SOFTMAX), SOFTMAX)
     if not faster:
-        return (
-            f"{capitalized(chosen.name)}: it is better than softmax, and nothing is faster.",
-            f"{has}{_next_best(standings, chosen, others)}.",
-        )
+        first = f"{capitalized(chosen.name)}: {why}nothing that was raced is {WORTH:g} times as fast."
+        return first, f"{has}{_next_best(standings, chosen, others)}."
     lost = "; ".join(_why_not(standings, each, chosen, levels[each.name]) for each in faster[:3])
-    better = "" if chosen.name == SOFTMAX else "it is better than softmax, and "
-    return (
-        f"{capitalized(chosen.name)}: {better}nothing faster is shown to be level with it.",
-        f"{has}. Faster ones: {lost}.",
-    )
+    first = f"{capitalized(chosen.name)}: {why}nothing faster is shown to be level with it."
+    return first, f"{has}. Faster ones: {lost}."
 
 
 def softmax_by_cost(standings: Standings, softmax: Contestant, doubt: Doubt, budget: float | None) -> tuple[str, str, str]:
@@ -191,6 +189,13 @@ def _larger(doubt: Doubt, budget: float | None) -> str:
         f"Start again with --budget {said_budget(budget)}: by the step times measured here, final runs then have about "
         f"{doubt.usual_steps:,} steps. Fewer --mechanisms take less time."
     )
+
+
+def _rank(softmax: Level | None) -> str:
+    """Where the standard stands if it is not softmax, by the level of softmax beside it; None if softmax was not raced."""
+    if softmax is None:
+        return "it is the best of those that were raced"
+    return "it is better than softmax" if softmax == "worse" else "it is the best one that keeps your limits"
 
 
 def _next_best(standings: Standings, chosen: Contestant, others: Sequence[Contestant]) -> str:

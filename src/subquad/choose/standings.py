@@ -11,7 +11,8 @@ score      score of one run on the development sequences, with its `stage` and n
 ========== ==============================================================================================
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any, Literal, NamedTuple
 
@@ -31,11 +32,20 @@ SHARE = "share"
 WORTH = 1.2
 """Speed-up from which on an attention is clearly faster than another one."""
 
+SAME_SCORE: Mapping[tuple[str, str], Callable[[float], float]] = {
+    ("perplexity", "nats_per_token"): math.log,
+    ("r2", "unexplained_share"): lambda explained: 1.0 - explained,
+}
+"""Functions that give a score on the test from one in development that is another metric, by the names of both."""
+
 Role = Literal["attention", "rival", "trivial"]
 
 
 class Progress(NamedTuple):
-    """Development scores of an attention after few training steps, its best short run, and after more, its final runs."""
+    """Development scores of an attention after few training steps, its best short run, and after more, its final runs.
+
+    They are in the metric of the test.
+    """
 
     few_steps: float
     after_few: float
@@ -110,7 +120,7 @@ def read_standings(rows: Sequence[Row]) -> Standings:
     first: Mapping[str, Any] = qualities[0] if qualities else {}
     lengths = {row["quantile"]: row["value"] for row in rows if row["metric"] == "seen"}
     costs = read_costs(rows, lengths)
-    progress, paces = read_progress(rows), read_paces(rows)
+    progress, paces = read_progress(rows, str(first.get("of", ""))), read_paces(rows)
     contestants = {}
     for row in qualities:
         name = row["mechanism"]
@@ -129,8 +139,11 @@ def read_gives_up(traits: Mapping[str, Any], rows: Iterable[Row]) -> dict[str, s
     return known | {row["mechanism"]: str(row["gives_up"]) for row in rows if row["metric"] == "candidate"}
 
 
-def read_progress(rows: Iterable[Row]) -> dict[str, Progress]:
-    """What more training steps gave each attention that has runs of the search and of the final."""
+def read_progress(rows: Sequence[Row], metric: str) -> dict[str, Progress]:
+    """What more training steps gave each attention that has runs of the search and of the final.
+
+    `metric` is that of the test. An attention whose scores in development cannot be converted to it is left out.
+    """
     scores: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         if row["metric"] == "score" and row["value"] is not None:
@@ -140,9 +153,19 @@ def read_progress(rows: Iterable[Row]) -> dict[str, Progress]:
         if "search" in stages and "final" in stages:
             pick = max if stages["search"][0]["good"] == "high" else min
             short, long = pick(stages["search"], key=lambda row: row["value"]), stages["final"]
-            steps, value = (mean(row[field] for row in long) for field in ("steps", "value"))
-            progress[name] = Progress(short["steps"], short["value"], steps, value)
+            known = [_converted(row["value"], row.get("of", metric), metric) for row in (short, *long)]
+            if all(value is not None and math.isfinite(value) for value in known):
+                few, *more = (value for value in known if value is not None)
+                progress[name] = Progress(short["steps"], few, mean(row["steps"] for row in long), mean(more))
     return progress
+
+
+def _converted(value: float, of: str, metric: str) -> float | None:
+    """A score in the metric of the test; None if it cannot be converted."""
+    if of == metric:
+        return value
+    convert = SAME_SCORE.get((of, metric))
+    return None if convert is None or (convert is math.log and value <= 0) else convert(value)
 
 
 def read_paces(rows: Iterable[Row]) -> dict[str, float]:

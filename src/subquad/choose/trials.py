@@ -156,10 +156,13 @@ def with_steps(training: TrainOptions, steps: int, evaluations: int) -> TrainOpt
 def step_seconds(task: Task[Any], options: RunOptions, seed: int, seconds: float) -> float:
     """Duration of a training step, measured with the batches of the run on a model of its own.
 
-    The first half of the steps is a warm-up: allocators and caches may make it twice as slow as the second half.
+    The first half of the steps is a warm-up: allocators and caches may make it twice as slow as the second half. The weights
+    stay as they are, since nothing here keeps a high learning rate from making them infinite.
     """
     model = build_model(options, task, seed=seed).model.train()
     optimizer = options.training.build_optimizer(model.parameters())
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
     start = time.perf_counter()
     durations: list[float] = []
     while len(durations) < PROBE_STEPS or time.perf_counter() - start < PROBE_SHARE * seconds:

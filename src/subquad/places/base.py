@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from subquad.errors import DivergedError, SubquadError
+from subquad.errors import DivergedError, NotFiniteError, SubquadError
 from subquad.measure.workers import ERROR, kind_of
 from subquad.results import Row
 
@@ -84,5 +84,5 @@ def explained(error: Exception) -> tuple[str, str]:
     """The reason of a failure in a word or two, and what the error says."""
     said = str(error)[:500]
     if isinstance(error, SubquadError):
-        return NOT_FINITE if isinstance(error, DivergedError) else ERROR, said
+        return NOT_FINITE if isinstance(error, DivergedError | NotFiniteError) else ERROR, said
     return kind_of(error), f"{type(error).__name__}: {said}"

@@ -51,21 +51,24 @@ def _front_caption(standings: Standings) -> str:
     metric, better = standings.metric.replace("_", " "), "high" if standings.good == "high" else "low"
     length = standings.lengths.get(READ_AT)
     where = "" if length is None else f" at {length:,.0f} positions"
-    return f"{metric} on the test ({better} is good) against the seconds of a forward pass{where}; line: the front"
+    without = "; dashed: the best model without attention" if standings.of("rival", "trivial") else ""
+    return f"{metric} on the test ({better} is good) against the seconds of a forward pass{where}; line: the front{without}"
 
 
 def front_chart(standings: Standings, colour_of: Mapping[str, str]) -> alt.LayerChart:
-    """Returns the chart of quality against time with intervals; models without attention are horizontal lines.
+    """Returns the chart of quality against time with intervals; the best model without attention is a horizontal line.
 
-    A line joins the front: attentions that no faster one reaches in quality.
+    A line joins the front: attentions that no faster one reaches in quality. Other models without attention are in the
+    table only: some are so far away that attentions would be drawn as one.
     """
-    names = [each.name for each in standings.contestants.values()]
+    without = standings.of("rival", "trivial")[:1]
+    names = [name for name, each in standings.contestants.items() if each.role == "attention" or each in without]
     points = [
         {"name": each.name, "seconds": each.seconds, **each.quality._asdict()}
         for each in standings.of("attention")
         if each.seconds is not None
     ]
-    lines = [{"name": each.name, **each.quality._asdict()} for each in standings.of("rival", "trivial")]
+    lines = [{"name": each.name, **each.quality._asdict()} for each in without]
     front = fastest_for_quality(points, standings.good)
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1, columns=legend_columns(names), labelLimit=400)
     colour = alt.Color("name:N").scale(domain=names, range=[colour_of[name] for name in names]).legend(legend)
@@ -75,7 +78,7 @@ def front_chart(standings: Standings, colour_of: Mapping[str, str]) -> alt.Layer
     hints = ["name:N", *(alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high", "seconds"))]
     known = alt.Chart(alt.Data(values=points))
     layers = [
-        alt.Chart(alt.Data(values=front)).mark_line(color="#888888", strokeDash=[4, 3]).encode(x=x, y=y),
+        alt.Chart(alt.Data(values=front)).mark_line(color="#888888").encode(x=x, y=y),
         known.mark_rule(strokeWidth=1.5).encode(x=x, y=low, y2="high:Q", color=colour),
         known.mark_point(filled=True, size=90, opacity=1).encode(x=x, y=y, color=colour, tooltip=hints),
     ]
@@ -87,7 +90,8 @@ def front_chart(standings: Standings, colour_of: Mapping[str, str]) -> alt.Layer
 
 def fastest_for_quality(points: Sequence[Row], good: str) -> list[Row]:
     """Returns the points that are better than all faster ones, the fastest first."""
-    sign, front = (1.0 if good == "high" else -1.0), []
+    sign = 1.0 if good == "high" else -1.0
+    front: list[Row] = []
     for point in sorted(points, key=lambda each: (each["seconds"], -sign * each["value"])):
         if not front or sign * point["value"] > sign * front[-1]["value"]:
             front.append(point)
