@@ -165,7 +165,7 @@ def test_a_client_from_outside_and_a_store_that_is_given(alone: Path, tmp_path: 
 
 def test_a_race_on_nodes(tmp_path: Path) -> None:
     """The kept model is trained again alone, by the command that the race names, to the same rows."""
-    words = ["choose", "recall", "--length", "16", "--mechanisms", "softmax", "linear", "--budget", "60s", "--on", "ray"]
+    words = ["choose", "recall", "--length", "16", "--mechanisms", "softmax", "linear", "--budget", "40s", "--on", "ray"]
     assert main([*words, "--out", "race"]) == 0
     race = Run.open(Path("race"), "choose")
     scores = [row for row in race.rows() if row["metric"] == "score"]
