@@ -15,6 +15,7 @@ from typing import Any
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # without it, Ray replaces 127.0.0.1 by the address of the network
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, as local processes
 
 import torch
 

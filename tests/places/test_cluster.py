@@ -14,6 +14,7 @@ from typing import Any
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # without it, Ray replaces 127.0.0.1 by the address of the network
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, as local processes
 
 import psutil
 import pytest
@@ -58,7 +59,7 @@ class Loopback:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self.place = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20}
+        self.place: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20}
         head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": CLIENT_PORT, **self.place}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
@@ -128,7 +129,8 @@ def test_a_node_is_killed_and_the_numbers_are_the_same(
     alone: Path, loopback: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its training goes on from the checkpoint that came through the store, on the node that is left."""
-    folder, seen = tmp_path / "run", []
+    folder = tmp_path / "run"
+    seen: list[str] = []
 
     def has_checkpoints() -> bool:
         return all(list((folder / f"seed-{seed}" / "checkpoint").glob("step-*")) for seed in range(2))

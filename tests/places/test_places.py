@@ -71,7 +71,9 @@ def test_a_job_goes_on_with_files_that_were_there(directory: Path) -> None:
 
 
 def test_a_lost_job_goes_on_from_what_was_stored(directory: Path) -> None:
-    ray, said, begun = StandIn(), [], []
+    ray = StandIn()
+    said: list[str] = []
+    begun: list[str] = []
     place = Cluster(ray, NODES, Terms(str(directory / "store")), tell=said.append)
 
     def work(held: object, folder: Path) -> list[Row]:

@@ -104,7 +104,12 @@ def test_rows_are_never_older_than_checkpoints(store: str, tmp_path: Path, monke
     ours, writer, reader = tmp_path / "ours", Relay(store, "some"), Relay(store, "some")
     fill(ours, rows_jsonl="", run_json="{}", zzz="")
     kept = writer._store
-    monkeypatch.setattr(writer, "_store", lambda path: (order.append(path.name), kept(path))[1])
+
+    def store_in_order(path: Path) -> str:
+        order.append(path.name)
+        return kept(path)
+
+    monkeypatch.setattr(writer, "_store", store_in_order)
     writer.push(ours)
     assert order[-1] == "rows.jsonl"
     fetched: list[str] = []
