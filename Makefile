@@ -8,9 +8,9 @@ RUN := $(VENV)/bin/python
 # One worker more than cores: some tests wait for processes that they have started.
 WORKERS := $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 
-.PHONY: compare test tests test-slow test-robustness test-kills test-families test-sanitized wheels test-wheels lint types \
+.PHONY: compare test tests test-slow test-robustness test-kills test-families test-cluster test-sanitized wheels test-wheels lint types \
 	bench bench-training bench-training-speed bench-decoding bench-kernels bench-targets bench-generation \
-	bench-growth bench-choose bench-peers clean
+	bench-growth bench-choose bench-cluster bench-peers clean
 
 # The main job: from which length each attention pays on this machine, in about two minutes.
 compare: $(VENV)/kernels
@@ -41,6 +41,10 @@ test-robustness: $(VENV)/kernels
 # about 20 minutes on two cores. `make test-families RESUME=--resume` goes on with a run that was stopped.
 test-families: $(VENV)/kernels
 	$(RUN) -m tests.families $(RESUME)
+
+# Two Ray nodes on the loopback address, one of which is killed half-way: the same numbers as without Ray.
+test-cluster: $(VENV)/kernels $(VENV)/cluster
+	$(RUN) -m pytest -m slow tests/places/test_cluster.py
 
 # The native kernels with AddressSanitizer and UndefinedBehaviorSanitizer, which come with gcc.
 test-sanitized: $(VENV)/kernels
@@ -104,6 +108,10 @@ bench-generation: $(VENV)/kernels
 bench-choose: $(VENV)/kernels
 	$(RUN) benchmarks/choose_planted.py
 
+# How much faster two Ray nodes with one CPU each do equal trainings than one of them: about three minutes.
+bench-cluster: $(VENV)/kernels $(VENV)/cluster
+	$(RUN) benchmarks/cluster.py
+
 # The neighbours, in an environment of their own.
 bench-peers: $(PEERS)/installed
 	$(PEERS)/bin/python benchmarks/peers.py
@@ -117,6 +125,10 @@ $(VENV)/installed: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,data,images,speech,choose,dev]'
+	touch $@
+
+$(VENV)/cluster: $(VENV)/installed
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[cluster]'
 	touch $@
 
 $(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers-requirements.txt

@@ -14,7 +14,7 @@ from subquad.errors import SubquadError
 from subquad.measure.workers import ERROR, TIMEOUT
 from subquad.places.base import LOST, Ended, Job
 from subquad.places.doing import Answer, Doer, Errand, Hold
-from subquad.places.nodes import Node, connect, find_nodes, inspect
+from subquad.places.nodes import Node, connect, find_nodes, inspect, only_on
 from subquad.places.options import Placing
 from subquad.places.relay import Relay, open_store
 
@@ -117,6 +117,7 @@ class Cluster:
         if not self.busy:
             time.sleep(seconds)
             return []
+        self._use_idle()
         answers = {busy.answer: busy for busy in self.busy}
         ready, _ = self.ray.wait(list(answers), num_returns=1, timeout=seconds)
         if time.monotonic() - self.pulled > PULL_SECONDS:
@@ -148,22 +149,17 @@ class Cluster:
             return self.idle.pop()
         options: dict[str, Any] = {"num_cpus": self.terms.cpus, "num_gpus": self.terms.gpus}
         if job.node:
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
             node = next(node for node in self.nodes if node.number == job.node)
-            options = {"num_cpus": node.cpus, "num_gpus": node.gpus}
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(job.node, soft=False)
+            options = {"num_cpus": node.cpus, "num_gpus": node.gpus, "scheduling_strategy": only_on(self.ray, job.node)}
         return self.remote.options(**options).remote(self.hold, str(Path.cwd()))
 
     def _look(self, busy: _Busy) -> Ended | None:
         """Takes the answer of a process: that it has started, or that its job ended."""
-        from ray.exceptions import RayActorError, RayError
-
         try:
             answer = self.ray.get(busy.answer)
-        except RayActorError as error:
+        except self.ray.exceptions.RayActorError as error:
             return self._lose(busy, error)
-        except RayError as error:
+        except self.ray.exceptions.RayError as error:
             self._leave(busy, is_alive=False)
             return Ended(busy.job, [], ERROR, " ".join(str(error).split())[-300:])
         if not busy.host:
@@ -201,11 +197,21 @@ class Cluster:
         self.busy.remove(busy)
         if not is_alive:
             self._kill(busy.actor)
-        elif waiting := next((each for each in self.busy if not each.host and not each.job.node), None):
-            self._kill(waiting.actor)  # it may wait for the very CPUs that are free now
-            waiting.take(busy.actor)
         else:
             self.idle.append(busy.actor)
+
+    def _use_idle(self) -> None:
+        """Gives processes without a job to jobs whose own would never start, as there are more processes than CPUs for them.
+
+        This happens if a node is lost: a job of it waits for CPUs, and another job that ends keeps its process.
+        """
+        waiting = [busy for busy in self.busy if not busy.host and not busy.job.node]
+        if not waiting or not self.idle or len(self.busy) + len(self.idle) <= self.slots:
+            return
+        for busy, actor in zip(waiting, self.idle, strict=False):
+            self._kill(busy.actor)
+            busy.take(actor)
+        self.idle = self.idle[len(waiting) :]
 
     def _kill(self, actor: Any) -> None:
         with suppress(Exception):  # it has ended already, or the cluster is gone

@@ -49,6 +49,7 @@ def import_ray() -> Any:
     """Returns the package ray. Raises `SubquadError` if it is not installed. Nothing is reported to Ray's makers."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
+        importlib.import_module("ray.util.scheduling_strategies")
         return importlib.import_module("ray")
     except ImportError:
         raise SubquadError(f"--on needs Ray, which is not installed: {INSTALL}") from None
@@ -70,8 +71,8 @@ def connect(on: str) -> Any:
             with warnings.catch_warnings(action="ignore"):  # what they warn of is raised too
                 ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         except Exception as error:  # of many kinds: other versions of Ray or Python, a port that speaks something else
-            sentence = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise SubquadError(f"the Ray cluster at {address} cannot be used: {sentence}") from None
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]  # the last line of a traceback
+            raise SubquadError(f"the Ray cluster at {address} cannot be used: {reason[:300]}") from None
     return ray
 
 
@@ -124,6 +125,11 @@ def _is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
+def only_on(ray: Any, number: str) -> Any:
+    """What makes Ray run something on the node with an id, or fail."""
+    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(number, soft=False)
+
+
 def find_nodes(ray: Any, cpus: float, gpus: float) -> list[Mapping[str, Any]]:
     """The nodes that have so many CPUs and GPUs, as Ray describes them."""
     alive = [node for node in ray.nodes() if node["Alive"]]
@@ -166,15 +172,13 @@ def _ask(ray: Any, nodes: Sequence[Mapping[str, Any]], store: str, paths: Sequen
     system, root = open_store(store)
     token = f".probe-{secrets.token_hex(8)}"
     _write_token(system, root, token, store)
-    strategy = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     ray.cloudpickle.register_pickle_by_value(probe)
     try:
         look = ray.remote(num_cpus=0, max_retries=0)(probe.look_around)
         answers = {
-            look.options(scheduling_strategy=strategy(node["NodeID"], soft=False)).remote(
-                token, store, node["NodeID"], list(paths)
-            ): node
+            look.options(scheduling_strategy=only_on(ray, number)).remote(token, store, number, list(paths)): node
             for node in nodes
+            for number in [node["NodeID"]]
         }
         done, late = ray.wait(list(answers), num_returns=len(answers), timeout=PROBE_SECONDS)
         for answer in late:
