@@ -19,6 +19,8 @@ KERNELS = {
     *("hybrid_step", "slots"),
 }
 """Kernels that the collection reaches."""
+OF_ONE_BUILD = {"hybrid_groups", "hybrid_both", "hybrid_both_queries", "hybrid_slope_groups", "hybrid_both_keys"}
+"""Kernels that hand each other memory whose layout differs between builds, so that no other build takes their calls."""
 RESTS = (
     sq.feature_maps.Learned(),
     sq.feature_maps.Elu(),
@@ -43,6 +45,11 @@ def every_kernel() -> list[Call]:
             for length, d, e in ((33, 7, 5), (140, 16, 16), (5, 13, 33)):
                 attend_slots(dtype, length, d, e)
     return calls
+
+
+def portable_calls() -> list[Call]:
+    """Calls that every build can be given, on whichever processor they were recorded."""
+    return [call for call in every_kernel() if call.name not in OF_ONE_BUILD]
 
 
 def attend_hybrid(rest: Any, dtype: torch.dtype, length: int, d: int) -> None:

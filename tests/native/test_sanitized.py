@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from subquad.native.build import compile_kernels, find_compiler, library_name
-from tests.native.calls import every_kernel
+from tests.native.calls import portable_calls
 from tests.native.replaying import assert_same_numbers, compile_replay, replay
 from tests.native.test_numbers import runnable_targets
 
@@ -36,7 +36,7 @@ def test_every_kernel_in_a_program_of_its_own(library: Path, tmp_path: Path, tar
     compiler = find_compiler()
     assert compiler is not None
     compile_replay(compiler, tmp_path / "replay", FLAGS)
-    calls = every_kernel()
+    calls = portable_calls()
     variables = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     used, results = replay(calls, [str(tmp_path / "replay")], library, tmp_path, target, variables)
     assert used == target
@@ -48,7 +48,7 @@ def test_the_sanitizers_are_felt(library: Path, tmp_path: Path) -> None:
     compiler = find_compiler()
     assert compiler is not None
     compile_replay(compiler, tmp_path / "replay", FLAGS)
-    call = next(call for call in every_kernel() if call.name == "causal")  # which uses all of its buffers
+    call = next(call for call in portable_calls() if call.name == "causal")  # which uses all of its buffers
     for index, buffer in enumerate(call.buffers):
         short = replace(buffer, before=buffer.before[:-4], after=buffer.after[:-4])
         shortened = replace(call, buffers=(*call.buffers[:index], short, *call.buffers[index + 1 :]))

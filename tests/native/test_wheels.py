@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from subquad.native.build import TARGETS
-from tests.native.calls import KERNELS, every_kernel
+from tests.native.calls import KERNELS, portable_calls
 from tests.native.replaying import assert_same_numbers, compile_replay, replay
 from tests.native.symbols import Library, read_library
 
@@ -88,7 +88,7 @@ def run_emulated(platform: str, zig_target: str, emulator: list[str], tmp_path: 
     compile_replay(
         [str(ROOT / ".venv-wheels/bin/python"), "-m", "ziglang", "cc", "-target", zig_target], tmp_path / "replay"
     )
-    calls = every_kernel()
+    calls = portable_calls()
     used, results = replay(calls, [*emulator, str(tmp_path / "replay")], library, tmp_path)
     assert_same_numbers(calls, results)
     return used
