@@ -5,6 +5,8 @@ Run with `make test-cluster`, which installs Ray.
 
 import os
 import shlex
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +36,8 @@ pytest.importorskip("ray", reason="Ray is not installed: the extra `cluster`")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
-CLIENT_PORT = 23517
+CLIENT_PORT = 24517
+ROOT = Path(__file__).parents[2]
 STEPS = 400
 
 
@@ -54,39 +57,52 @@ class SeedsExperiment(PairExperiment):
 
 
 class Loopback:
-    """A head without CPUs, and nodes with one CPU each, all on 127.0.0.1."""
+    """A head without CPUs, and nodes with one CPU each, all on 127.0.0.1, in a process of its own."""
 
     def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
+        words = [sys.executable, "-m", "tests.places.loopback", str(CLIENT_PORT)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process: Any = subprocess.Popen(words, cwd=ROOT, text=True, **pipes)
+        self.address = self.process.stdout.readline().strip()
+        self.nodes: list[str] = []
+        self.started = 0
 
-        self.place: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20}
-        head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": CLIENT_PORT, **self.place}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.nodes: list[Any] = []
+    def tell(self, words: str) -> None:
+        self.process.stdin.write(f"{words}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
 
     def make(self, count: int) -> None:
         """Adds nodes until there are so many."""
         while len(self.nodes) < count:
-            self.nodes.append(self.add())
+            self.add()
 
-    def add(self, **options: Any) -> Any:
-        return self.cluster.add_node(num_cpus=1, **self.place, **options)
+    def add(self, path: str = "") -> str:
+        self.started += 1
+        self.nodes.append(f"node-{self.started}")
+        self.tell(f"add {self.nodes[-1]} {path}")
+        return self.nodes[-1]
 
-    def kill(self, node: Any) -> None:
-        self.cluster.remove_node(node, allow_graceful=False)
+    def kill(self) -> None:
+        """Ends the node that was added last."""
+        self.tell(f"kill {self.nodes.pop()}")
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(60)
 
 
 @pytest.fixture(scope="module")
 def loopback() -> Iterator[Loopback]:
     made = Loopback()
     yield made
-    made.cluster.shutdown()
+    made.close()
 
 
 @pytest.fixture(autouse=True)
 def _two_nodes(loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loopback.make(2)
-    monkeypatch.setenv("RAY_ADDRESS", loopback.cluster.address)
+    monkeypatch.setenv("RAY_ADDRESS", loopback.address)
     monkeypatch.setitem(EXPERIMENTS, "seeds", SeedsExperiment())
     monkeypatch.chdir(tmp_path)
 
@@ -137,7 +153,7 @@ def test_a_node_is_killed_and_the_numbers_are_the_same(
 
     def kill() -> None:
         seen.extend(path.name for path in folder.glob("seed-?/checkpoint/step-*"))
-        loopback.kill(loopback.nodes.pop())
+        loopback.kill()
 
     thread = when(has_checkpoints, kill)
     assert main(["reproduce", "seeds", "--out", str(folder), "--on", "ray"]) == 0
@@ -167,7 +183,7 @@ def test_a_client_from_outside_and_a_store_that_is_given(alone: Path, tmp_path: 
 
 def test_a_race_on_nodes(tmp_path: Path) -> None:
     """The kept model is trained again alone, by the command that the race names, to the same rows."""
-    words = ["choose", "recall", "--length", "16", "--mechanisms", "softmax", "linear", "--budget", "40s", "--on", "ray"]
+    words = ["choose", "recall", "--length", "24", "--mechanisms", "softmax", "linear", "--budget", "40s", "--on", "ray"]
     assert main([*words, "--out", "race"]) == 0
     race = Run.open(Path("race"), "choose")
     scores = [row for row in race.rows() if row["metric"] == "score"]
@@ -212,16 +228,16 @@ def test_a_node_with_another_version(loopback: Loopback, tmp_path: Path, capsys:
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
     path = os.pathsep.join([str(about.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    node = loopback.add(env_vars={"PYTHONPATH": path})
+    loopback.add(path)
     try:
         assert main(["reproduce", "seeds", "--on", "ray", "--out", "run"]) == 2
     finally:
-        loopback.kill(node)
+        loopback.kill()
     assert "has torch 1.0, and this machine" in capsys.readouterr().err
 
 
 def test_only_the_loopback_address_is_listened_at(loopback: Loopback) -> None:
-    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    family = psutil.Process(loopback.process.pid).children(recursive=True)
     addresses = {
         connection.laddr.ip
         for process in family

@@ -71,6 +71,7 @@ def connect(on: str) -> Any:
             with warnings.catch_warnings(action="ignore"):  # what they warn of is raised too
                 ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         except Exception as error:  # of many kinds: other versions of Ray or Python, a port that speaks something else
+            ray.shutdown()
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]  # the last line of a traceback
             raise SubquadError(f"the Ray cluster at {address} cannot be used: {reason[:300]}") from None
     return ray
