@@ -1,11 +1,16 @@
 """How many times as fast a training step is with native kernels as with PyTorch's. Run by `make bench-training-speed`.
 
 Whole steps, as `subquad train` does them (forward, backward, optimizer), on one thread: the copy task with 64 and 512
-symbols, and events with two layers of 4 heads of 16 on sequences of 64 events. Both kernels take turns on the same model.
+symbols, and events with two layers of 4 heads of 16 on sequences of 64 events. Steps of `subquad convert`, which puts the
+hybrid into a masked language model of 6 layers of 8 heads of 32: matching layers, and tuning, on 2048 tokens in texts of
+512. Both kernels take turns on the same model.
 """
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +20,21 @@ from rich.table import Column, Table
 
 import subquad as sq
 from subquad import native
+from subquad.conversion.options import ConversionOptions
+from subquad.conversion.plan import whole_plan
+from subquad.conversion.recipes import CONVERSION, Phase, Recipe
+from subquad.conversion.steps import Batches, Steps
+from subquad.conversion.students import Students
+from subquad.conversion.trained import TrainedMasked
 from subquad.experiments.events.costs import sequences
 from subquad.measure.timing import interleave
 from subquad.models import ModelOptions
+from subquad.results import Run
 from subquad.statistics import median_interval, ratio_interval
-from subquad.tasks import Copy, Events
+from subquad.tasks import Copy, Events, Mlm
+
+Step = Callable[[], object]
+"""Does one training step."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +46,8 @@ class Options:
     """Time for each attention on each task."""
 
 
-def step_of(task: Any, attention: str, size: ModelOptions, batch: Any) -> Callable[[native.Kernels], Callable[[], object]]:
-    """Returns a function from the name of the kernels to a training step with them."""
+def step_of(task: Any, attention: str, size: ModelOptions, batch: Any) -> Step:
+    """Returns a training step of a new model on one batch."""
     model = task.build(sq.MECHANISMS[attention](), size, torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -42,14 +57,30 @@ def step_of(task: Any, attention: str, size: ModelOptions, batch: Any) -> Callab
         optimizer.step()
         optimizer.zero_grad()
 
-    def with_kernels(kernels: native.Kernels) -> Callable[[], object]:
-        def run() -> None:
-            with native.using(kernels):
-                step()
+    return step
 
-        return run
 
-    return with_kernels
+def conversion_steps(folder: Path) -> Iterator[tuple[str, Step]]:
+    """Yields the names and the steps of both stages of a conversion to the hybrid. `folder` is for an empty run."""
+    task, size = Mlm(length=512).prepare(), ModelOptions(layers=6, heads=8, head_dim=32, positions="rotary")
+    model = task.build(sq.Softmax(), size, torch.Generator().manual_seed(0))
+    original, options = TrainedMasked(Run.create(folder, "train", {}), task, model), ConversionOptions()
+    batches, recipe = Batches(original, whole_plan(original, options), seed=0), Recipe(CONVERSION, sq.Hybrid())
+    students = Students(original, seed=0)
+    for name, phase in (("matching", Phase(recipe, "match", "distilled")), ("tuning", Phase(recipe, "tune", "tuned"))):
+        steps = Steps(batches, students.fresh(recipe, ()), phase, options, "task", students.converted(recipe, ()))
+        numbers = count()
+        yield f"convert, {name}", lambda steps=steps, numbers=numbers: steps.take(next(numbers), share=1.0)
+
+
+def with_kernels(step: Step, kernels: native.Kernels) -> Step:
+    """Returns the step done by these kernels."""
+
+    def run() -> None:
+        with native.using(kernels):
+            step()
+
+    return run
 
 
 def tasks() -> dict[str, tuple[Any, ModelOptions, Any]]:
@@ -64,16 +95,26 @@ def tasks() -> dict[str, tuple[Any, ModelOptions, Any]]:
     return found
 
 
+def all_steps(attentions: tuple[str, ...], folder: Path) -> Iterator[tuple[str, str, Step]]:
+    """Yields the name of each task, the name of the attention, and a training step."""
+    for name, (task, size, batch) in tasks().items():
+        for attention in attentions:
+            yield name, attention, step_of(task, attention, size, batch)
+    if "hybrid" in attentions:
+        for name, step in conversion_steps(folder):
+            yield name, "hybrid", step
+
+
 def main(options: Options) -> None:
     """Prints a table with a row for each task and attention."""
     torch.set_num_threads(1)
     table = Table(
         "task", "attention", Column("native", justify="right"), Column("times as fast as PyTorch's", justify="right")
     )
-    for name, (task, size, batch) in tasks().items():
-        for attention in options.attentions:
-            step = step_of(task, attention, size, batch)
-            times = interleave({"native": step("native"), "torch": step("torch")}, seconds=options.seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, attention, step in all_steps(options.attentions, Path(folder) / "run"):
+            kinds: dict[str, Step] = {"native": with_kernels(step, "native"), "torch": with_kernels(step, "torch")}
+            times = interleave(kinds, seconds=options.seconds)
             ratio = ratio_interval(times["torch"], times["native"])
             milliseconds = median_interval(times["native"]).value * 1e3
             table.add_row(
