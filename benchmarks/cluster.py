@@ -87,7 +87,7 @@ def main() -> None:
             cluster.add_node(num_cpus=1, **place)
             taken[nodes], one, rows[nodes] = measure(options.trials, options.steps)
             print(
-                f"{nodes} nodes: {options.trials} trainings in {taken[nodes]:.1f} s; the median one took {one:.2f} s",
+                f"{nodes} x 1 CPU: {options.trials} trainings in {taken[nodes]:.1f} s; the median one took {one:.2f} s",
                 flush=True,
             )
     finally:
