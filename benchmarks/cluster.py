@@ -61,9 +61,11 @@ def measure(trials: int, steps: int) -> tuple[float, float, list[list[Row]]]:
         jobs = [
             Job(f"trial-{at}", partial(run_training, steps=steps, seed=at), folder / f"trial-{at}") for at in range(trials)
         ]
-        ends = list(do_all(cluster, jobs, 0.1))
-        seconds = time.perf_counter() - start
-        cluster.close()
+        try:
+            ends = list(do_all(cluster, jobs, 0.1))
+            seconds = time.perf_counter() - start
+        finally:
+            cluster.close()
         assert not any(ended.failure for ended in ends), ends
         rows = [[row for row in Run.open(job.folder).rows() if row["metric"] == "loss"] for job in jobs]
     return seconds, statistics.median(ended.rows[0]["value"] for ended in ends), rows
@@ -87,7 +89,7 @@ def main() -> None:
             cluster.add_node(num_cpus=1, **place)
             taken[nodes], one, rows[nodes] = measure(options.trials, options.steps)
             print(
-                f"{nodes} nodes: {options.trials} trainings in {taken[nodes]:.1f} s; the median one took {one:.2f} s",
+                f"{nodes} x 1 CPU: {options.trials} trainings in {taken[nodes]:.1f} s; the median one took {one:.2f} s",
                 flush=True,
             )
     finally:

@@ -46,6 +46,19 @@ def test_what_cannot_be_cut_is_refused_before_there_is_a_run(
     assert not Path("runs").exists()
 
 
+def test_a_missing_backend_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: None)
+    monkeypatch.setattr("torch.distributed.is_backend_available", lambda name: name != "gloo")
+    assert main(["train", "copy", *SMALL, "--sequence-parallel", "2"]) == 2
+    assert (
+        "--sequence-parallel needs gloo of torch.distributed, which this build of PyTorch lacks" in capsys.readouterr().err
+    )
+    assert not Path("runs").exists()
+
+
 def test_a_number_of_processes_that_does_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,12 +60,15 @@ class Loopback:
     """A head without CPUs, and nodes with one CPU each, all on 127.0.0.1, in a process of its own."""
 
     def __init__(self) -> None:
-        words = [sys.executable, "-m", "tests.places.loopback", str(CLIENT_PORT)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.process: Any = subprocess.Popen(words, cwd=ROOT, text=True, **pipes)
+        self.process = self.start()
         self.address = self.process.stdout.readline().strip()
         self.nodes: list[str] = []
         self.started = 0
+
+    def start(self) -> Any:
+        words = [sys.executable, "-m", "tests.places.loopback", str(CLIENT_PORT)]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(words, cwd=ROOT, text=True, **pipes)
 
     def tell(self, words: str) -> None:
         self.process.stdin.write(f"{words}\n")

@@ -31,6 +31,8 @@ from subquad.tasks import TASKS
 from subquad.training import sharding
 from subquad.training.loop import Progress, import_accelerate, parameters, train
 
+BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
+"""What sends messages between processes, by the type of their device; gloo for all others."""
 BAR_WIDTH = 10
 """Number of characters of the bar, so that step, loss and metrics fit beside it into 80 columns."""
 LINE_SECONDS = 30.0
@@ -119,8 +121,7 @@ def _check_processes(options: RunOptions, built: Built, out: Path | None) -> Non
     options.training.check_processes(int(os.environ.get("WORLD_SIZE", parts)))
     if parts == 1:
         return
-    if not torch.distributed.is_available():
-        raise SubquadError("--sequence-parallel needs torch.distributed, which this build of PyTorch lacks: install another")
+    _require_backend()
     if not task.can_be_cut:
         raise SubquadError(
             f"the sequences of {task.kind} cannot be cut over processes: leave --sequence-parallel out, or train lm, mlm, "
@@ -129,6 +130,16 @@ def _check_processes(options: RunOptions, built: Built, out: Path | None) -> Non
     check_cut(options.attention.parts, causal=task.is_causal)
     length = task.model_length(task.batch(1, torch.Generator().manual_seed(0)))
     points_for(options.attention.parts, length, parts)
+
+
+def _require_backend() -> None:
+    """Raises `SubquadError` if processes cannot send messages to each other with this build of PyTorch."""
+    device = torch.accelerator.current_accelerator()
+    needed = BACKENDS.get(device.type if device is not None else "cpu", "gloo")
+    if not torch.distributed.is_available() or not torch.distributed.is_backend_available(needed):
+        raise SubquadError(
+            f"--sequence-parallel needs {needed} of torch.distributed, which this build of PyTorch lacks: install another"
+        )
 
 
 def _create(folder: Path, about: Mapping[str, Any], built: Built) -> Run:
