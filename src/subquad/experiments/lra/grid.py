@@ -176,7 +176,7 @@ SCALES: dict[str, Grid] = {
     "quick": Grid(
         plans=(
             small_plan(ListOps(shortest=40, largest=100), batch=32, steps=100, rates=(2e-3, 6e-3)),
-            small_plan(Text(length=512), batch=16, steps=300, rates=(3e-3, 1e-2), layers=1, tested=1000),
+            small_plan(Text(length=256), batch=32, steps=300, rates=(2e-3, 6e-3), layers=1, tested=2000),
             small_plan(Image(side=16), batch=8, steps=240, rates=(2e-3, 5e-3), layers=1, tested=1000),
             small_plan(Retrieval(length=128), batch=16, steps=40, rates=(4e-3,), seeds=(0,)),
             small_plan(Pathfinder(difficulty="easy"), batch=8, steps=20, rates=(4e-3,), seeds=(0,), tested=200),
