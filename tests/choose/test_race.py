@@ -199,9 +199,9 @@ def test_a_failure_is_a_row_and_the_race_goes_on(tmp_path: Path, error: Callable
 def test_a_training_that_diverges_ends_with_its_reason(tmp_path: Path) -> None:
     options = RunOptions(TASK, Softmax(), MODEL, replace(TRAINING, learning_rate=1e30, warm_up=0, clip=0.0))
     trial = Trial("wild", "softmax", "search", Setting(1e30, Softmax()), options, 0, 1.0, 1)
-    work = partial(run_trial, trial=trial, folder=tmp_path / "wild", spell=training_words)
+    work = partial(run_trial, trial=trial, spell=training_words)
     workers = Inline(lambda variant: TASK)
-    (ended,) = workers.run([Job("wild", work, 60.0)], lambda job: True)
+    (ended,) = workers.run([Job("wild", work, tmp_path / "wild", 60.0)], lambda job: True)
     assert (ended.rows, ended.failure) == ([], "not finite")
     assert "NaN" in ended.message or "the loss is" in ended.message
 

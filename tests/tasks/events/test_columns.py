@@ -190,8 +190,8 @@ def test_following_is_reading(tmp_path: Path) -> None:
         forecasts = by_words.forecast(name), answer
         times = [[iso(cell) for cell in forecast[3:6]] for forecast in forecasts]
         shares = [[float(cell) for cell in forecast[6:]] for forecast in forecasts]
-        np.testing.assert_allclose(*times, atol=60)
-        np.testing.assert_allclose(*shares, rtol=1e-3)
+        np.testing.assert_allclose(times[0], times[1], atol=60)
+        np.testing.assert_allclose(shares[0], shares[1], rtol=1e-3)
         assert without.forecast(name) != by_words.forecast(name)
     with pytest.raises(SubquadError, match="then COLUMN=VALUE of 'city'"):
         by_words.take(["s0", "2024-05-01", "a", "town=Rome"])

@@ -188,7 +188,7 @@ def _read(flat: Flat, block: Block, scratch: Scratch | None = None) -> tuple[Ten
     Queries that do not exist get the numbers of the last one; what comes out of them is not used.
     """
     q, k, v = flat
-    queries = block.queries.clamp(max=len(q) - 1)
+    queries = block.queries.clamp(max=q.shape[0] - 1)  # `len` would fix the length of an exported program
     return _pick(q, queries, scratch), _pick(k, block.keys, scratch), _pick(v, block.keys, scratch)
 
 
