@@ -256,7 +256,7 @@ def test_training_shows_baselines_and_the_data(trained: tuple[Path, str, str]) -
     confused = sum(row["value"] for row in rows if row["metric"] == "type_confusion")
     assert confused == sum(row["events"] for row in rows if row["metric"] == "sequence_nll")
     page = (folder / "report.html").read_text()
-    assert page.index("Data: 12 training sequences of 5 to 8 events") < page.index("The data") < page.index("On the test")
+    assert page.index("Data: 12 training sequences of 5 to 8 events") < page.index("What the data hold") < page.index("chart-")
     for name in ("timeline_1", "type_calibration", "type_confusion"):
         assert f'id="chart-{name}"' in page
 
