@@ -5,7 +5,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import numpy as np
@@ -271,3 +271,11 @@ def test_what_was_learned_is_json(run: Path) -> None:
     about = json.loads((run / "run.json").read_text())
     assert about["learned"]["labels"] == ["0", "1"]
     assert about["options"]["task"]["client_column"] == "who"
+
+
+def test_every_option_of_the_task_and_the_model_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(SystemExit):
+        main(["train", "transactions", "--help"])
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--client-table STR table with a row for each client" in words
+    assert "nelu: elu(x) + 1" in words
