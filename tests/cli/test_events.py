@@ -225,6 +225,7 @@ def test_data_are_looked_for_before_the_model(tmp_path: Path, capsys: pytest.Cap
 def test_progress_is_printed_where_there_is_no_terminal(trained: tuple[Path, str, str]) -> None:
     steps = [line for line in trained[1].splitlines() if line.startswith("step ")]
     assert [line.split(":")[0] for line in steps] == ["step 2 of 6", "step 4 of 6", "step 6 of 6"]
+    assert f"{steps[-1]}\ntrained; final measurements follow\n" in trained[1]
     assert all("loss" in line and "nll" in line for line in steps)
 
 
@@ -256,7 +257,8 @@ def test_training_shows_baselines_and_the_data(trained: tuple[Path, str, str]) -
     confused = sum(row["value"] for row in rows if row["metric"] == "type_confusion")
     assert confused == sum(row["events"] for row in rows if row["metric"] == "sequence_nll")
     page = (folder / "report.html").read_text()
-    assert page.index("Data: 12 training sequences of 5 to 8 events") < page.index("The data") < page.index("On the test")
+    about = "Data: 12 training sequences of 5 to 8 events"
+    assert page.index(about) < page.index("What the data hold") < page.index("chart-")
     for name in ("timeline_1", "type_calibration", "type_confusion"):
         assert f'id="chart-{name}"' in page
 

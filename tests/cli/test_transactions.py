@@ -5,7 +5,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +153,7 @@ def test_the_page_has_baselines_curves_and_columns(trained: tuple[Path, str, str
     folder, out, _ = trained
     rows = Run.open(folder).rows()
     page = (folder / "report.html").read_text()
-    assert "What the data hold" in page
+    assert page.index('class="answer"') < page.index("Data: ") < page.index("What the data hold") < page.index("chart-")
     for words in (
         "Which columns matter",
         "order of events",
@@ -271,3 +271,11 @@ def test_what_was_learned_is_json(run: Path) -> None:
     about = json.loads((run / "run.json").read_text())
     assert about["learned"]["labels"] == ["0", "1"]
     assert about["options"]["task"]["client_column"] == "who"
+
+
+def test_every_option_of_the_task_and_the_model_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(SystemExit):
+        main(["train", "transactions", "--help"])
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--client-table STR table with a row for each client" in words
+    assert "nelu: elu(x) + 1" in words

@@ -151,3 +151,12 @@ def test_the_page_tells_what_clients_there_are() -> None:
     sentence = overview_sentence({"summary": summary})
     assert sentence == "Data: 1,200 clients, 1 to 9 events each; the target is a class, yes: 7, no: 9."
     assert overview_sentence({}) == ""
+
+
+@pytest.mark.parametrize(("value", "domain"), [(0.65, [0.585, 0.715]), (-2.0, [-2.2, -1.8]), (0.0, [-1.0, 1.0])])
+def test_the_axis_of_a_metric_that_never_changes_is_around_its_value(value: float, domain: list[float]) -> None:
+    rows: list[Row] = [{"label": "linear", "run": 0, "step": step, "value": value} for step in (10, 20)]
+    scales = [layer["encoding"]["y"]["scale"] for layer in curves(rows, "accuracy").to_dict()["layer"]]
+    assert [scale["domain"] for scale in scales] == [pytest.approx(domain)] * 4
+    rows[0]["value"] = value + 1
+    assert "domain" not in curves(rows, "accuracy").to_dict()["layer"][0]["encoding"]["y"]["scale"]

@@ -71,6 +71,18 @@ def test_a_killed_run_goes_on_bit_by_bit(kill_at: int, tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+def test_it_is_told_when_the_final_measurements_begin(tmp_path: Path) -> None:
+    run, seen = run_of(tmp_path / "run"), []
+
+    def watch(progress: Any) -> None:
+        has_samples = any(row["metric"] == "sample" for row in run.rows())
+        seen.append((progress.step, progress.is_judging, has_samples))
+
+    train(TASK, make(), OPTIONS, run, seed=0, watch=watch)
+    assert [told[:2] for told in seen[-3:]] == [(11, False), (12, True), (12, False)]
+    assert not seen[-2][2]
+
+
 def test_rows_of_a_run(tmp_path: Path) -> None:
     run, _ = trained(tmp_path / "run")
     assert [step for step, _ in losses(run)] == list(range(1, 13))

@@ -35,6 +35,8 @@ BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
 """What sends messages between processes, by the type of their device; gloo for all others."""
 BAR_WIDTH = 10
 """Number of characters of the bar, so that step, loss and metrics fit beside it into 80 columns."""
+JUDGING = "trained; final measurements follow"
+"""Progress while a trained model is measured on the test data, beside baselines."""
 LINE_SECONDS = 30.0
 """Longest time between two lines of progress where the output is no terminal."""
 
@@ -170,7 +172,7 @@ def _train(
             steps_bar = bar.add_task("", total=options.training.steps)
 
             def watch(done: Progress) -> None:
-                bar.update(steps_bar, completed=done.step, description=_progress(done))
+                bar.update(steps_bar, completed=done.step, description=JUDGING if done.is_judging else _progress(done))
                 lines.watch(done)
 
             train(
@@ -202,12 +204,14 @@ class Lines:
         self.last = time.monotonic()
 
     def watch(self, done: Progress) -> None:
-        """Prints a line if there are new metrics, or if the last line is long ago."""
+        """Prints a line if there are new metrics, or if the last line is long ago, and one when final measurements begin."""
         is_due = done.metrics != self.metrics or time.monotonic() - self.last > LINE_SECONDS
         if is_due and not self.console.is_terminal:
             self.metrics, self.last = dict(done.metrics), time.monotonic()
             self.console.print(f"step {done.step} of {self.steps}: {_progress(done)}", soft_wrap=True)
-            self.console.file.flush()
+        if done.is_judging and not self.console.is_terminal:
+            self.console.print(JUDGING)
+        self.console.file.flush()
 
 
 def _progress(done: Progress) -> str:

@@ -20,9 +20,7 @@ class ModelOptions(Checked):
     fewer_heads: Count | None = None  # number of attention heads if fewer than --heads, which then sets model_dim only
     head_dim: Count = 64  # dimension of one head's queries, keys and values
     feed_dim: Count | None = None  # hidden dimension of the feed-forward part; 4 * model_dim if not set
-    activation: Activation = (
-        "gelu"  # activation of the feed-forward part; nelu: elu(x) + 1; nelu-printed: its branches swapped
-    )
+    activation: Activation = "gelu"  # that of the feed-forward part; nelu: elu(x) + 1; nelu-printed: its branches swapped
     positions: PositionKind = "sinusoidal"  # kind of position embedding
     longest: Count = 4096  # largest number of positions, for learned positions
     norm: Norm = "pre"  # layer normalisation before each part, which trains well when deep, or after, as in 2017

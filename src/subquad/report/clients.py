@@ -36,7 +36,7 @@ def summary_table(learned: Mapping[str, Any]) -> Table | None:
         rows.append(
             [Cell(entry["name"]), Cell(entry["where"]), Cell(entry["kind"]), values, Cell(missing), Cell(entry["note"])]
         )
-    return Table("What the data hold", ["column", "of", "kind", "values", "missing", ""], rows)
+    return Table("Columns", ["column", "of", "kind", "values", "missing", ""], rows)
 
 
 def overview_sentence(learned: Mapping[str, Any]) -> str:

@@ -39,6 +39,16 @@ def _mean(values: Sequence[float]) -> float:
         return float(np.mean(values))
 
 
+def _scale(values: Sequence[float], *, log: bool) -> alt.Scale:
+    """Scale of the vertical axis. A value that never changes is in its middle: the chart would round its label to a whole
+    number."""
+    scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False, zero=False)
+    least, greatest = float(min(values)), float(max(values))
+    if least == greatest and np.isfinite(least):
+        scale["domain"] = sorted((0.9 * least, 1.1 * least)) if least else [-1.0, 1.0]
+    return scale
+
+
 def curves(
     rows: Sequence[Row],
     title: str,
@@ -60,8 +70,8 @@ def curves(
     colour = alt.Color("label:N").scale(domain=labels, range=colours).legend(legend)
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     steps = [row["step"] for row in rows]
-    x = alt.X("step:Q", title="step").scale(domain=[min(steps), max(steps)], nice=False)
-    scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False, zero=False)
+    x = alt.X("step:Q", title="step", axis=alt.Axis(tickMinStep=1)).scale(domain=[min(steps), max(steps)], nice=False)
+    scale = _scale([row["value"] for row in rows], log=log)
     kind, low = (alt.Y(f"{name}:Q", title=title, scale=scale) for name in ("value", "low"))
     base = alt.Chart().encode(x=x, color=colour)
     if interactive:

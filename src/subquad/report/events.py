@@ -32,15 +32,15 @@ def data_sentence(rows: Sequence[Row]) -> str:
     return f"{sentence}."
 
 
+def data_tables(rows: Sequence[Row]) -> list[Table]:
+    """Tables of sequences and gaps, of types, and of types that come again; only those that there are rows for."""
+    return [each for each in (data_table(rows), type_table(rows), return_table(rows)) if each.rows]
+
+
 def event_folds(rows: Sequence[Row]) -> list[Fold]:
-    """Tables of the data, of forecasts of several events, and of types; only those that there are rows for."""
-    folds = []
-    if (data := data_table(rows)).rows:
-        tables = [each for each in (data, type_table(rows), return_table(rows)) if each.rows]
-        folds.append(Fold("The data", [table(each) for each in tables], is_open=True))
-    if (ahead := ahead_table(rows)).rows:
-        folds.append(Fold("Forecasts of several events", [table(ahead)]))
-    return folds
+    """The table of forecasts of several events, if there are rows for it."""
+    ahead = ahead_table(rows)
+    return [Fold("Forecasts of several events", [table(ahead)])] if ahead.rows else []
 
 
 def _data(rows: Sequence[Row], part: str) -> list[Row]:

@@ -74,11 +74,15 @@ class Command:
 
 @dataclass(frozen=True)
 class Page:
-    """Contents of a page: an answer and a picture, then charts, then tables, then the commands to run it again."""
+    """Contents of a page: an answer, the data and a picture, then charts, then tables, then the commands to run it again."""
 
     title: str
     answer: str
     """The result in one sentence."""
+    data: str = ""
+    """Description of the data in one sentence, below the answer."""
+    data_folds: Sequence[Fold] = ()
+    """Tables of the data, below their description."""
     about: str = ""
     """Description of the run and the machine."""
     picture: Picture | None = None
@@ -112,6 +116,9 @@ def render(content: Page) -> str:
 def _body(content: Page) -> Iterator[str]:
     yield f"<h1>{escape(content.title)}</h1>"
     yield f'<p class="answer">{escape(content.answer)}</p>'
+    if content.data:
+        yield f'<p class="about">{escape(content.data)}</p>'
+    yield from map(_folded, content.data_folds)
     if len(content.views) > 1:
         yield _chooser(content.views)
     if content.picture is not None:

@@ -19,7 +19,7 @@ from subquad.report.clients import (
     summary_table,
 )
 from subquad.report.curves import curves, thin
-from subquad.report.events import caption_of, data_sentence, event_charts, event_folds
+from subquad.report.events import caption_of, data_sentence, data_tables, event_charts, event_folds
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.runs import command_of, machine_of
@@ -132,14 +132,14 @@ def write_training_page(runs: Sequence[Run], path: Path) -> None:
 
 
 def training_page(trained: Sequence[Trained]) -> Page:
-    """Builds the page: the deciding metric by step first, then the loss and the other metrics."""
+    """Builds the page: the answer, the data, the deciding metric by step, then the loss and the other metrics."""
     drawn = training_charts(trained)
     names = sorted(drawn, key=lambda name: name != deciding_metric(trained))
     captions = {name: CAPTIONS.get(name, f"{metric_words(name)} by step") for name in names}
     captions |= {name: caption_of(name, trained[0].rows) for name in event_charts(trained[0].rows)}
     captions |= {name: caption for name, caption in series_captions(trained[0].rows).items() if name in captions}
     pictures = [Picture(name, captions[name], drawn[name]) for name in names]
-    folds = [*_data_folds(trained), *event_folds(trained[0].rows), *_event_baseline_folds(trained)]
+    folds = [*event_folds(trained[0].rows), *_event_baseline_folds(trained)]
     folds.append(Fold("At the end of training", [table(final_table(trained))]))
     if (tested := test_table(trained)).rows:
         folds.append(Fold("On the test split", [table(tested)]))
@@ -149,7 +149,9 @@ def training_page(trained: Sequence[Trained]) -> Page:
     return Page(
         "How training went",
         training_answer(trained),
-        about=" ".join(filter(None, (_data_sentence(trained[0]), machine_of(trained[0].run)))),
+        data=_data_sentence(trained[0]),
+        data_folds=_data_folds(trained[0]),
+        about=machine_of(trained[0].run),
         picture=pictures[0] if pictures else None,
         chapters=[Chapter("Charts", pictures[1:])] if pictures[1:] else [],
         folds=folds,
@@ -163,11 +165,12 @@ def _data_sentence(training: Trained) -> str:
     return data_sentence(training.rows) or (overview_sentence(learned) if isinstance(learned, Mapping) else "")
 
 
-def _data_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
-    """Yields the summary of the data of the first run, if it stored one."""
-    learned = trained[0].run.about.get("learned") if trained else None
-    if isinstance(learned, Mapping) and (summary := summary_table(learned)) is not None:
-        yield Fold("The data", [table(summary)], is_open=True)
+def _data_folds(training: Trained) -> list[Fold]:
+    """The tables of columns, and of sequences and types of events, in one section; none if a run stored nothing of it."""
+    learned = training.run.about.get("learned")
+    columns = summary_table(learned) if isinstance(learned, Mapping) else None
+    tables = [*([] if columns is None else [columns]), *data_tables(training.rows)]
+    return [Fold("What the data hold", [table(each) for each in tables])] if tables else []
 
 
 def _event_baseline_folds(trained: Sequence[Trained]) -> Iterator[Fold]:

@@ -38,6 +38,7 @@ class Progress(NamedTuple):
     loss: float
     metrics: dict[str, float]
     tokens_per_second: float
+    is_judging: bool = False  # whether the last step is done, and the final measurements begin
 
 
 def generator(seed: int, stream: int, step: int = 0) -> torch.Generator:
@@ -175,7 +176,7 @@ class _Loop:
                 self._keep({"metric": "loss", "value": loss, "unit": "nats", "step": step + 1, "split": "train"})
                 done, end = step + 1, step + 1 == self.options.steps or self.is_over()
                 if done % self.options.evaluate_every == 0 or end:
-                    end = self._evaluate(done, speed) or end
+                    end = self._evaluate(done, loss, speed) or end
                 if done % self.options.checkpoint_every == 0 or end:
                     self._checkpoint(done)
                     last = done
@@ -263,7 +264,7 @@ class _Loop:
         later = {row["step"] for row in rows if row["metric"] == metric and row.get("split") == "held out"}
         return best is not None and sum(step > best for step in later) >= self.options.patience
 
-    def _evaluate(self, step: int, speed: float) -> bool:
+    def _evaluate(self, step: int, loss: float, speed: float) -> bool:
         """Writes rows with the metrics of the development data, and returns whether training ends here."""
         if self.sharded is not None:
             self.sharded.gather(self.plain)
@@ -283,6 +284,8 @@ class _Loop:
             self._keep({"metric": "loss_scale", "value": self.scaling.scale, "unit": "", "step": step, "split": "train"})
         is_last = step == self.options.steps or self._is_stalled()
         if is_last:
+            if self.judged:
+                self.watch(Progress(step, loss, self.metrics, speed, is_judging=True))
             self._finish(step)
         return self._all_end(is_last)
 

@@ -1,12 +1,13 @@
 """Gradient boosting on aggregates, for every kind of target."""
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from subquad import SubquadError
-from subquad.tasks.targets.boosting import boosted
+from subquad.tasks.targets.boosting import MOST_TREES, boosted, effort
 from subquad.tasks.targets.kinds import Classes, Labels, Number
 from subquad.tasks.targets.metrics import auroc
 from subquad.tasks.targets.survival import Event
@@ -47,3 +48,27 @@ def test_without_scikit_learn_it_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)  # as if it were not installed
     with pytest.raises(SubquadError, match=r"gradient boosting needs scikit-learn: pip install 'subquad\[data\]'"):
         boosted(Number(0.0, 1.0), TRAIN, X[:300, :1], TEST)
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"), [(1, (100, 0.1)), (10, (100, 0.1)), (20, (50, 0.2)), (50, (20, 0.3)), (200, (10, 0.3))]
+)
+def test_many_classes_get_fewer_rounds(classes: int, expected: tuple[int, float]) -> None:
+    assert effort(classes) == pytest.approx(expected)
+    assert effort(classes)[0] * classes <= 2 * MOST_TREES
+
+
+def test_boosting_with_many_classes_fits_few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="boosting is scikit-learn's")
+    fitted: list[Any] = []
+    fit = ensemble.HistGradientBoostingClassifier.fit
+
+    def remembered(model: Any, x: Any, y: Any) -> Any:
+        fitted.append(fit(model, x, y))
+        return fitted[-1]
+
+    monkeypatch.setattr(ensemble.HistGradientBoostingClassifier, "fit", remembered)
+    truth = (np.arange(300) % 25)[:, None].astype(float)
+    shares = boosted(Classes(tuple(map(str, range(25)))), TRAIN, truth, TEST)
+    assert shares.sum(1) == pytest.approx(1.0)
+    assert fitted[0].n_iter_ * 25 <= MOST_TREES

@@ -94,6 +94,8 @@ def test_new_data_are_read_as_those_trained_on(tmp_path: Path) -> None:
     assert [column.column.name for column in new.static] == ["born"]
     features.require_fields(new)
     assert features.encode(new).shape == (3, features.layout.width)
+    with pytest.raises(SubquadError, match="'born', but the data have none: add the column, or give --data a folder with"):
+        features.require_fields(new._replace(static=()))
     (tmp_path / "less.csv").write_text("client;time\na;1.1.2024\n")
     with pytest.raises(SubquadError, match="trained with the column 'city', but the data have none: add the column"):
         features.require_fields(load_histories(tmp_path / "less.csv", labelled=False, how=how))

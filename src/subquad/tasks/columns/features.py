@@ -194,13 +194,13 @@ def encode_columns(
     return encoded
 
 
-def require_columns(features: Sequence[ColumnFeatures], columns: Sequence[ColumnValues]) -> None:
-    """Raises `SubquadError` if data lack a column that a model was trained with."""
+def require_columns(features: Sequence[ColumnFeatures], columns: Sequence[ColumnValues], advice: str = "") -> None:
+    """Raises `SubquadError` with advice if data lack a column that a model was trained with."""
     present = {column.column.name for column in columns}
     for column in features:
         if column.name not in present:
             raise SubquadError(
-                f"the model was trained with the column {column.name!r:.60}, but the data have none: add the column"
+                f"the model was trained with the column {column.name!r:.60}, but the data have none: add the column{advice}"
             )
 
 

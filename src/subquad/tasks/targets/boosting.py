@@ -14,6 +14,19 @@ from subquad.tasks.targets.target import Target
 
 Fit = Callable[[ndarray, ndarray], Any]
 
+ROUNDS, RATE = 100, 0.1
+"""Rounds and learning rate of boosting, scikit-learn's defaults."""
+LEAST_ROUNDS, LARGEST_RATE = 10, 0.3
+"""Smallest number of rounds, and largest learning rate, for many classes."""
+MOST_TREES = 1000
+"""Number of trees of all classes or labels together above which there are fewer rounds with a larger learning rate."""
+
+
+def effort(trees: int) -> tuple[int, float]:
+    """Number of rounds and learning rate of boosting that fits so many trees in each round: one for each class."""
+    rounds = min(ROUNDS, max(LEAST_ROUNDS, MOST_TREES // max(1, trees)))
+    return rounds, min(LARGEST_RATE, RATE * ROUNDS / rounds)
+
 
 def boosted(
     target: Target,
@@ -28,8 +41,10 @@ def boosted(
     except ImportError:
         raise SubquadError("gradient boosting needs scikit-learn: pip install 'subquad[data]'") from None
 
+    rounds, rate = effort(len(target.names) if isinstance(target, Classes | Labels) else 1)
+
     def classifier(x: ndarray, y: ndarray) -> Any:
-        return HistGradientBoostingClassifier(random_state=seed).fit(x, y)
+        return HistGradientBoostingClassifier(max_iter=rounds, learning_rate=rate, random_state=seed).fit(x, y)
 
     if isinstance(target, Classes):
         return _classes(target, classifier(train, truth[:, 0].astype(int)), test)

@@ -37,9 +37,7 @@ class ClientOptions(TaskOptions):
     labels: tuple[Words, ...] = ()  # columns of several labels at once, each with two values, instead of --label
     target: TargetChoice = "auto"  # classes, labels, number, or event: the time to it, with --observed-column
     observed_column: Words = ""  # column that tells if the event was observed by the time in the column --label
-    client_table: FileName = (
-        ""  # table with a row for each client: columns of clients and labels; default: one in the folder
-    )
+    client_table: FileName = ""  # table with a row for each client: its columns and labels; default: one in the folder
     column_kinds: tuple[Words, ...] = ()  # kinds of columns that are not as recognized, such as city=category note=unused
     further_columns: bool = True  # use all columns of a table, not only client, time, code, type, amount and label
     rare: Count = 5  # in columns of more than 200 values, those that fewer training clients have share hashed vectors
