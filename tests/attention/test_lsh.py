@@ -1,10 +1,14 @@
 """Attention within buckets of a hash, beyond the contract: the hash as a statistic, and what more rounds find."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
+from torch import Tensor
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from subquad import Lsh, Softmax, SubquadError
 from subquad.ops import lsh
@@ -140,3 +144,48 @@ def test_the_form_for_short_sequences_and_the_one_in_blocks_agree(
         assert_close(short, in_blocks, rtol=1e-9, atol=1e-11)
     if shared:  # a key of zeros has no direction that a small step would change a little
         assert not found[0][2][0, 0, 7].any()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_keys_that_are_the_queries_too_get_both_gradients(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+    """In blocks, where the sums of the queries' and the keys' gradients share their memory; in several groups of heads."""
+    generator = torch.Generator().manual_seed(5)
+    monkeypatch.setattr(dense, "PAIRS", 0)
+    monkeypatch.setattr(grouped, "GROUP", 2 * 61)
+    k, v = (torch.randn(2, 3, 61, size, generator=generator, dtype=torch.float64, requires_grad=True) for size in (8, 5))
+    buckets = lsh.buckets_of(k.detach(), torch.randn(3, 2, 8, 2, generator=generator, dtype=torch.float64))
+    q = k.detach().clone().requires_grad_()
+    given = torch.randn(2, 3, 61, 5, generator=generator, dtype=torch.float64)
+
+    def attend(queries: Tensor | None) -> Tensor:
+        return lsh.attend(
+            queries, k, v, buckets, buckets, None, buckets=4, chunk=5, causal=causal, aligned=True, shared=True
+        )
+
+    apart, together = attend(q), attend(None)
+    for_q, for_k, for_v = torch.autograd.grad(apart, (q, k, v), given)
+    for_both, for_values = torch.autograd.grad(together, (k, v), given)
+    assert_close(together, apart)
+    assert_close(for_both, for_q + for_k)
+    assert_close(for_values, for_v)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the largest number of elements of a tensor that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        for x in result if isinstance(result, (tuple, list)) else [result]:
+            self.elements = max(self.elements, x.numel() if isinstance(x, Tensor) else 0)
+        return result
+
+
+def test_few_queries_of_many_keys_need_no_count_of_every_bucket() -> None:
+    attend = Lsh(buckets=256, rounds=4).build(heads=1, head_dim=16, generator=torch.Generator().manual_seed(0))
+    k = torch.randn(1, 1, 4096, 16, generator=torch.Generator().manual_seed(1))
+    with LargestTensor() as largest:
+        attend(k[:, :, :2], k, k)
+    # hashing scores half of the buckets in each round; counting keys in all of them would take twice as much
+    assert largest.elements <= 4 * 4096 * 128

@@ -57,7 +57,7 @@ def attend(
     hashed = Hashed(*rows, places, sizes, rule, aligned, shared)
     if at_once:
         return _at_once(asking, k, v, hashed)
-    if dense.serves(asking, k):
+    if dense.serves(n, hashed):
         return dense.attend(asking, k, v, hashed)
     return grouped.attend(q, k, v, hashed)
 

@@ -14,12 +14,15 @@ from subquad.ops.lsh.step import unit
 
 PAIRS = 2**16  # most pairs of queries and keys of a head; for more of them `grouped` is faster
 ALL_PAIRS = 2**22  # most pairs in all heads, as a mask of this size is kept for the backward
+COUNTS = 2**19  # most counts of a head: few queries may have many keys, which are counted in every bucket
+ALL_COUNTS = 2**23  # most counts in all heads, 32 megabytes
 
 
-def serves(q: Float[Tensor, "b h n d"], k: Float[Tensor, "b h s d"]) -> bool:
-    """Whether sequences are short enough."""
-    b, h, n, _ = q.shape
-    return n * k.shape[2] <= PAIRS and b * h * n * k.shape[2] <= ALL_PAIRS
+def serves(n: int, hashed: Hashed) -> bool:
+    """Whether n queries and their keys are few enough."""
+    rows, rounds, s = hashed.key_buckets.shape
+    pairs, counts = n * s, rounds * s * (hashed.sizes.buckets + 1)
+    return pairs <= PAIRS and counts <= COUNTS and rows * pairs <= ALL_PAIRS and rows * counts <= ALL_COUNTS
 
 
 def attend(

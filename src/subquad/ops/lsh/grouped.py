@@ -115,7 +115,7 @@ def _back(
     for at in range(len(rounds)):
         back_through(flat, rounds, at, hashed.rule, of_queries, Flat(into.q, d_scaled, into.v), workspace)
     if hashed.unit:  # what points along the key changes its length, which does not matter
-        along = torch.linalg.vecdot(d_scaled, flat.k)[:, None] * (len(k[0]) / math.log2(math.e) ** 2)
+        along = torch.linalg.vecdot(d_scaled, flat.k)[:, None] * (k.shape[1] / math.log2(math.e) ** 2)
         d_scaled.addcmul_(flat.k, along, value=-1)
     into.k.addcmul_(d_scaled, scale.expand_as(d_scaled))
 
