@@ -9,6 +9,7 @@ hybrid into a masked language model of 6 layers of 8 heads of 32: matching layer
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,11 @@ def conversion_steps(folder: Path) -> Iterator[tuple[str, Step]]:
     students = Students(original, seed=0)
     for name, phase in (("matching", Phase(recipe, "match", "distilled")), ("tuning", Phase(recipe, "tune", "tuned"))):
         steps = Steps(batches, students.fresh(recipe, ()), phase, options, "task", students.converted(recipe, ()))
-        numbers = count()
-        yield f"convert, {name}", lambda steps=steps, numbers=numbers: steps.take(next(numbers), share=1.0)
+        yield f"convert, {name}", partial(_take_next, steps, count())
+
+
+def _take_next(steps: Steps, numbers: Iterator[int]) -> None:
+    steps.take(next(numbers), share=1.0)
 
 
 def with_kernels(step: Step, kernels: native.Kernels) -> Step:

@@ -38,8 +38,8 @@ class Table(NamedTuple):
 NOTHING = Cell("-")
 
 
-SUMMARY_ROWS = 11
-"""Largest number of rows in the summary."""
+SUMMARY_ROWS = 40
+"""Largest number of rows in the summary: room for all attentions in both forms and the decoding step."""
 SUMMARY_WORDS = {"step": "decoding step", "update": "training step"}
 
 
