@@ -64,3 +64,5 @@ def test_memory_in_tables() -> None:
 
 def test_only_the_first_letter_is_made_large() -> None:
     assert capitalized("a KL divergence") == "A KL divergence"
+    assert capitalized("linear: half") == "Linear: half"
+    assert capitalized("mypackage.attention:Mine is faster") == "mypackage.attention:Mine is faster"

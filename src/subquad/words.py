@@ -12,6 +12,8 @@ from subquad.errors import OptionError
 if TYPE_CHECKING:
     from subquad.statistics import Interval  # which imports numpy, not needed to say a number
 
+IMPORT_NAME = re.compile(r"[\w.]+:\w")
+"""Beginning of a name such as ``mypackage.attention:MyAttention``."""
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 FRACTIONS = {
     2: "half",
@@ -97,8 +99,8 @@ def _fraction(ratio: float) -> str:
 
 
 def capitalized(text: str) -> str:
-    """The text with its first letter in upper case and the others as they are."""
-    return text[:1].upper() + text[1:]
+    """The text with its first letter in upper case and the others as they are; a name to import at its start is kept."""
+    return text if IMPORT_NAME.match(text) else text[:1].upper() + text[1:]
 
 
 def run_lengths(names: Sequence[str]) -> str:

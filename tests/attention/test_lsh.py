@@ -173,7 +173,9 @@ def test_keys_that_are_the_queries_too_get_both_gradients(monkeypatch: pytest.Mo
 class LargestTensor(TorchDispatchMode):
     """Notes the largest number of elements of a tensor that an operation returns."""
 
-    elements = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = operation(*args, **(kwargs or {}))

@@ -270,6 +270,25 @@ class Writer(nn.Module):
         return logits
 
 
+class _TwiceTheGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return 2 * gradients[0]
+
+
+class WrongWriter(Writer):
+    """A model whose embeddings get twice their gradient."""
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        embedded: Tensor = _TwiceTheGradient.apply(self.embed(tokens))  # type: ignore[no-untyped-call]
+        logits: Tensor = self.out(self.layer(embedded, mask))
+        return logits
+
+
 def make_writer() -> Writer:
     """Makes a model."""
     return Writer()

@@ -60,6 +60,7 @@ def test_what_cannot_be_called_is_a_row_and_the_rest_is_not_asked(capsys: pytest
     ("words", "says"),
     [
         (["no_such_module:f"], "there is no module no_such_module"),
+        (["mypackage.attention"], "'mypackage.attention' is no attention: write MODULE:NAME"),
         ([f"{HERE}:Needs"], "--arguments feature_map=VALUE"),
         (["lineer"], "did you mean 'linear'?"),
         ([], "name an attention"),

@@ -34,6 +34,19 @@ def test_models_of_transformers_are_clean(family: str, kind: str, unasked: set[s
     assert [finding for finding in findings.values() if finding.verdict == "fails"] == []
 
 
+def test_a_gradient_of_few_among_many_weights_is_compared_by_short_steps(tmp_path: Path) -> None:
+    """Most embeddings of positions are not used, so that a step along the gradient moves the others far."""
+    torch.manual_seed(0)
+    config = hf.GPT2Config(vocab_size=97, n_positions=1024, n_embd=32, n_layer=2, n_head=2)
+    hf.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    assert ask_model(str(tmp_path), "gradients").verdict == "holds"
+
+
+def test_wrong_gradients_of_a_model_are_found() -> None:
+    assert ask_model(f"{HERE}:Writer", "gradients", causal=True).verdict == "holds"
+    assert ask_model(f"{HERE}:WrongWriter", "gradients", causal=True).verdict == "fails"
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_a_classifier_gives_one_result_for_a_sequence(family: str, tmp_path: Path) -> None:
     """GPT-2's looks for the last token that is not the padding token, whatever the mask says."""

@@ -121,6 +121,12 @@ def test_contract_fails_with_the_number_and_the_lines() -> None:
         test("future", "causal")
 
 
+def test_contract_of_what_is_not_there_fails_in_one_sentence() -> None:
+    test: Any = contract(f"{HERE}:absent", **SIZES)
+    with pytest.raises(pytest.fail.Exception, match=r"^tests\.check\.faults has no 'absent'"):
+        test("batch", "bidirectional")
+
+
 def test_an_instance_is_asked_and_left_as_it_is() -> None:
     layer = Layer(24, 3)
     assert ask(layer, "batch", **SIZES).verdict == "holds"

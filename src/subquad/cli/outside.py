@@ -54,6 +54,8 @@ def read_variant(values: object, where: str) -> AttentionOptions:
 
 def request_of(name: str, calling: Calling, *, heads: int, head_dim: int) -> Request:
     """What the options say of an attention, which is a name to import, or one of this package."""
+    if "." in name and ":" not in name:
+        raise SubquadError(f"{excerpt(name)} is no attention: write MODULE:NAME, as in mypackage.attention:MyAttention")
     if not is_import_name(name):
         kind = MECHANISMS[choose("attention", name, MECHANISMS)]
         name = f"{kind.__module__}:{kind.__qualname__}"
