@@ -18,7 +18,7 @@ from subquad.statistics import percentile_interval
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart and which shows on white and on black.
 PALETTE = ["#888888", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b2a100"]
-PALETTE += ["#aa4499", "#44aa99", "#a0522d"]  # further ones, for charts of all mechanisms
+PALETTE += ["#aa4499", "#44aa99", "#a0522d", "#332288"]  # further ones, for charts of all mechanisms and both softmaxes
 
 METRICS: dict[str, str] = {
     "time": "seconds",
