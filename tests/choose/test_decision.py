@@ -193,6 +193,14 @@ def scores(name: str, search: tuple[int, float], final: tuple[int, float], good:
 LEVEL = race({"softmax": 0.7, "linear": 0.7}, trivial=0.5, seconds=FAST)
 
 
+def test_a_larger_budget_is_not_proposed_after_usual_training() -> None:
+    rows = race({"softmax": 0.51, "linear": 0.505}, trivial=0.5, half=0.02, seconds=FAST)
+    shorter, usual = (decided(trained(rows, steps), training=Training(usual_steps=300)) for steps in (299, 300))
+    assert shorter.kind == usual.kind == "nothing"
+    assert "a larger --budget may show something" in shorter.sentences[2]
+    assert usual.sentences[2] == "More data, other columns or more --steps than the usual 300 may show something."
+
+
 def test_far_fewer_steps_than_usual_recommend_nothing() -> None:
     rows = [*trained(LEVEL, 42), *scores("softmax", (14, 0.7), (42, 0.7)), *scores("linear", (14, 0.7), (42, 0.7))]
     short = decided(rows, training=Training(usual_steps=800, budget=40.0, jobs=2))

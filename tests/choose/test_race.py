@@ -309,6 +309,31 @@ def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert row["value"] is not None
 
 
+@pytest.mark.parametrize(("most", "steps"), [(5, 5), (50, 20), (None, 20)])
+def test_a_run_has_no_more_than_the_usual_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None, steps: int
+) -> None:
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 20.5)
+    options = RunOptions(TASK, Softmax(), MODEL, TRAINING)
+    trial = Trial("capped", "softmax", "search", Setting(1e-2, Softmax()), options, 0, 1e6, 1, most_steps=most)
+    assert run_trial(TASK, tmp_path / "capped", trial=trial, spell=training_words)[-1]["steps"] == steps
+
+
+def test_a_race_with_time_to_spare_ends_with_usual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
+    told: list[str] = []
+    field = replace(FIELD, training=replace(TRAINING, steps=4))
+    race = begin(tmp_path / "run", told=told)
+    race.field = field
+    race.go()
+    assert {row["steps"] for row in trials(race.run.rows()).values()} == {4}
+    assert any("or 4 steps if that is less" in line for line in told)
+
+
+def test_a_model_of_a_user_has_no_usual_steps() -> None:
+    assert (FIELD.usual_steps, replace(FIELD, has_usual_steps=False).usual_steps) == (3000, 0)
+
+
 def test_the_duration_of_a_step_is_measured() -> None:
     torch.manual_seed(0)
     assert 0 < step_seconds(TASK, RunOptions(TASK, Softmax(), MODEL, TRAINING), 0, 0.01) < 10

@@ -39,9 +39,15 @@ def test_more_budget_more_settings_and_seeds() -> None:
 
 def test_slow_steps_give_fewer_and_longer_runs() -> None:
     quick, slow = plan_numbers(300, 2, 3, usual_seconds=5.0), plan_numbers(300, 2, 3, usual_seconds=100.0)
-    assert quick == plan_numbers(300, 2, 3)
+    assert quick.settings == plan_numbers(300, 2, 3).settings
     assert slow == (2, 1, 2)
     assert plan_numbers(300, 2, 3, usual_seconds=40.0).settings == 3  # 68 s of search are three times half of a training
+
+
+def test_more_seeds_come_as_soon_as_all_have_a_usual_training() -> None:
+    """Final runs are no longer than a usual training, so that what is left of the time is better spent on seeds."""
+    assert [plan_numbers(budget, 2, 3, usual_seconds=10.0).seeds for budget in (60, 150, 300)] == [2, 4, 5]
+    assert plan_numbers(300, 2, 3).seeds == 4  # no usual training is known: runs may take up to 90 s each
 
 
 def test_workers_do_not_wait_for_the_last_run() -> None:

@@ -228,7 +228,8 @@ def _field(task: OwnTask, factory: Factory, mechanisms: Sequence[str], training:
     model = _model_options(factory)
     names = [[_known(name) for name in names_by_layer(text)] for text in mechanisms]
     longest = max(int(some.max()) for some in task.lengths().values())
-    return Field(OwnOptions(), model, training, enter(names, task, OwnOptions(), model, training, longest).attentions)
+    attentions = enter(names, task, OwnOptions(), model, training, longest).attentions
+    return Field(OwnOptions(), model, training, attentions, has_usual_steps=False)
 
 
 def _conclude(race: Race, kept: Kept, task: OwnTask) -> Choice:

@@ -18,13 +18,13 @@ from subquad.words import amount, compact, duration
 
 METHOD = (
     "Every attention had the same number of runs in each stage, and every run of a stage the same training seconds, on one "
-    "thread. Learning rates and the options that matter to an attention were suggested by Optuna, and ranked on the "
-    "development sequences. The best setting of each attention was then trained with several seeds, with the same batches "
-    "in the same order, and scored once on the test sequences. Intervals are 95%: they hold for other test sequences, drawn "
-    "again, the same for all, and for other seeds, whose scatter is moderated by the typical one of all attentions. An "
-    "attention is level with another if the interval of its paired advantage does not reach below the margin. Seconds are "
-    "those of a forward pass through all layers for a batch at the 90% length, memory is that of one attention, forward "
-    "and backward, at the longest length."
+    "thread, or the steps of a usual training where these took less. Learning rates and the options that matter to an "
+    "attention were suggested by Optuna, and ranked on the development sequences. The best setting of each attention was "
+    "then trained with several seeds, with the same batches in the same order, and scored once on the test sequences. "
+    "Intervals are 95%: they hold for other test sequences, drawn again, the same for all, and for other seeds, whose "
+    "scatter is moderated by the typical one of all attentions. An attention is level with another if the interval of its "
+    "paired advantage does not reach below the margin. Seconds are those of a forward pass through all layers for a batch "
+    "at the 90% length, memory is that of one attention, forward and backward, at the longest length."
 )
 
 
