@@ -6,6 +6,7 @@ from subquad.choose.stages import (
     SEMIFINAL_SHARE,
     finals_share,
     generations,
+    most_steps,
     needed_budget,
     occupied,
     plan_numbers,
@@ -77,3 +78,9 @@ def test_few_settings_are_tried_together() -> None:
 
 def test_no_time_left_gives_the_shortest_runs() -> None:
     assert run_seconds(-5.0, 1.0, 10, 2, 0.5) == 0.2
+
+
+def test_no_run_is_longer_than_a_usual_training() -> None:
+    assert [most_steps(stage, 300, 2) for stage in ("search", "semifinal", "final")] == [150, 300, 300]
+    assert [most_steps(stage, 300, 1) for stage in ("search", "final")] == [300, 300]
+    assert most_steps("final", 0, 2) is None

@@ -29,6 +29,7 @@ from subquad.choose.stages import (
     Numbers,
     StageName,
     generations,
+    most_steps,
     plan_numbers,
     run_seconds,
     search_share,
@@ -266,8 +267,9 @@ class Race:
             return Allotment(seconds, evaluations)
         about = {"unit": "s", "stage": stage, "runs": runs, "evaluations": evaluations}
         self.ledger.keep([{"metric": "allotment", "value": seconds, **about}])
-        usual = f", or {self.field.usual_steps:,} steps if that is less" if self.field.usual_steps else ""
-        self.watch.tell(f"{stage}: {runs} runs of {seconds:.3g} s of training each{usual}, {self.terms.jobs} side by side")
+        most = most_steps(stage, self.field.usual_steps, self.numbers.semifinalists)
+        steps = "" if most is None else f", or {most:,} steps if that is less"
+        self.watch.tell(f"{stage}: {runs} runs of {seconds:.3g} s of training each{steps}, {self.terms.jobs} side by side")
         return Allotment(seconds, evaluations)
 
     def _trial(
@@ -280,7 +282,7 @@ class Race:
         seed = self.terms.seed if seed is None else seed
         pace = None if stage == "search" else self.ledger.pace(name, setting)
         until = time.time() + self.stop - time.monotonic()
-        most = self.field.usual_steps or None
+        most = most_steps(stage, self.field.usual_steps, self.numbers.semifinalists)
         return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted, pace, until, most)
 
     def _run(self, stage: StageName, trials: Sequence[Trial], first: Sequence[Job] = ()) -> None:

@@ -113,6 +113,17 @@ def run_seconds(left: float, share: float, runs: int, jobs: int, efficiency: flo
     return max(LEAST_SECONDS, share * max(0.0, left) * efficiency / rounds)
 
 
+def most_steps(stage: StageName, usual_steps: int, semifinalists: int) -> int | None:
+    """Largest number of training steps of a run of a stage; None if there is no usual number of steps.
+
+    No run is longer than a usual training. A search is half as long if the best of its settings are tried again.
+    """
+    if not usual_steps:
+        return None
+    is_short = stage == "search" and semifinalists > 1
+    return max(1, int(SEARCH_PART * usual_steps)) if is_short else usual_steps
+
+
 def stop_time(start: float, budget: float) -> float:
     """The moment at which the race ends, so that the decision and the page fit into the budget."""
     return start + budget - max(RESERVED_SECONDS, RESERVED_SHARE * budget)
