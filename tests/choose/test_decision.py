@@ -328,8 +328,24 @@ def test_level_attentions_of_the_same_speed_are_named() -> None:
     rows = race({"softmax": 0.9, "linear": 0.9, "hybrid": 0.9}, seconds={"softmax": 1.0, "linear": 0.2, "hybrid": 0.22})
     decision = decided(rows)
     assert decision.chosen == "linear"
-    assert decision.sentences[1].endswith("About as fast and level too: hybrid; another run may recommend one of these.")
+    assert decision.sentences[1].endswith("About as fast and level too: hybrid; another run may recommend it.")
     assert "About as fast" not in " ".join(decided(race({"softmax": 0.9, "linear": 0.9}, seconds=FAST)).sentences)
+
+
+@pytest.mark.parametrize(
+    ("linear", "chosen", "said"),
+    [
+        (0.85, "softmax", "Level and nearly 1.2 times as fast: linear; another run may recommend it."),
+        (0.80, "linear", "It is hardly 1.2 times as fast as softmax, which another run may recommend."),
+        (0.95, "softmax", ""),
+        (0.50, "linear", ""),
+    ],
+)
+def test_a_speed_up_that_decides_by_a_hair_is_said(linear: float, chosen: str, said: str) -> None:
+    decision = decided(race({"softmax": 0.9, "linear": 0.9}, seconds={"softmax": 1.0, "linear": linear}))
+    assert decision.chosen == chosen
+    assert said in decision.sentences[1]
+    assert ("another run" in decision.sentences[1]) == bool(said)
 
 
 @pytest.mark.parametrize(
