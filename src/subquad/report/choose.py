@@ -6,7 +6,7 @@ from typing import Any
 
 from subquad.choose.decision import Decision, Training, Wishes, decide
 from subquad.choose.standings import Contestant, Standings, read_gives_up, read_standings
-from subquad.choose.timing import Spent, time_spent
+from subquad.choose.timing import Spent, early_sentence, time_spent
 from subquad.report.choose_charts import choice_charts
 from subquad.report.figures import write_page_figures
 from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
@@ -81,7 +81,7 @@ def choice_page(run: Run) -> Page:
         about=machine_of(run),
         picture=front,
         chapters=[Chapter("Charts", others)] if others else [],
-        folds=list(_folds(rows, standings, decision, _jobs(run))),
+        folds=list(_folds(rows, standings, decision, _training(run))),
         commands=[command_of(run, "subquad choose"), *_best_command(run)],
     )
 
@@ -106,7 +106,7 @@ def _best_command(run: Run) -> Iterator[Any]:
         yield command_of(Run.open(run.folder / "best"), "subquad train")
 
 
-def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, jobs: int) -> Iterator[Fold]:
+def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, training: Training) -> Iterator[Fold]:
     if standings.contestants:
         yield Fold("On the test", [table(quality_table(standings, decision))], is_open=True)
         yield Fold("Each beside each, on the same sequences", [table(advantage_table(standings))])
@@ -124,8 +124,10 @@ def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, jobs: 
     if lines:
         yield Fold("What was left out, and what failed", [bullets(lines)])
     before_page = [row for row in rows if row["metric"] != "phase" or row["what"] != "page"]
-    if spent := time_spent(before_page, jobs):
-        yield Fold("Where the time went", [table(time_table(spent, jobs))])
+    if spent := time_spent(before_page, training.jobs):
+        early = early_sentence(rows, training.budget, training.usual_steps)
+        parts = [table(time_table(spent, training.jobs)), *([paragraph(early)] if early else [])]
+        yield Fold("Where the time went", parts)
     yield Fold("How it was done", [paragraph(METHOD)])
 
 
