@@ -24,7 +24,7 @@ from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.space import Setting
 from subquad.choose.stages import Numbers
 from subquad.choose.timing import time_spent
-from subquad.choose.trials import Trial, run_trial, step_seconds, with_steps
+from subquad.choose.trials import Trial, _Clock, run_trial, step_seconds, with_steps
 from subquad.choose.workers import Ended, Inline, Job, MayStart
 from subquad.cli.spelling import training_words
 from subquad.errors import DivergedError
@@ -32,6 +32,7 @@ from subquad.results import Row, Run, describe_run
 from subquad.runs import RunOptions
 from subquad.tasks.recall import Recall
 from subquad.training import TrainOptions
+from subquad.training.loop import Progress
 from tests.choose.made import costs as made_costs
 
 TASK = Recall(length=12, pairs=2, keys=4, values=3, held_out=16, tested=32)
@@ -298,6 +299,17 @@ def test_a_training_with_other_steps_keeps_its_proportions() -> None:
     training = with_steps(TrainOptions(warm_up=50, schedule="cosine", patience=3), 80, 4)
     assert (training.steps, training.warm_up, training.evaluate_every, training.checkpoint_every) == (80, 8, 20, 80)
     assert training.patience == 0
+
+
+def test_only_evaluations_count_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step has no metrics yet, and steps between two evaluations have those of the first of them."""
+    monkeypatch.setattr("subquad.choose.trials.time", SimpleNamespace(perf_counter=iter(range(100)).__next__))
+    options = RunOptions(TASK, Softmax(), MODEL, TRAINING)
+    clock = _Clock(Trial("timed", "softmax", "search", Setting(1e-2, Softmax()), options, 0, 8.0, 1), 4)
+    first, second = {"accuracy": 0.1}, {"accuracy": 0.1}
+    for step, metrics in enumerate(({}, first, first, second), start=1):
+        clock.watch(Progress(step, 0.5, metrics, 1.0))
+    assert (clock.steps, clock.evaluations) == (4, 2)
 
 
 def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

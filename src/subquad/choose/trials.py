@@ -76,7 +76,7 @@ class _Clock:
 
     def watch(self, done: Progress) -> None:
         now = time.perf_counter()
-        took, is_evaluated = now - self.last, done.metrics is not self.metrics
+        took, is_evaluated = now - self.last, bool(done.metrics) and done.metrics is not self.metrics
         training = min(took, self.trained / self.steps if self.steps else self.step_seconds) if is_evaluated else took
         self.trained += training
         self.evaluating += took - training

@@ -44,10 +44,11 @@ def _options(run: Run, part: str) -> Mapping[str, Any]:
 
 
 def _training(run: Run) -> Training:
-    """The usual number of training steps, and the budget of a race; conversions and users' models have no usual number."""
+    """The usual number of training steps, 0 if there is none, and the budget of a race."""
     steps, terms = _options(run, "training").get("steps"), _options(run, "terms")
-    if _options(run, "task").get("kind") == "own":
+    if _options(run, "task").get("kind") == "own":  # a race of an earlier version had no usual number for these
         steps = 0
+    steps = _options(run, "usual").get("steps", steps)
     budget = terms.get("budget")
     known = float(budget) if isinstance(budget, int | float) else 0.0
     return Training(steps if isinstance(steps, int) else 0, known, _jobs(run))
