@@ -16,6 +16,7 @@ from subquad import MECHANISMS, Favor, Linear, Linformer, ModelOptions, Softmax,
 from subquad.tasks import TASKS, Events
 from subquad.tasks.events import EventSequences, EventsTask
 from subquad.tasks.events.batches import EventBatch
+from subquad.tasks.events.heads import HeadName
 from subquad.tasks.events.model import EventModel
 from tests.tasks.events.sequences import random_sequences
 
@@ -116,7 +117,7 @@ def test_scores_do_not_depend_on_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", ["hawkes", "mixture"])
-def test_forecasts_that_are_left_out_change_nothing_else(head: str) -> None:
+def test_forecasts_that_are_left_out_change_nothing_else(head: HeadName) -> None:
     task = replace(FEW, head=head).prepare()
     model = task.build(Linear(), SMALL, torch.Generator().manual_seed(0))
     whole, gaps, none = (task.score(model, task.data.development, levels=levels) for levels in ((0.1, 0.9), (), None))
