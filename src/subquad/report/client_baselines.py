@@ -50,7 +50,7 @@ def _compared(rows: Sequence[Row]) -> Iterator[tuple[Interval, str]]:
         theirs = _value(rows, metric, "baseline", baseline)
         is_certain = is_positive(gap) is not None
         place = "behind" if gap.value < 0 else "ahead of" if gap.value > 0 else "level with"
-        chance = "" if is_certain else ", which may be chance"
+        chance = "" if is_certain or gap.value == 0 else ", which may be chance"
         figures = f"{metric_name(metric)} {ours} against {theirs}, difference {between(gap, '+.3f')}"
         yield gap, f"{place.capitalize()} the {baseline}: {figures}{chance}."
 

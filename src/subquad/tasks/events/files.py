@@ -138,6 +138,16 @@ def read_records(path: Path) -> tuple[Rows, int]:
     return rows_of_records(path.name, records, place)
 
 
+def is_easytpp(path: Path) -> bool:
+    """Whether a file of JSON lines begins with one of EasyTPP's records, whose fields are lists, or with none at all."""
+    text = read_text(path).lstrip()
+    try:
+        record = json.loads(text[: text.find("\n")] if "\n" in text else text)
+    except (ValueError, RecursionError):
+        return True
+    return not isinstance(record, Mapping) or any(name in record for name in TIMES)
+
+
 def read_pickled(path: Path) -> tuple[Rows, int]:
     """Reads EasyTPP's pickles: a dict with a list of sequences by split, each a list of events, and the number of types.
 
