@@ -1,6 +1,8 @@
 """The page of trainings: labels and figures."""
 
 import json
+import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from subquad.report.curves import curves
 from subquad.report.events import event_charts
 from subquad.report.page import render
 from subquad.report.training import final_table, label_runs, points, training_answer, training_page
-from subquad.results import Row
+from subquad.results import Row, Run
 from tests.experiments.runs import finished_training
 
 
@@ -115,6 +117,35 @@ def test_what_a_model_loses_to_comes_first(gaps: list[tuple[float, float, float]
     page = render(training_page(trained))
     assert "Beside baselines" in page
     assert page.index(said.split(";")[0]) < page.index("Beside baselines")
+
+
+def test_models_of_events_are_compared_on_each_test_sequence(tmp_path: Path) -> None:
+    """Sequences differ by nats, attentions by thousandths; a model of other data or sequences is not compared."""
+    draw = random.Random(0)
+    levels = [draw.gauss(50.0, 20.0) for _ in range(40)]
+
+    def trained_run(name: str, kind: str, seed: int, more: float, data: str = "a", events: int = 10) -> Run:
+        values = [level + seed + more * draw.uniform(0.5, 1.5) for level in levels]
+        rows: list[Row] = [
+            {"metric": "sequence_nll", "value": value, "sequence": at, "events": events, "step": 9}
+            for at, value in enumerate(values)
+        ]
+        about = {"mechanism": {"kind": kind}, "task": {"data": data}}
+        return finished_training(tmp_path / name, rows, about, seed=seed)
+
+    runs = [trained_run(f"favor-{seed}", "favor", seed, 0.05) for seed in (0, 1)]
+    runs += [trained_run(f"softmax-{seed}", "softmax", seed, 0.0) for seed in (0, 1)]
+    answer = training_answer(label_runs([*runs, trained_run("other", "linear", 0, 9.0, data="b")]))
+    assert re.search(
+        r"on each test sequence beside softmax, .*favor.* is behind by 0\.00\d+ \(0\.00\d+ to 0\.00\d+\)", answer, re.I
+    )
+    assert "linear" not in answer.partition("on each test sequence")[2]
+    page = render(training_page(label_runs(runs)))
+    assert "Beside each other" in page
+    assert "0, 1" in page
+    longer = trained_run("longer", "linear", 0, 0.0, events=11)
+    assert "on each test" not in training_answer(label_runs([runs[0], longer])).lower()
+    assert "Beside each other" not in render(training_page(label_runs(runs[:2])))
 
 
 @pytest.mark.parametrize(
