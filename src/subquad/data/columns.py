@@ -7,7 +7,7 @@ run stores, so that new data are read in the same way.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
@@ -16,7 +16,7 @@ import numpy as np
 from subquad.checking import Checked, Words, excerpt
 from subquad.data.json_tables import BETWEEN_VALUES
 from subquad.data.tables import StoredColumn, listed
-from subquad.data.times import attempt, guess
+from subquad.data.times import DATED, attempt, guess, lenient
 from subquad.errors import SubquadError
 
 Kind = Literal["category", "number", "boolean", "text", "several", "time", "unused"]
@@ -220,6 +220,26 @@ def overridden(decided: Column, kind: str, cells: Sequence[str]) -> Column:
         separator = max(SEPARATORS, key=lambda character: sum(character in text for text in found.texts))
     known: dict[str, Kind] = {name: name for name in get_args(Kind)}
     return Column(decided.name, known[kind], form, separator, "as named")
+
+
+def adapted(decided: Column, cells: Sequence[str]) -> Column:
+    """A column as it was decided for other data, except for how numbers or times are written if these are written otherwise.
+
+    Forms are changed only if fewer than `MOSTLY` of the cells can be read as decided, and more of them in another way.
+    """
+    is_stored = isinstance(cells, StoredColumn) and cells.numbers() is not None
+    found = sample([] if is_stored else cells)
+    if decided.kind not in ("number", "time") or not found.texts:
+        return decided
+
+    def share(column: Column) -> float:
+        read = lenient(column.form) if column.kind == "time" else NUMBERS[column.form]
+        return sum(_is_number(read, text) for text in found.counts) / len(found.counts)
+
+    other = replace(decided, form=overridden(Column(decided.name, "unused"), decided.kind, cells).form)
+    if decided.kind == "time" and not {decided.form, other.form} <= set(DATED):
+        return decided  # numbers may count from another time than dates do
+    return decided if share(decided) >= min(MOSTLY, share(other)) else other
 
 
 def read_kinds(pairs: Iterable[str], option: str) -> dict[str, str]:

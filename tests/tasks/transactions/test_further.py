@@ -1,6 +1,7 @@
 """Columns without a known role, from files to features."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -238,3 +239,28 @@ def test_a_missing_amount_is_a_value(tmp_path: Path) -> None:
     (amount,) = [entry for entry in summarise(found, features) if entry["name"] == "amount"]
     assert (amount["missing"], amount["note"]) == (0.25, "1250 to 39250")
     assert Features.from_json(json.loads(json.dumps(features.as_json()))).amount_form == "grouped"
+
+
+def test_new_data_may_be_written_otherwise(tmp_path: Path) -> None:
+    """Dates and numbers of new data are read as those trained on, or as they are written themselves if these do not fit."""
+    days = [f"2024-{at % 12 + 1:02}-{at % 28 + 1:02}" for at in range(40)]
+    rows = [f"c{at // 2},{day},{1000.5 + at},{2000.5 + 7 * at},{at // 2 % 2}" for at, day in enumerate(days)]
+    (tmp_path / "t.csv").write_text("client,time,amount,sum,label\n" + "\n".join(rows) + "\n")
+    found = load_histories(tmp_path / "t.csv")
+    decided = {column.column.name: column.column for column in found.columns}
+    how = Reading(decided=decided, static=frozenset(), time_form=found.time_form, amount_form=found.amount_form)
+    assert (how.time_form, how.amount_form, decided["sum"].form) == ("iso", "point", "point")
+    dotted = [".".join(reversed(day.split("-"))) for day in days]
+    german = [f'c{at // 2},{day},"1.{at:03},5","2.{at:03},25"' for at, day in enumerate(dotted)]
+    (tmp_path / "new.csv").write_text("client,time,amount,sum\n" + "\n".join(german) + "\n")
+    new = load_histories(tmp_path / "new.csv", labelled=False, how=how)
+    assert new.times.tolist() == found.times.tolist()
+    assert new.complaints == ()
+    assert new.amounts[:2].tolist() == [1000.5, 1001.5]
+    assert new.columns[0].values[:2].tolist() == [2000.25, 2001.25]
+    (tmp_path / "open.csv").write_text('client,time,amount,sum\na,3.4.2024,1,2\na,5.4.2024,"1,5",2\n')
+    said = load_histories(tmp_path / "open.csv", labelled=False, how=how).complaints
+    assert any("read with the day first; if that is wrong, write them as 2024-01-31" in sentence for sentence in said)
+    numbered = replace(how, time_form="seconds")  # these may count from any time, so that dates do not fit them
+    with pytest.raises(SubquadError, match="with a time that cannot be read"):
+        load_histories(tmp_path / "new.csv", labelled=False, how=numbered)

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from subquad.data.column_values import ColumnReader, ColumnValues
-from subquad.data.columns import Column, decide
+from subquad.data.columns import Column, adapted, decide
 from subquad.data.tables import Chunk, StoredColumn
 from subquad.errors import SubquadError
 
@@ -51,7 +51,11 @@ class FurtherReaders:
             self.is_decided = True
             names = {role.removeprefix(FURTHER): column for role, column in cells.items()}
             decided = self.decided
-            columns = decide(names, self.kinds) if decided is None else {name: decided[name] for name in names}
+            columns = (
+                decide(names, self.kinds)
+                if decided is None
+                else {name: adapted(decided[name], column) for name, column in names.items()}
+            )
             self.unused = [column for column in columns.values() if column.kind == "unused"]
             self.readers = {
                 FURTHER + name: ColumnReader(column) for name, column in columns.items() if column.kind != "unused"

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from subquad.checking import excerpt
-from subquad.data.columns import Column
+from subquad.data.columns import Column, adapted
 from subquad.data.pickles import read_pickle
 from subquad.data.ragged import offsets_of
 from subquad.data.tables import PARQUET, Names, StoredColumn, Tally, find_column, listed, read_table
@@ -79,8 +79,11 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     for chunk in read_table(path, choose, tally):
         cells = chunk.columns
         if read is None:
+            if columns.decided is not None and form != "auto":
+                form = adapted(Column("time", "time", form), cells["time"]).form
             form, read = _time_reader(cells["time"], form)
-            others.extend([day_is_first(path.name)] if columns.time_form == "auto" and _is_open(cells["time"], form) else [])
+            if form == "day-first" != columns.time_form and is_ambiguous(cells["time"]):
+                others.append(day_is_first(path.name, can_choose=columns.decided is None))
         is_stored = isinstance(cells["time"], StoredColumn) and cells["time"].is_time
         times = numbers(cells["time"], read) if read else np.full(len(chunk.lines), np.nan)
         numbered, kinds = names.number(cells["sequence"]), types.number(cells["type"])
@@ -119,11 +122,6 @@ def _time_reader(column: Sequence[str], form: str) -> tuple[str, ReadTime | None
         return next(name for name, known in WRITTEN.items() if known is read), read
     guessed = guess(column, ("day-first", "month-first"))
     return ("auto", None) if guessed is None else (guessed, lenient(guessed))
-
-
-def _is_open(column: Sequence[str], form: str) -> bool:
-    """Whether dates were recognized that could have the day or the month first."""
-    return form == "day-first" and is_ambiguous(column)
 
 
 def read_records(path: Path) -> tuple[Rows, int]:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from subquad.data.column_values import ColumnValues
-from subquad.data.columns import NUMBERS, Column, is_missing, number_form, sample
+from subquad.data.columns import NUMBERS, Column, adapted, is_missing, number_form, sample
 from subquad.data.tables import LARGEST_NUMBER, Chunk, Names, StoredColumn, Tally, find_column
 from subquad.data.times import ReadTime, day_is_first, detect, guess, is_ambiguous, lenient, numbers
 from subquad.tasks.columns.reading import FurtherReaders, further_roles
@@ -142,10 +142,14 @@ def collect(
         cells, rows = chunk.columns, len(chunk.lines)
         fields = tuple(role for role in OPTIONAL if role in cells)
         if read_time is None:
-            time_form, read_time = _time_reader(cells["time"], time_form, complaints, tally.path)
+            time_form = _adapted_form("time", time_form, cells["time"], how)
+            time_form, read_time = _time_reader(cells["time"], time_form)
+            if time_form == "day-first" != how.time_form and is_ambiguous(cells["time"]):
+                complaints.append(day_is_first(tally.path.name, can_choose=how.decided is None))
         times = numbers(cells["time"], read_time) if read_time else np.full(rows, np.nan)
-        if not amount_form and "amount" in cells:
-            amount_form = number_form(sample(cells["amount"]).counts)[0]
+        if not parts and "amount" in cells:
+            own = number_form(sample(cells["amount"]).counts)[0]
+            amount_form = _adapted_form("number", amount_form, cells["amount"], how) or own
         amounts, missing = _amounts(cells.get("amount") or ["0"] * rows, amount_form or "point")
         keys = [cells.get(role) or [""] * rows for role in names]
         numbered = [names[role].number(column) for role, column in zip(names, keys, strict=True)]
@@ -160,6 +164,12 @@ def collect(
     forms = ("" if time_form == "auto" else time_form, amount_form)
     about = (fields, further.finished(), further.unused, *forms, complaints)
     return Events(joined[0], client, joined[1], code, joined[2], kind, joined[3], joined[4], *about)
+
+
+def _adapted_form(kind: Literal["number", "time"], form: str, cells: Sequence[str], how: Reading) -> str:
+    """How numbers or times of new data are written: as in those trained on, unless these are written otherwise."""
+    is_known = how.decided is not None and form not in ("", "auto")
+    return adapted(Column(kind, kind, form), cells).form if is_known else form
 
 
 def _amounts(cells: Sequence[str], form: str) -> tuple[Float[ndarray, "rows"], Bool[ndarray, "rows"]]:
@@ -186,7 +196,7 @@ def _good(chunk: Chunk, tally: Tally, nameless: ndarray, times: ndarray, amounts
     return good
 
 
-def _time_reader(column: Sequence[str], form: str, complaints: list[str], path: Path) -> tuple[str, ReadTime | None]:
+def _time_reader(column: Sequence[str], form: str) -> tuple[str, ReadTime | None]:
     """The format of times and its reader, by the first cells; None for a reader if no format fits."""
     if isinstance(column, StoredColumn) and column.is_time:
         return "auto", float
@@ -197,6 +207,4 @@ def _time_reader(column: Sequence[str], form: str, complaints: list[str], path: 
     guessed = guess(column)
     if guessed is None:
         return form, detect(column)
-    if guessed == "day-first" and is_ambiguous(column):
-        complaints.append(day_is_first(path.name))
     return guessed, lenient(guessed)
