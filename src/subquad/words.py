@@ -74,6 +74,15 @@ def duration(seconds: float) -> str:
     return f"{digits(seconds / 1e-6)} µs"
 
 
+def span(seconds: float) -> str:
+    """A time between events in the unit that fits, from seconds to years."""
+    units = {"years": 365.25 * 86400.0, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
+    for name, size in units.items():
+        if seconds >= size:
+            return f"{digits(seconds / size)} {name}"
+    return f"{seconds:.3g} seconds"
+
+
 def times_as_fast(ratio: float) -> str:
     """A speed beside another, such as "2.10 times as fast"."""
     return f"{digits(ratio)} times as fast"

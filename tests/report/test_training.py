@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from subquad.cli.show import CountColumn, PlainColumn
 from subquad.report.clients import overview_sentence
 from subquad.report.curves import curves
-from subquad.report.events import event_charts
+from subquad.report.events import data_sentence, event_charts
 from subquad.report.page import render
 from subquad.report.training import final_table, label_runs, points, training_answer, training_page
 from subquad.results import Row, Run
@@ -162,6 +162,36 @@ def test_a_timeline_of_dates_has_dates(unit: str, kind: str, first: float) -> No
     assert points["encoding"]["x"]["type"] == kind
     assert points["encoding"]["x"]["scale"] == ({"type": "utc"} if kind == "temporal" else {"zero": False})
     assert f'"time": {first},' in json.dumps(drawn)
+
+
+@pytest.mark.parametrize(
+    ("unit", "types", "said"),
+    [
+        ("time", ["a"], "40 events, 1 type; gaps have the median 90 (90 to 7.2e+03 for nine in ten)."),
+        (
+            "seconds",
+            ["a", "b", "all others"],
+            "more than 2 types; gaps have the median 1.50 minutes (1.50 minutes to 2.00 hours",
+        ),
+    ],
+)
+def test_the_data_in_one_sentence(unit: str, types: list[str], said: str) -> None:
+    values = [
+        ("sequences", None, 4.0),
+        ("events", None, 40.0),
+        ("gap", 0.05, 90.0),
+        ("gap", 0.5, 90.0),
+        ("gap", 0.95, 7200.0),
+    ]
+    rows: list[Row] = [
+        {"metric": "data", "part": "train", "what": what, "value": value, "unit": unit}
+        | ({} if level is None else {"quantile": level})
+        for what, level, value in values
+    ]
+    rows += [
+        {"metric": "data", "part": "train", "what": "type", "value": 0.3, "unit": "share", "type": name} for name in types
+    ]
+    assert said in data_sentence(rows)
 
 
 def test_a_curve_of_one_evaluation_is_seen() -> None:
