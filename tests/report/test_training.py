@@ -46,6 +46,10 @@ def test_hundredths_of_nats_are_shown(tmp_path: Path) -> None:
     trained = label_runs([finished_training(tmp_path / "run", rows, {"mechanism": {"kind": "softmax"}})])
     assert training_answer(trained) == "Softmax ended with a negative log-likelihood of 6.354 on the test."
     assert [cell.text for cell in final_table(trained).rows[0]][3:5] == ["2.214", "12.346"]
+    rows = [{"metric": "nll", "value": -0.5304, "split": "test", "step": 9}, {**rows[1], "value": 0.012345}, rows[2]]
+    small = label_runs([finished_training(tmp_path / "small", rows, {"mechanism": {"kind": "softmax"}})])
+    assert training_answer(small) == "Softmax ended with a negative log-likelihood of -0.530 on the test."
+    assert final_table(small).rows[0][4].text == "0.0123"
 
 
 def test_curves_are_of_the_model_alone(tmp_path: Path) -> None:
