@@ -114,7 +114,9 @@ def ahead_table(rows: Sequence[Row]) -> Table:
 
 
 def _between(row: Row | None) -> Cell:
-    return NOTHING if row is None else Cell(between(Interval.of_row(row), ".3f"), row["value"])
+    if row is None:
+        return NOTHING
+    return Cell(between(Interval.of_row(row), ".3f" if abs(row["value"]) < 10 else ""), row["value"])
 
 
 def event_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, alt.LayerChart]:

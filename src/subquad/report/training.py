@@ -326,7 +326,7 @@ def test_table(trained: Sequence[Trained]) -> Table:
 
 
 def _figure(value: float) -> str:
-    """A loss or a metric: three significant digits below .1, and three decimals up to 100, since hundredths of nats count."""
+    """A loss or metric: three significant digits below .1, and three decimals up to 100, since hundredths of nats count."""
     if abs(value) < 0.1:
         return f"{value:.3g}"
     return f"{value:.3f}" if abs(value) < 100 else digits(value)
