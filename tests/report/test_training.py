@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from subquad.cli.show import CountColumn, PlainColumn
+from subquad.report.client_baselines import baseline_sentences, lost_to
 from subquad.report.clients import overview_sentence
 from subquad.report.curves import curves
 from subquad.report.events import data_sentence, event_charts
@@ -205,6 +206,39 @@ def test_a_curve_of_one_evaluation_is_seen() -> None:
         for rows in (one, [*one, {**one[0], "step": 18}])
     ]
     assert opacities == [[1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("gap", "said", "is_lost"),
+    [
+        (
+            (-0.0001, -0.0003, 0.0002),
+            "Level with the counts: AUROC 0.956 against 0.956, difference -0.000 (-0.000 to +0.000).",
+            0,
+        ),
+        (
+            (-0.004, -0.009, 0.001),
+            "Behind the counts: AUROC 0.956 against 0.960, difference -0.004 (-0.009 to +0.001), which",
+            1,
+        ),
+        (
+            (-0.0004, -0.0006, -0.0002),
+            "Behind the counts: AUROC 0.956 against 0.956, difference -0.000 (-0.001 to -0.000).",
+            1,
+        ),
+        ((0.01, 0.005, 0.015), "Ahead of the counts: AUROC 0.956 against 0.946, difference +0.010 (+0.005 to +0.015).", 0),
+    ],
+)
+def test_a_difference_too_small_to_be_shown_is_level(gap: tuple[float, float, float], said: str, is_lost: int) -> None:
+    value, low, high = gap
+    rows: list[Row] = [
+        {"metric": "auroc", "value": 0.9561, "split": "test"},
+        {"metric": "auroc", "value": 0.9561 - value, "split": "baseline", "baseline": "counts"},
+        {"metric": "auroc_gained", "value": value, "low": low, "high": high, "split": "baseline", "baseline": "counts"},
+    ]
+    (sentence,) = baseline_sentences(rows)
+    assert sentence.startswith(said)
+    assert len(lost_to(rows)) == is_lost
 
 
 def test_the_page_tells_what_clients_there_are() -> None:
