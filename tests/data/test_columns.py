@@ -1,6 +1,7 @@
 """Columns that are recognized, and read into arrays."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ def test_every_kind_is_recognized(name: str) -> None:
     assert recognise(name, cells).kind == kind
 
 
-def read(column: Column, *chunks: list[str]) -> ColumnValues:
+def read(column: Column, *chunks: Sequence[str]) -> ColumnValues:
     reader = ColumnReader(column)
     for chunk in chunks:
         reader.keep(reader.read(chunk))

@@ -178,7 +178,7 @@ def _amounts(cells: Sequence[str], form: str) -> tuple[Float[ndarray, "rows"], B
         return stored, np.isnan(stored)
     amounts = numbers(cells, NUMBERS[form])
     missing = np.isnan(amounts)
-    for at in np.flatnonzero(missing):
+    for at in np.flatnonzero(missing).tolist():
         missing[at] = is_missing(cells[at].strip())
     return amounts, missing
 
