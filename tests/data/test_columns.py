@@ -197,7 +197,7 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
         "b": "boolean",
         "d": "category",
     }
-    found = {name: read(column, chunk.columns[name]) for name, column in kinds.items()}  # type: ignore[arg-type]
+    found = {name: read(column, chunk.columns[name]) for name, column in kinds.items()}
     assert found["t"].values[[0, 2]].tolist() == [1.5, 0.0]
     assert all(values.missing().tolist() == [False, True, False] for values in found.values())
     assert list(chunk.columns["d"]) == ["x", "", "y"]
