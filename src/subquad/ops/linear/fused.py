@@ -157,20 +157,37 @@ class FusedInputs:
         views += (dq.data_ptr(), *dq.stride()[:3], dk.data_ptr(), *dk.stride()[:3])
         return gradient, (*views, dv.data_ptr(), *dv.stride()[:3])
 
-    def sum_keys(self) -> LinearState:
-        """Returns the sums over all keys."""
-        state = self.new_state()
-        pointers = (0, *NO_POINTERS, *(x.data_ptr() for x in state), *NO_POINTERS)
-        self._run("sum_keys", (*NO_VIEW, *NO_BACK), pointers)
+    def sum_keys(self, before: Parts = NO_STATE) -> LinearState:
+        """Returns the sums over all keys and those in `before`."""
+        state, (held, from_) = self.new_state(), _addresses(before)
+        self._run("sum_keys", (*NO_VIEW, *NO_BACK), (0, *from_, *(x.data_ptr() for x in state), *NO_POINTERS))
+        del held  # its addresses were used until here
         return state
 
-    def mix_sums(self, state: LinearState) -> Tensor:
+    def mix_sums(self, state: LinearState, inverse: Tensor | None = None) -> Tensor:
         """Returns the mixed values of queries that see all keys in `state`."""
         mixed, (held, before) = new_mixed(self.q, self.v), _addresses(state)
-        pointers = (0, *before, *NO_POINTERS, *NO_POINTERS)
+        pointers = (0 if inverse is None else inverse.data_ptr(), *before, *NO_POINTERS, *NO_POINTERS)
         self._run("mix_queries", (mixed.data_ptr(), *mixed.stride()[:3], *NO_BACK), pointers)
         del held  # its addresses were used until here
         return mixed
+
+    def back_to_queries(self, back: "Back", state: LinearState, d_state: LinearState) -> Tensor:
+        """Returns dq of queries that see all keys in `state`, and adds to `d_state`, the gradient of that state."""
+        dq = torch.empty_like(self.q)
+        gradient, views = self._back_views(back, dq, self.k, self.v)  # no keys are read or written
+        after = (d_state.sums.data_ptr(), d_state.norms.data_ptr(), 0)
+        before = tuple(x.data_ptr() for x in state)
+        self._run("back_to_queries", views, (back.inverse.data_ptr(), *before, *after, *NO_POINTERS))
+        del gradient  # its address was used until here
+        return dq
+
+    def back_to_keys(self, d_state: LinearState) -> tuple[Tensor, Tensor]:
+        """Returns dk and dv from the gradient of the sums over all keys, whose peak is that of the sums."""
+        dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)
+        views = (*NO_VIEW * 3, dk.data_ptr(), *dk.stride()[:3], dv.data_ptr(), *dv.stride()[:3])
+        self._run("back_to_keys", views, (0, *(x.data_ptr() for x in d_state), *NO_POINTERS, *NO_POINTERS))
+        return dk, dv
 
 
 class Back(NamedTuple):
