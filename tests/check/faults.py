@@ -247,6 +247,32 @@ def returns_nothing(q: Tensor, k: Tensor, v: Tensor) -> None:
     return None
 
 
+def returns_less(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A result without the last position, which in another layout would lack a head instead."""
+    return clean(q, k, v)[:, :, :-1]
+
+
+class _NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return clean(q, k, v)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise NotImplementedError("no gradient")
+
+
+def raises_in_the_backward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mixed: Tensor = _NoGradient.apply(q, k, v)  # type: ignore[no-untyped-call]
+    return mixed
+
+
+def raises_when_long(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    if q.shape[2] > 300:
+        raise ValueError(f"{q.shape[2]} are too many")
+    return clean(q, k, v)
+
+
 def needs_a_gpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q.to("cuda"), k, v)
 

@@ -20,7 +20,7 @@ from subquad.check.building import (
     required_of,
     size_arguments,
 )
-from subquad.check.importing import import_named
+from subquad.check.importing import gpu_advice, import_named
 from subquad.check.outside import Layout, MaskKind, MaskShape, Outside, OutsideAttention
 from subquad.checking import LARGEST, Checked, Count, Words
 from subquad.errors import SubquadError
@@ -42,6 +42,8 @@ SCORE_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask", "attn_bias")
 """Names of arguments that take a mask of scores, (queries, keys)."""
 STATES = ("state", "past_key_value", "past_key_values", "past", "layer_past", "cache")
 """Names of arguments that take the state of earlier positions."""
+LAYER_ADVICE = ", --layer that it takes x"
+"""Part of the advice on how an attention is called that only `subquad check` can take."""
 CLEARLY = 3.0
 """Ratio of two effects from which on one of them is clearly the larger."""
 
@@ -193,9 +195,9 @@ def _notes(request: Request, attempt: Attempt, sizes: dict[str, Any]) -> Iterato
 def _refusal(request: Request, layer: bool, problems: Mapping[tuple[bool, Layout], str]) -> str:
     inputs = "x" if layer else "q, k and v"
     said = next(problem for (is_double, _), problem in problems.items() if not is_double)  # for the first layout
-    advice = "--call NAME=VALUE gives further arguments, --layout and --layer say how it is called"
-    if "cuda" in said.lower():
-        advice = "it seems to need a GPU, but checks run on a CPU: make it compute where its inputs are"
+    advice = "--call NAME=VALUE gives further arguments, --layout says which axes they have"
+    advice += "" if layer else LAYER_ADVICE
+    advice = gpu_advice(said) or advice
     return f"{request.target} cannot be called on {inputs} ({said}): {advice}"
 
 

@@ -82,10 +82,13 @@ def _whole(digits: str) -> int:
     return int(digits) if len(digits) < 30 else (LARGEST + 1) * (-1 if digits.startswith("-") else 1)
 
 
-def parse_attention(text: str, names: Iterable[str]) -> list[str]:
-    """Parses the name of an attention, or names by layer such as linear*3,softmax, into a list of names."""
+def parse_attention(text: str, names: Iterable[str], option: str = "--attention") -> list[str]:
+    """Parses the name of an attention, or names by layer such as linear*3,softmax, into a list of names.
+
+    `option` is the option that took the text, for error messages.
+    """
     known: list[str] = list(names)
     try:
         return [choose("attention", name, known) for name in names_by_layer(text)]
     except OptionError as error:
-        raise SubquadError(f"--attention {error.problem}") from None
+        raise SubquadError(f"{option} {error.problem}") from None
