@@ -159,6 +159,32 @@ def adds_its_mask(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None
     return (scores if attention_mask is None else scores + attention_mask).softmax(-1) @ v
 
 
+def adds_its_mask_before_it_scales(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """A clean attention in which true added to a score makes a key weigh e^3 times as much."""
+    scores = q @ k.transpose(-1, -2) / q.shape[-1]
+    return (3 * (scores if attention_mask is None else scores + attention_mask)).softmax(-1) @ v
+
+
+def adds_a_bias(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None = None) -> Tensor:
+    return adds_its_mask(q, k, v, attn_bias)
+
+
+class OptionalKeys:
+    """A clean callable on (b, n, h, d) whose keys and values are optional, as flax has it."""
+
+    def __call__(
+        self, inputs_q: Tensor, inputs_k: Tensor | None = None, inputs_v: Tensor | None = None, *, mask: Tensor | None = None
+    ) -> Tensor:
+        k = inputs_q if inputs_k is None else inputs_k
+        v = k if inputs_v is None else inputs_v
+        scores = torch.einsum("...nhd,...mhd->...hnm", inputs_q, k)
+        scores = scores if mask is None else torch.where(mask, scores, torch.finfo(scores.dtype).min)
+        return torch.einsum("...hnm,...mhd->...nhd", scores.softmax(-1), v)
+
+
+optional_keys = OptionalKeys()
+
+
 def takes_lengths(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None = None) -> Tensor:
     """A clean attention that is told the number of real keys."""
     return clean(q, k, v, None if lengths is None else torch.arange(k.shape[2]) < lengths[:, None])

@@ -1,6 +1,6 @@
 """Finds out how an attention is called, by its parameters and by trying. What was found is said in words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -33,6 +33,7 @@ LENGTHS = ((157, 101), (256, 128), (1024, 512))
 MASK_NAMES: dict[str, MaskKind] = {
     **{"keep": "keep", "key_padding_mask": "pad", "src_key_padding_mask": "pad", "padding_mask": "pad", "pad_mask": "pad"},
     **{"key_mask": "keep", "input_mask": "keep", "attention_mask": "keep", "mask": "keep", "attn_mask": "keep"},
+    **{"attn_bias": "additive"},
 }
 """Names of arguments that take a padding mask, with what it usually holds."""
 MASK_WORDS = {"keep": "true = keep", "pad": "true = pad", "additive": "added to scores", "lengths": "numbers of real keys"}
@@ -40,10 +41,16 @@ LENGTH_NAMES = ("lengths", "key_lengths", "seq_lengths", "seq_lens")
 """Names of arguments that take the number of real keys of each sequence."""
 SCORE_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask", "attn_bias")
 """Names of arguments that take a mask of scores, (queries, keys)."""
+KEYS_AND_VALUES = (("k", "v"), ("key", "value"), ("keys", "values"), ("inputs_k", "inputs_v"))
+"""Names of arguments for keys and values, by which a call on queries alone is known as one on q, k and v."""
 STATES = ("state", "past_key_value", "past_key_values", "past", "layer_past", "cache")
 """Names of arguments that take the state of earlier positions."""
 LAYER_ADVICE = ", --layer that it takes x"
 """Part of the advice on how an attention is called that only `subquad check` can take."""
+SLIGHT = 1e-12
+"""Influence that is as good as none."""
+MUCH = 10.0
+"""Ratio of two clarities from which on the clearer kind of mask is meant."""
 CLEARLY = 3.0
 """Ratio of two effects from which on one of them is clearly the larger."""
 
@@ -159,8 +166,9 @@ def _takes_one_input(thing: Any) -> bool:
     call = thing.forward if isinstance(thing, type) and issubclass(thing, nn.Module) else call_of(thing)
     if is_built_first(thing) and not isinstance(thing, type):
         return False
-    required = [name for name in required_of(parameters_of(call)) if name != "self"]
-    return len(required) == 1
+    names = parameters_of(call)
+    required = [name for name in required_of(names) if name != "self"]
+    return len(required) == 1 and not any(keys in names and values in names for keys, values in KEYS_AND_VALUES)
 
 
 def _mixes(attempt: Attempt) -> bool:
@@ -213,15 +221,20 @@ def _with_mask(request: Request, attempt: Attempt) -> Attempt:
     kinds: tuple[MaskKind, ...] = ("keep", "additive")  # true or false tells keep from pad later
     shapes: tuple[MaskShape, ...] = ("keys", "scores")
     unclear: Attempt | None = None
-    for name, kind, shape in product(names, kinds, shapes):
-        if request.mask is not None and (request.mask == "additive") != (kind == "additive"):
-            continue
-        tried = attempt.trying(mask=kind, mask_argument=name, mask_shape=shape)
-        if problem_of(partial(_masked, tried, tried.draw())) is not None:
-            continue
-        if (known := _kind_of_mask(request, tried)) is not None:
-            return _named_mask(tried, known, "")
-        unclear = unclear or tried
+    for name in names:
+        clear: list[_Mask] = []
+        for kind, shape in product(kinds, shapes):
+            if request.mask is not None and (request.mask == "additive") != (kind == "additive"):
+                continue
+            tried = attempt.trying(mask=kind, mask_argument=name, mask_shape=shape)
+            if problem_of(partial(_masked, tried, tried.draw())) is not None:
+                continue
+            if (known := _kind_of_mask(request, tried)) is not None:
+                clear.append(known)
+            unclear = unclear or tried
+        if clear:
+            known = _clearest(clear)
+            return _named_mask(known.tried, known.kind, "")
     if unclear is not None:
         by_name = MASK_NAMES.get(unclear.module.options.mask_argument, "keep")
         return _named_mask(unclear, by_name, ", by its name: it has little effect")
@@ -230,15 +243,32 @@ def _with_mask(request: Request, attempt: Attempt) -> Attempt:
     return attempt
 
 
-def _kind_of_mask(request: Request, tried: Attempt) -> MaskKind | None:
+class _Mask(NamedTuple):
+    """A mask that works, what it holds, and the ratio of the influences of keys that are seen and hidden."""
+
+    tried: Attempt
+    kind: MaskKind
+    clarity: float
+
+
+def _clearest(masks: Sequence[_Mask]) -> _Mask:
+    """The first mask, or one that is much clearer: true or false added to scores has some effect, too."""
+    best = masks[0]
+    for mask in masks[1:]:
+        best = mask if mask.clarity > MUCH * best.clarity else best
+    return best
+
+
+def _kind_of_mask(request: Request, tried: Attempt) -> _Mask | None:
     """What the mask holds, by which half of the keys changes the results; None if that is not clear."""
     if request.mask is not None:
-        return request.mask
-    of_true, of_false = _influences(tried)
-    if of_true > CLEARLY * of_false:
-        return tried.module.options.mask
-    is_reversed = of_false > CLEARLY * of_true and tried.module.options.mask == "keep"
-    return "pad" if is_reversed else None
+        return _Mask(tried, request.mask, 1.0)
+    of_true, of_false = (influence + SLIGHT for influence in _influences(tried))
+    kind = tried.module.options.mask
+    if kind is not None and of_true > CLEARLY * of_false:
+        return _Mask(tried, kind, of_true / of_false)
+    is_reversed = of_false > CLEARLY * of_true and kind == "keep"
+    return _Mask(tried, "pad", of_false / of_true) if is_reversed else None
 
 
 def _named_mask(tried: Attempt, kind: MaskKind, reason: str) -> Attempt:
