@@ -50,6 +50,13 @@ def rounds_in_float32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k, v.round() if q.dtype == torch.float32 else v)
 
 
+def weighs_in_float32(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """A clean attention that computes its weights in float32, whatever its inputs are."""
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    scores = scores if mask is None else scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+    return scores.softmax(-1, dtype=torch.float32).to(v.dtype) @ v
+
+
 def takes_even_lengths(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if q.shape[2] % 2:
         raise ValueError("the length must be even.")

@@ -47,6 +47,12 @@ def test_the_call_is_found_out(name: str, layout: str, mask: str, shape: str, ca
     assert f"layout {' '.join(layout)}" in guessed.notes
 
 
+def test_what_rounds_to_float32_is_asked_in_it() -> None:
+    rounded, exact = (guess(Request(f"{HERE}:{name}", heads=3, head_dim=8)) for name in ("weighs_in_float32", "clean"))
+    assert (rounded.outside.is_double, exact.outside.is_double) == (False, True)
+    assert "asked in float32, as it does not compute in float64" in rounded.notes
+
+
 def test_a_length_that_is_refused_does_not_lead_to_another_layout() -> None:
     """In the layout b n m, whose third axis is even, the call returns something too."""
     guessed = guess(Request(f"{HERE}:takes_even_lengths", heads=3, head_dim=8))
