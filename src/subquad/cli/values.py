@@ -88,6 +88,11 @@ def parse_attention(text: str, names: Iterable[str], option: str = "--attention"
     `option` is the option that took the text, for error messages.
     """
     known: list[str] = list(names)
+    if ":" in text:
+        raise SubquadError(
+            f"{option} takes mechanisms, of which models can be built, but was given {excerpt(text)}: make it one, and offer "
+            "it by the entry point group subquad.mechanisms; `subquad compare` and `subquad check` take it as it is"
+        )
     try:
         return [choose("attention", name, known) for name in names_by_layer(text)]
     except OptionError as error:
