@@ -37,9 +37,7 @@ def test_lengths_that_are_none(given: list[str], words: str) -> None:
 
 def test_attentions_of_other_packages_are_no_mechanisms() -> None:
     assert parse_attention("linear*2,softmax", ["linear", "softmax"]) == ["linear", "linear", "softmax"]
-    with pytest.raises(
-        SubquadError, match=r"--mechanisms takes mechanisms, .* 'pkg.mod:Mine': make it one, and offer it by"
-    ):
+    with pytest.raises(SubquadError, match=r"--mechanisms takes mechanisms, .* 'pkg.mod:Mine': make it one and offer it by"):
         parse_attention("pkg.mod:Mine", ["linear"], "--mechanisms")
 
 

@@ -90,7 +90,7 @@ def parse_attention(text: str, names: Iterable[str], option: str = "--attention"
     known: list[str] = list(names)
     if ":" in text:
         raise SubquadError(
-            f"{option} takes mechanisms, of which models can be built, but was given {excerpt(text)}: make it one, and offer "
+            f"{option} takes mechanisms, of which models can be built, but was given {excerpt(text)}: make it one and offer "
             "it by the entry point group subquad.mechanisms; `subquad compare` and `subquad check` take it as it is"
         )
     try:
