@@ -8,6 +8,7 @@ Turned vectors are twice as wide as their inputs. They are made for one block of
 backward, so that they stay in the cache and none are kept.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -20,11 +21,12 @@ from subquad.ops.autocast import needs_gradient, outside_autocast, precise
 from subquad.ops.linear.fused import Back, FusedInputs, FusedMaps
 from subquad.ops.linear.layout import NO_STATE, Parts
 from subquad.ops.linear.native import both_or_none
-from subquad.ops.linear.sums import LinearState, blocks
+from subquad.ops.linear.sums import LinearState, block_length, blocks
+from subquad.ops.scratch import Scratch
 from subquad.types import Fused
 
 BLOCK = 2048
-"""Positions whose vectors are turned together."""
+"""Largest number of positions whose vectors are turned together."""
 RELU = FusedMaps(Fused("relu"), Fused("relu"))
 
 
@@ -69,11 +71,39 @@ def attend_causal(
     return mixed, states[-1]
 
 
-def _inputs(q: Tensor, k: Tensor, v: Tensor, turns: Turns, keep: Tensor | None, queries: slice, keys: slice) -> FusedInputs:
-    """Returns the calls of kernels on blocks of queries and keys, which are turned for them."""
-    turned_q = turn(q[:, :, queries], turns.queries[:, queries])
-    turned_k = turn(k[:, :, keys], turns.keys[:, keys])
-    return FusedInputs(turned_q, turned_k, v[:, :, keys], RELU, None if keep is None else keep[:, keys])
+class _Blocks:
+    """Blocks of positions, and memory that each of them uses again: large memory costs more to get than to use."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.scratch = Scratch(precise(x.dtype))
+        self.size = min(BLOCK, block_length(x, 2 * x.shape[-1], BLOCK))
+
+    def of(self, length: int) -> Iterator[slice]:
+        """Yields the blocks of so many positions. The memory of one is free when the next one begins."""
+        for block in blocks(length, self.size):
+            self.scratch.start()
+            yield block
+
+    def turn(self, x: Tensor, by: Tensor, block: slice) -> Tensor:
+        """Returns the turned vectors of a block, without gradients."""
+        part = x[:, :, block].transpose(1, 2)
+        b, n, h, d = part.shape
+        out = self.scratch.take(b, n, h, 2, d)
+        torch.mul(part[..., None, :], by[:, block, None, :, None], out=out)
+        return out.flatten(-2).transpose(1, 2)
+
+    def new_like(self, x: Tensor) -> Tensor:
+        """Returns memory of the shape and type of x."""
+        b, h, n, d = x.shape
+        is_ours = x.dtype == precise(x.dtype)
+        return self.scratch.take(b, n, h, d).transpose(1, 2) if is_ours else torch.empty_like(x)
+
+    def inputs(
+        self, q: Tensor, k: Tensor, v: Tensor, turns: Turns, keep: Tensor | None, queries: slice, keys: slice
+    ) -> FusedInputs:
+        """Returns the calls of kernels on some queries and keys, which are turned for them."""
+        turned_q, turned_k = self.turn(q, turns.queries, queries), self.turn(k, turns.keys, keys)
+        return FusedInputs(turned_q, turned_k, v[:, :, keys], RELU, None if keep is None else keep[:, keys])
 
 
 NO_POSITIONS = slice(0, 0)
@@ -81,16 +111,17 @@ NO_POSITIONS = slice(0, 0)
 
 def _sum_keys(k: Tensor, v: Tensor, by: Tensor, keep: Tensor | None) -> LinearState:
     state: Parts = NO_STATE
-    for block in blocks(k.shape[2], BLOCK):
-        state = _inputs(k, k, v, Turns(by, by), keep, NO_POSITIONS, block).sum_keys(state)
+    by_block = _Blocks(k)
+    for block in by_block.of(k.shape[2]):
+        state = by_block.inputs(k, k, v, Turns(by, by), keep, NO_POSITIONS, block).sum_keys(state)
     return LinearState(*state)  # type: ignore[arg-type]
 
 
 def _read(q: Tensor, v: Tensor, by: Tensor, state: LinearState, inverse: Tensor | None) -> Tensor:
     """Returns the mixed values of queries that see all keys in `state`, and writes 1 / denominators into `inverse`."""
-    mixed = _new_mixed(q, v)
-    for block in blocks(q.shape[2], BLOCK):
-        inputs = _inputs(q, q, v, Turns(by, by), None, block, NO_POSITIONS)
+    mixed, by_block = _new_mixed(q, v), _Blocks(q)
+    for block in by_block.of(q.shape[2]):
+        inputs = by_block.inputs(q, q, v, Turns(by, by), None, block, NO_POSITIONS)
         mixed[:, :, block] = inputs.mix_sums(state, None if inverse is None else _part_of(inverse, q, block))
     return mixed
 
@@ -99,9 +130,9 @@ def _mix_causal(
     q: Tensor, k: Tensor, v: Tensor, turns: Turns, keep: Tensor | None, before: Parts, inverse: Tensor | None
 ) -> tuple[Tensor, list[LinearState]]:
     """Returns the mixed values, and the state after each block."""
-    mixed, state, states = _new_mixed(q, v), before, []
-    for block in blocks(q.shape[2], BLOCK):
-        inputs = _inputs(q, k, v, turns, keep, block, block)
+    mixed, state, states, by_block = _new_mixed(q, v), before, [], _Blocks(q)
+    for block in by_block.of(q.shape[2]):
+        inputs = by_block.inputs(q, k, v, turns, keep, block, block)
         mixed[:, :, block], state = inputs.mix_causal(state, None if inverse is None else _part_of(inverse, q, block))
         states.append(state)
     return mixed, states
@@ -147,13 +178,15 @@ class _Bidirectional(torch.autograd.Function):
         q, k, v, by_queries, by_keys, keep, mixed, inverse, *held = ctx.saved_tensors
         state, (dq, dk, dv) = LinearState(*held), map(_new_like, (q, k, v))
         d_state = LinearState(torch.zeros_like(state.sums), torch.zeros_like(state.norms), state.peak)
-        for block in blocks(q.shape[2], BLOCK):
-            inputs = _inputs(q, q, v, Turns(by_queries, by_queries), None, block, NO_POSITIONS)
+        by_block = _Blocks(q)
+        for block in by_block.of(q.shape[2]):
+            inputs = by_block.inputs(q, q, v, Turns(by_queries, by_queries), None, block, NO_POSITIONS)
             back = Back(mixed[:, :, block], gradient[:, :, block], _part_of(inverse, q, block))
-            dq[:, :, block] = turn_back(inputs.back_to_queries(back, state, d_state), by_queries[:, block])
-        for block in blocks(k.shape[2], BLOCK):
-            inputs = _inputs(k, k, v, Turns(by_keys, by_keys), keep, NO_POSITIONS, block)
-            turned, dv[:, :, block] = inputs.back_to_keys(d_state)
+            turned = inputs.back_to_queries(back, state, d_state, by_block.new_like)
+            dq[:, :, block] = turn_back(turned, by_queries[:, block])
+        for block in by_block.of(k.shape[2]):
+            inputs = by_block.inputs(k, k, v, Turns(by_keys, by_keys), keep, NO_POSITIONS, block)
+            turned, dv[:, :, block] = inputs.back_to_keys(d_state, by_block.new_like)
             dk[:, :, block] = turn_back(turned, by_keys[:, block])
         return dq, dk, dv, None, None, None
 
@@ -192,16 +225,16 @@ class _Causal(torch.autograd.Function):
         turns, (dq, dk, dv) = Turns(by_queries, by_keys), map(_new_like, (q, k, v))
         gradient = torch.zeros_like(mixed) if gradient is None else gradient
         later: Parts | None = None
-        for number, block in reversed(list(enumerate(blocks(q.shape[2], BLOCK)))):
-            inputs, before = _inputs(q, k, v, turns, keep, block, block), held[3 * number : 3 * number + 3]
+        by_block = _Blocks(q)
+        for number, block in reversed(list(enumerate(blocks(q.shape[2], by_block.size)))):
+            by_block.scratch.start()
+            inputs, before = by_block.inputs(q, k, v, turns, keep, block, block), held[3 * number : 3 * number + 3]
             back = Back(mixed[:, :, block], gradient[:, :, block], _part_of(inverse, q, block))
             later = both_or_none(d_sums, d_norms, inputs) if later is None else later
             turned_q, turned_k, dv[:, :, block], sums, norms = inputs.back_causal(
-                back, before, later, has_state=before[0] is not None
+                back, before, later, has_state=before[0] is not None, new_like=by_block.new_like
             )
-            dq[:, :, block], dk[:, :, block] = (
-                turn_back(turned_q, by_queries[:, block]),
-                turn_back(turned_k, by_keys[:, block]),
-            )
+            dq[:, :, block] = turn_back(turned_q, by_queries[:, block])
+            dk[:, :, block] = turn_back(turned_k, by_keys[:, block])
             later = (sums, norms, None)
         return dq, dk, dv, None, None, None, sums, norms, None
