@@ -12,8 +12,8 @@ from subquad.errors import OptionError
 if TYPE_CHECKING:
     from subquad.statistics import Interval  # which imports numpy, not needed to say a number
 
-IMPORT_NAME = re.compile(r"[\w.]+:\w")
-"""Beginning of a name such as ``mypackage.attention:MyAttention``."""
+TYPED_NAME = re.compile(r"[\w.]+:\w|\w+\*\d|\w+,\w")
+"""Beginning of a name such as ``mypackage.attention:MyAttention`` or ``linear*3,softmax``."""
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 FRACTIONS = {
     2: "half",
@@ -108,14 +108,19 @@ def _fraction(ratio: float) -> str:
 
 
 def capitalized(text: str) -> str:
-    """The text with its first letter in upper case and the others as they are; a name to import at its start is kept."""
-    return text if IMPORT_NAME.match(text) else text[:1].upper() + text[1:]
+    """The text with its first letter in upper case; names to import and names by layer are kept as they are typed."""
+    return text if TYPED_NAME.match(text) else text[:1].upper() + text[1:]
 
 
 def run_lengths(names: Sequence[str]) -> str:
     """Returns a list of names in which equal neighbours are counted, such as "linear*3,softmax"."""
     runs = [(name, len(list(group))) for name, group in groupby(names)]
     return ",".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
+
+
+def is_by_layer(name: str) -> bool:
+    """Whether a name has the form of names by layer, such as linear*3,softmax."""
+    return "," in name or "*" in name
 
 
 def names_by_layer(text: str) -> list[str]:
