@@ -45,7 +45,9 @@ def test_mechanisms_that_hold_more_have_larger_states() -> None:
     for name in CAUSAL:
         states = []
         for size in QUICK.sizes:
-            work = next(t.work for t in QUICK.trials() if (t.variant, t.length, t.seed) == (name, size.head_dim, 0))
+            work = next(
+                t.work for t in QUICK.trials() if (t.variant, t.length, t.seed) == (name, size.head_dim, QUICK.seeds[0])
+            )
             assert isinstance(work, Training)
             task = QUICK.recall
             states.append(task.state_bytes(task.build(work.attention, work.model)))
@@ -90,7 +92,7 @@ def test_a_page_of_what_is_finished(tmp_path: Path) -> None:
     assert judge(tmp_path, "quick") == []
     assert recall_page(tmp_path, "quick").picture is None
     for trial in QUICK.trials():
-        if trial.variant in ("softmax", "linear") and trial.seed < 2:
+        if trial.variant in ("softmax", "linear") and trial.seed in QUICK.seeds[:2]:
             rows: list[Row] = [{"metric": "accuracy", "value": 0.1, "step": 1, "split": "held out"}]
             values = {"accuracy": 0.9 if trial.variant == "softmax" else 0.3, "state_bytes": 100.0 * trial.length}
             rows += [{"metric": name, "value": value, "step": 9, "split": "test"} for name, value in values.items()]

@@ -34,6 +34,10 @@ FOLDERS = {
     "lra-pathfinder": "pathfinder",
 }
 """Folders of data for each task, below the folder that the user gives."""
+QUICK_SEEDS = (3, 4, 5)
+"""Seeds of the quick scale. Its steps, sizes and rates were chosen with seeds 0 to 2 and other held-out sequences."""
+QUICK_DATA_SEED = 1
+"""Seed of the data that the quick scale draws or divides. Those of seed 0 served to choose its settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +139,7 @@ def small_plan(
     batch: int,
     steps: int,
     rates: tuple[float, ...],
-    seeds: tuple[int, ...] = (0, 1, 2),
+    seeds: tuple[int, ...] = QUICK_SEEDS,
     layers: int = 2,
     tested: int = 600,
 ) -> TaskPlan:
@@ -175,11 +179,15 @@ def published_plan(
 SCALES: dict[str, Grid] = {
     "quick": Grid(
         plans=(
-            small_plan(ListOps(shortest=40, largest=100), batch=32, steps=100, rates=(2e-3, 6e-3)),
-            small_plan(Text(length=256), batch=32, steps=300, rates=(2e-3, 6e-3), layers=1, tested=2000),
+            small_plan(
+                ListOps(shortest=40, largest=100, data_seed=QUICK_DATA_SEED), batch=32, steps=100, rates=(2e-3, 6e-3)
+            ),
+            small_plan(
+                Text(length=256, split_seed=QUICK_DATA_SEED), batch=32, steps=300, rates=(2e-3, 6e-3), layers=1, tested=2000
+            ),
             small_plan(Image(side=16), batch=8, steps=240, rates=(2e-3, 5e-3), layers=1, tested=1000),
-            small_plan(Retrieval(length=128), batch=16, steps=40, rates=(4e-3,), seeds=(0,)),
-            small_plan(Pathfinder(difficulty="easy"), batch=8, steps=20, rates=(4e-3,), seeds=(0,), tested=200),
+            small_plan(Retrieval(length=128), batch=16, steps=40, rates=(4e-3,), seeds=QUICK_SEEDS[:1]),
+            small_plan(Pathfinder(difficulty="easy"), batch=8, steps=20, rates=(4e-3,), seeds=QUICK_SEEDS[:1], tested=200),
         ),
         timing=step_timing((1024, 2048, 4096), memory_bytes=4 * 2**30, budget_seconds=100),
         minutes="about 25 minutes on two cores, by extrapolation; further seeds follow at the best rates",

@@ -71,7 +71,7 @@ def sized(name: str, size: StateSize, length: int) -> AttentionOptions:
 
 SCALES: dict[str, Grid] = {
     "quick": Grid(
-        seeds=(0, 1, 2),
+        seeds=(3, 4, 5),  # its steps and rate were chosen with seeds 0 to 2
         sizes=(StateSize(8, 2), StateSize(16, 4), StateSize(32, 8)),
         model=ModelOptions(layers=2, heads=2, positions="rotary", tied=False),
         recall=Recall(length=12, pairs=4, keys=8, values=8, held_out=128, tested=512),
