@@ -4,7 +4,7 @@ Each mechanism is trained at every learning rate with the first seed. The rate t
 used with the other seeds. So every mechanism has the same model, the same number of steps and the same search.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from subquad.attention import MECHANISMS
 from subquad.compare.cells import Setting
 from subquad.compare.plan import Plan
 from subquad.errors import SubquadError
-from subquad.experiments.base import Scale, Timing, Training, Trial, is_finished
+from subquad.experiments.base import Scale, Timing, Training, Trial
+from subquad.experiments.rates import best_rate
 from subquad.measure.workers import Limits
 from subquad.models import ModelOptions
-from subquad.results import Run
 from subquad.tasks import Image, ListOps, Pathfinder, Retrieval, Text
 from subquad.tasks.lra import ArenaOptions
 from subquad.tasks.lra.base import mechanism_sizes
@@ -96,18 +96,7 @@ class Grid(Scale):
 
     def best_rate(self, folder: Path, plan: TaskPlan, name: str) -> float | None:
         """The learning rate with the highest accuracy on the development split; None until all were tried."""
-        accuracies = {}
-        for rate in plan.rates:
-            path = folder / self.trial(plan, name, rate, plan.seeds[0]).name
-            if not is_finished(path):
-                return None
-            values = [row["value"] for row in Run.open(path).rows() if _is_development(row)]
-            accuracies[rate] = max(values)
-        return max(accuracies, key=lambda rate: accuracies[rate])
-
-
-def _is_development(row: Mapping[str, object]) -> bool:
-    return row["metric"] == "accuracy" and row.get("split") == "held out" and row["value"] is not None
+        return best_rate({rate: folder / self.trial(plan, name, rate, plan.seeds[0]).name for rate in plan.rates})
 
 
 def with_data(task: ArenaOptions, data: str) -> ArenaOptions:
