@@ -11,6 +11,7 @@ from subquad.attention import MECHANISMS
 from subquad.cli import main, trainings
 from subquad.compare.views import Comparison
 from subquad.experiments.base import Instruments, Scale, Training, Trial
+from subquad.experiments.lra.charts import accuracy_picture, tradeoff_picture
 from subquad.experiments.lra.grid import SCALES
 from subquad.experiments.lra.page import lra_page, published_table, result_table, setting_table
 from subquad.experiments.lra.published import ACCURACIES, COUNTERPARTS, gaps
@@ -192,6 +193,31 @@ def test_costs_stand_beside_accuracies_once_they_are_timed() -> None:
     untimed = result_table(all_scores({}), Comparison([]), None)
     assert untimed.columns[-1] == "mean"
     assert {len(row) for row in untimed.rows} == {len(untimed.columns)}
+
+
+def test_accuracies_stand_in_a_panel_for_each_task_that_tells_who_is_above_guessing() -> None:
+    drawn = accuracy_picture(all_scores({"lsh": (0.05, 0.3, 0.05)})).chart.to_dict()
+    assert [panel["title"] for panel in drawn["concat"]] == [f"{kind.removeprefix('lra-')}, 3 seeds" for kind in KINDS]
+    rows = drawn["concat"][0]["layer"][1]["data"]["values"]
+    assert {row["attention"] for row in rows if row["beside"] == "not above guessing"} == {"lsh"}
+    assert all(0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in rows)
+
+
+def test_speed_is_drawn_against_tasks_with_several_seeds() -> None:
+    timing = Comparison(rows({name: SECONDS[name] for name in ("softmax", "linear")}, views=[("bidirectional", "training")]))
+    measured = [
+        replace(entry, accuracies={0: 0.9}, planned=1) if entry.task == "lra-pathfinder" else entry
+        for entry in all_scores({"linear": (0.4, 0.2, 0.3)})
+    ]
+    picture = tradeoff_picture(measured, timing, timing.views[0])
+    assert picture is not None
+    assert picture.caption.startswith("Mean accuracy over listops, text, retrieval, image against speed")
+    points = {row["attention"]: row for row in picture.chart.to_dict()["data"]["values"]}
+    assert set(points) == {"softmax", "linear"}
+    assert points["linear"]["accuracy"] == pytest.approx(0.3)
+    assert points["linear"]["low"] == pytest.approx(0.3 - 4.3027 * 0.1 / 3**0.5, abs=1e-4)
+    assert tradeoff_picture([], timing, timing.views[0]) is None
+    assert tradeoff_picture(measured, Comparison([]), None) is None
 
 
 def test_published_figures_are_those_of_the_paper() -> None:

@@ -179,7 +179,7 @@ SCALES: dict[str, Grid] = {
             small_plan(Pathfinder(difficulty="easy"), batch=8, steps=20, rates=(4e-3,), seeds=QUICK_SEEDS[:1], tested=200),
         ),
         timing=step_timing((1024, 2048, 4096), memory_bytes=4 * 2**30, budget_seconds=100),
-        minutes="about 25 minutes on two cores, by extrapolation; further seeds follow at the best rates",
+        minutes="about 29 minutes of two cores; further seeds follow at the best rates",
     ),
     "paper": Grid(
         plans=(
