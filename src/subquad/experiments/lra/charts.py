@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 import altair as alt
 
@@ -52,17 +53,15 @@ def _panel(scores: Sequence[Score]) -> alt.LayerChart:
     hints = [alt.Tooltip(f"{name}:Q", format=".1%") for name in ("accuracy", "low", "high", "guessing")]
     level = alt.Chart(alt.Data(values=rows[:1])).mark_rule(strokeDash=[4, 4], color=PALETTE[0])
     seeds = max(len(score.accuracies) for score in scores)
-    return alt.layer(
+    drawn: Any = alt.layer(
         level.encode(x=alt.X("guessing:Q", title=None, scale=scale, axis=axis)),
         base.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", title=None, scale=scale), x2="high:Q"),
         base.mark_point(filled=True, size=40, opacity=1).encode(
             x=alt.X("accuracy:Q", title=None, scale=scale), tooltip=["attention:N", "seeds:Q", *hints]
         ),
-    ).properties(
-        title=f"{short_name(scores[0].task)}, {seeds} {'seed' if seeds == 1 else 'seeds'}",
-        width=PANEL_WIDTH,
-        height=ROW_HEIGHT * len(scores),
     )
+    title = f"{short_name(scores[0].task)}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+    return drawn.properties(title=title, width=PANEL_WIDTH, height=ROW_HEIGHT * len(scores))
 
 
 def _share(interval: Interval) -> Interval:

@@ -35,19 +35,19 @@ def remembered(folder: Path, grid: Grid) -> list[Remembered]:
 
 
 def _remembered(folder: Path, grid: Grid, cell: Cell) -> Remembered | None:
-    trials = chosen_trials(folder, grid, cell)
+    rate, trials = grid.best_rate(folder, cell), chosen_trials(folder, grid, cell)
     rows = finished_rows(folder, trials)
     accuracies = {
         trial.seed: value for trial in trials if (value := value_on_test(rows[trial.name], "accuracy")) is not None
     }
     sizes = [value for found in rows.values() if (value := value_on_test(found, "state_bytes")) is not None]
-    if not accuracies or not sizes:
+    if rate is None or not accuracies or not sizes:
         return None
     return Remembered(
         task=cell.task.kind,
         mechanism=cell.mechanism,
         head_dim=cell.size.head_dim,
-        rate=trials[0].work.options.learning_rate,
+        rate=rate,
         accuracies=accuracies,
         state_bytes=sizes[0],
         planned=len(grid.seeds),
