@@ -8,7 +8,7 @@ import pytest
 from subquad.attention import MECHANISMS
 from subquad.experiments.base import Training, Trial
 from subquad.experiments.recall.grid import CAUSAL, SCALES
-from subquad.experiments.recall.page import recall_page
+from subquad.experiments.recall.page import recall_page, state_picture
 from subquad.experiments.recall.runs import Remembered, remembered
 from subquad.experiments.recall.verdicts import grows, judge, reaches, solved
 from subquad.results import Row
@@ -131,3 +131,13 @@ def test_a_page_of_what_is_finished(tmp_path: Path) -> None:
     shown = page.folds[1].parts[2]
     assert "90.0% (90.0%&nbsp;to&nbsp;90.0%)" in shown
     assert "3.20" in shown
+
+
+def test_one_seed_is_drawn_without_an_interval() -> None:
+    """Its interval is infinite, and would cover the whole height of the picture."""
+    found = [result("linear", SMALLEST, (0.4,)), result("softmax", SMALLEST, (0.9, 0.8, 0.85))]
+    drawn = state_picture(found, QUICK).chart.to_dict()
+    rows = {row["label"]: row for row in drawn["layer"][0]["data"]["values"]}
+    assert list(rows) == ["softmax", "linear"]  # in the order of the curves, so that colours are the same
+    assert "low" not in rows["linear"]
+    assert 0 < rows["softmax"]["low"] < 0.85 < rows["softmax"]["high"] <= 1

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from subquad.experiments.recall.grid import INDUCTION, RECALL, SCALES, Grid
+from subquad.experiments.recall.grid import CAUSAL, INDUCTION, RECALL, SCALES, Grid
 from subquad.experiments.recall.runs import Remembered, chosen_trials, remembered
 from subquad.experiments.recall.verdicts import judge
 from subquad.report.curves import curves
@@ -65,9 +65,9 @@ def recall_page(folder: Path, scale: str) -> Page:
 def state_picture(results: Sequence[Remembered], grid: Grid) -> Picture:
     """Share of values recalled against the bytes of the state, a line for each mechanism."""
     rows: list[Row] = []
-    for result in sorted(results, key=lambda result: result.state_bytes):
-        inside = _clipped(result.accuracy)
-        rows.append({"label": result.mechanism, "at": result.state_bytes, **inside._asdict()})
+    for result in sorted(results, key=lambda result: (CAUSAL.index(result.mechanism), result.state_bytes)):
+        ends = _clipped(result.accuracy)._asdict() if len(result.accuracies) > 1 else {"value": result.accuracy.value}
+        rows.append({"label": result.mechanism, "at": result.state_bytes, **ends})
     caption = (
         f"Share of {grid.recall.pairs} values recalled by the size of the state, with 95% intervals over seeds; "
         "dashed: naming the value that stands most often, whatever the key"
