@@ -112,7 +112,8 @@ static void causal_task(void *context, void *memory, int64_t index) {
     place at = place_of(call, index, call->keys);
     REAL *space = memory;
     held_state before = state_before(call, index);
-    /* scores of twice as many first positions cost as much as reading sums of half of them, and the sums are written once less */
+    /* There are no sums to read in a first chunk. A large one has more scores, which cost as much as reading sums in its second
+       half, and writes the sums once instead of twice. */
     workspace w = prepare(call, at, before.sums ? CHUNK : LARGE_CHUNK, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
     begin(&sums, before, w.m, w.e, 0, empty_peak(call));
