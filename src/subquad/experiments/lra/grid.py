@@ -233,6 +233,6 @@ SCALES: dict[str, Grid] = {
             ),
         ),
         timing=step_timing((1024, 2048, 3072, 4096), memory_bytes=16 * 2**30, budget_seconds=1800),
-        minutes="months on two cores, a GPU's work; can be interrupted and resumed at any time",
+        minutes="months on two cores, a GPU's work",
     ),
 }

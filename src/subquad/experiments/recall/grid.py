@@ -104,6 +104,6 @@ SCALES: dict[str, Grid] = {
             evaluate_every=500,
             checkpoint_every=500,
         ),
-        minutes="weeks on two cores, a GPU's work; can be interrupted and resumed at any time",
+        minutes="weeks on two cores, a GPU's work",
     ),
 }
