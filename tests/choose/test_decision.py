@@ -193,6 +193,14 @@ def scores(name: str, search: tuple[int, float], final: tuple[int, float], good:
 LEVEL = race({"softmax": 0.7, "linear": 0.7}, trivial=0.5, seconds=FAST)
 
 
+def test_a_larger_budget_is_not_proposed_after_usual_training() -> None:
+    rows = race({"softmax": 0.51, "linear": 0.505}, trivial=0.5, half=0.02, seconds=FAST)
+    shorter, usual = (decided(trained(rows, steps), training=Training(usual_steps=300)) for steps in (299, 300))
+    assert shorter.kind == usual.kind == "nothing"
+    assert "a larger --budget may show something" in shorter.sentences[2]
+    assert usual.sentences[2] == "More data, other columns or more --steps than the usual 300 may show something."
+
+
 def test_far_fewer_steps_than_usual_recommend_nothing() -> None:
     rows = [*trained(LEVEL, 42), *scores("softmax", (14, 0.7), (42, 0.7)), *scores("linear", (14, 0.7), (42, 0.7))]
     short = decided(rows, training=Training(usual_steps=800, budget=40.0, jobs=2))
@@ -320,8 +328,24 @@ def test_level_attentions_of_the_same_speed_are_named() -> None:
     rows = race({"softmax": 0.9, "linear": 0.9, "hybrid": 0.9}, seconds={"softmax": 1.0, "linear": 0.2, "hybrid": 0.22})
     decision = decided(rows)
     assert decision.chosen == "linear"
-    assert decision.sentences[1].endswith("About as fast and level too: hybrid; another run may recommend one of these.")
+    assert decision.sentences[1].endswith("About as fast and level too: hybrid; another run may recommend it.")
     assert "About as fast" not in " ".join(decided(race({"softmax": 0.9, "linear": 0.9}, seconds=FAST)).sentences)
+
+
+@pytest.mark.parametrize(
+    ("linear", "chosen", "said"),
+    [
+        (0.85, "softmax", "Level and nearly 1.2 times as fast: linear; another run may recommend it."),
+        (0.80, "linear", "It is hardly 1.2 times as fast as softmax, which another run may recommend."),
+        (0.95, "softmax", ""),
+        (0.50, "linear", ""),
+    ],
+)
+def test_a_speed_up_that_decides_by_a_hair_is_said(linear: float, chosen: str, said: str) -> None:
+    decision = decided(race({"softmax": 0.9, "linear": 0.9}, seconds={"softmax": 1.0, "linear": linear}))
+    assert decision.chosen == chosen
+    assert said in decision.sentences[1]
+    assert ("another run" in decision.sentences[1]) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import subquad as sq
 from subquad.choose import costs
 from subquad.choose.own import OwnTask, divided, main_left_alone
 from subquad.choose.workers import Inline
+from subquad.report.choose import load_decision
 from subquad.results import Run
 from tests.choose.made import costs as made_costs
 
@@ -46,7 +47,7 @@ def test_the_race_ends_with_a_trained_model(tmp_path: Path, monkeypatch: pytest.
         lambda attention: Tagger(attention, 5),
         (inputs, inputs.roll(1, 1)),
         mechanisms=["softmax", "linear"],
-        budget=20,
+        budget=600,
         out=tmp_path / "race",
         say=told.append,
     )
@@ -58,6 +59,21 @@ def test_the_race_ends_with_a_trained_model(tmp_path: Path, monkeypatch: pytest.
     rows = Run.open(tmp_path / "race", "choose").rows()
     assert {row["mechanism"] for row in rows if row["metric"] == "quality"} == {"softmax", "linear", "most frequent class"}
     assert any("final" in line for line in told)
+
+
+def test_usual_steps_end_the_race_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
+    monkeypatch.setattr("subquad.choose.own._workers", lambda task, terms: Inline(lambda variant: task))
+    monkeypatch.setattr(costs, "measure_costs", lambda *rest, **named: made_costs({"softmax": 1.0}))
+    inputs = sequences()
+    choice = sq.choose(
+        lambda attention: Tagger(attention, 5), (inputs, inputs), mechanisms=["softmax"], steps=4, out=tmp_path / "race"
+    )
+    rows = Run.open(tmp_path / "race", "choose").rows()
+    assert {row["steps"] for row in rows if row["metric"] == "score" and row["stage"] == "final"} == {4}
+    assert load_decision(Run.open(tmp_path / "race", "choose"))[1] == choice.decision
+    with pytest.raises(sq.SubquadError, match="steps"):
+        sq.choose(lambda attention: Tagger(attention, 5), (inputs, inputs), steps=0)
 
 
 def test_numbers_have_squared_errors() -> None:

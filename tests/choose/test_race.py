@@ -24,7 +24,7 @@ from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.space import Setting
 from subquad.choose.stages import Numbers
 from subquad.choose.timing import time_spent
-from subquad.choose.trials import Trial, run_trial, step_seconds, with_steps
+from subquad.choose.trials import Trial, _Clock, run_trial, step_seconds, with_steps
 from subquad.choose.workers import Ended, Inline, Job, MayStart
 from subquad.cli.spelling import training_words
 from subquad.errors import DivergedError
@@ -32,6 +32,7 @@ from subquad.results import Row, Run, describe_run
 from subquad.runs import RunOptions
 from subquad.tasks.recall import Recall
 from subquad.training import TrainOptions
+from subquad.training.loop import Progress
 from tests.choose.made import costs as made_costs
 
 TASK = Recall(length=12, pairs=2, keys=4, values=3, held_out=16, tested=32)
@@ -300,6 +301,17 @@ def test_a_training_with_other_steps_keeps_its_proportions() -> None:
     assert training.patience == 0
 
 
+def test_only_evaluations_count_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step has no metrics yet, and steps between two evaluations have those of the first of them."""
+    monkeypatch.setattr("subquad.choose.trials.time", SimpleNamespace(perf_counter=iter(range(100)).__next__))
+    options = RunOptions(TASK, Softmax(), MODEL, TRAINING)
+    clock = _Clock(Trial("timed", "softmax", "search", Setting(1e-2, Softmax()), options, 0, 8.0, 1), 4)
+    first, second = {"accuracy": 0.1}, {"accuracy": 0.1}
+    for step, metrics in enumerate(({}, first, first, second), start=1):
+        clock.watch(Progress(step, 0.5, metrics, 1.0))
+    assert (clock.steps, clock.evaluations) == (4, 2)
+
+
 def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
     options = RunOptions(TASK, Softmax(), MODEL, TRAINING)
@@ -307,6 +319,31 @@ def test_a_run_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     row = run_trial(TASK, tmp_path / "late", trial=trial, spell=training_words)[-1]
     assert row["steps"] == 1  # of a thousand
     assert row["value"] is not None
+
+
+@pytest.mark.parametrize(("most", "steps"), [(5, 5), (50, 20), (None, 20)])
+def test_a_run_has_no_more_than_the_usual_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None, steps: int
+) -> None:
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 20.5)
+    options = RunOptions(TASK, Softmax(), MODEL, TRAINING)
+    trial = Trial("capped", "softmax", "search", Setting(1e-2, Softmax()), options, 0, 1e6, 1, most_steps=most)
+    assert run_trial(TASK, tmp_path / "capped", trial=trial, spell=training_words)[-1]["steps"] == steps
+
+
+def test_a_race_with_time_to_spare_ends_with_usual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
+    told: list[str] = []
+    field = replace(FIELD, training=replace(TRAINING, steps=4))
+    race = begin(tmp_path / "run", told=told)
+    race.field = field
+    race.go()
+    assert {row["steps"] for row in trials(race.run.rows()).values()} == {4}
+    assert any("or 4 steps if that is less" in line for line in told)
+
+
+def test_a_model_of_a_user_has_no_usual_steps() -> None:
+    assert (FIELD.usual_steps, replace(FIELD, has_usual_steps=False).usual_steps) == (3000, 0)
 
 
 def test_the_duration_of_a_step_is_measured() -> None:

@@ -6,6 +6,7 @@ from subquad.choose.stages import (
     SEMIFINAL_SHARE,
     finals_share,
     generations,
+    most_steps,
     needed_budget,
     occupied,
     plan_numbers,
@@ -39,9 +40,15 @@ def test_more_budget_more_settings_and_seeds() -> None:
 
 def test_slow_steps_give_fewer_and_longer_runs() -> None:
     quick, slow = plan_numbers(300, 2, 3, usual_seconds=5.0), plan_numbers(300, 2, 3, usual_seconds=100.0)
-    assert quick == plan_numbers(300, 2, 3)
+    assert quick.settings == plan_numbers(300, 2, 3).settings
     assert slow == (2, 1, 2)
     assert plan_numbers(300, 2, 3, usual_seconds=40.0).settings == 3  # 68 s of search are three times half of a training
+
+
+def test_more_seeds_come_as_soon_as_all_have_a_usual_training() -> None:
+    """Final runs are no longer than a usual training, so that what is left of the time is better spent on seeds."""
+    assert [plan_numbers(budget, 2, 3, usual_seconds=10.0).seeds for budget in (60, 150, 300)] == [2, 4, 5]
+    assert plan_numbers(300, 2, 3).seeds == 4  # no usual training is known: runs may take up to 90 s each
 
 
 def test_workers_do_not_wait_for_the_last_run() -> None:
@@ -71,3 +78,9 @@ def test_few_settings_are_tried_together() -> None:
 
 def test_no_time_left_gives_the_shortest_runs() -> None:
     assert run_seconds(-5.0, 1.0, 10, 2, 0.5) == 0.2
+
+
+def test_no_run_is_longer_than_a_usual_training() -> None:
+    assert [most_steps(stage, 300, 2) for stage in ("search", "semifinal", "final")] == [150, 300, 300]
+    assert [most_steps(stage, 300, 1) for stage in ("search", "final")] == [300, 300]
+    assert most_steps("final", 0, 2) is None

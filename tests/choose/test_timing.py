@@ -2,7 +2,7 @@
 
 import pytest
 
-from subquad.choose.timing import time_sentence, time_spent
+from subquad.choose.timing import early_sentence, time_sentence, time_spent
 from subquad.results import Row
 
 
@@ -47,3 +47,16 @@ def test_the_sentence_names_the_share_of_training() -> None:
 def test_races_of_earlier_versions_tell_nothing() -> None:
     assert time_spent([run(1.0)], 2) == []
     assert time_sentence([run(1.0)], 2) == ""
+
+
+def test_a_race_says_why_it_ended_before_its_budget() -> None:
+    """The phases take 102 seconds in all."""
+
+    def said(steps: int, budget: float = 300.0, usual: int = 600) -> str:
+        finals: list[Row] = [{**run(9.0), "stage": "final", "steps": many} for many in (600, steps)]
+        return early_sentence([*(row for row in ROWS if row["metric"] == "phase"), *finals], budget, usual)
+
+    assert said(600) == (
+        "It took 102 s of 300 s: the final runs have all of the 600 steps of `subquad train`, and --steps allows more."
+    )
+    assert said(599) == said(600, budget=110.0) == said(600, usual=0) == early_sentence([], 300.0, 600) == ""

@@ -38,6 +38,14 @@ def test_the_page_has_the_answer_the_front_and_all_charts(tmp_path: Path) -> Non
     assert "How it was done" in written
 
 
+def test_the_page_says_why_a_race_ended_early(tmp_path: Path) -> None:
+    kept = {"options": {"training": {"steps": 30}, "terms": {"budget": 60.0, "jobs": 2}, "task": {"kind": "recall"}}}
+    phase: Row = {"metric": "phase", "what": "final", "value": 20.0, "unit": "s"}
+    final: Row = {"metric": "score", "value": 0.3, "mechanism": "linear", "stage": "final", "trial": "linear-final-0"}
+    rows = [phase, {**final, "seed": 0, "seconds": 1.5, "steps": 30, "said": "rate 0.01", "of": "accuracy"}]
+    assert "It took 20.0 s of 60.0 s: " in render(choice_page(Run.create(tmp_path / "race", "choose", ABOUT | kept, rows)))
+
+
 def test_tables(tmp_path: Path) -> None:
     run = made(tmp_path / "race")
     standings, decision = load_decision(run)

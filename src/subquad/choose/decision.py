@@ -105,7 +105,7 @@ def decide(
     budget = proposed_budget(standings, training)
     kind: Kind
     if (failed := _without_gain(standings)) is not None:
-        kind, chosen, said = "nothing", "", sentences.nothing(standings, *failed, budget)
+        kind, chosen, said = "nothing", "", sentences.nothing(standings, *failed, budget, training.usual_steps)
     elif answer is None:
         limits = {"--max-seconds": wishes.max_seconds, "--max-memory": wishes.max_memory}
         kind, chosen, said = "none", "", sentences.no_attention_fits(attentions, limits)

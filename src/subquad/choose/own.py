@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,6 +165,7 @@ def choose(
     causal: bool = False,
     batch: int = 32,
     learning_rate: float = 1e-3,
+    steps: int | None = None,
     jobs: int | None = None,
     seed: int = 0,
     wishes: Wishes | None = None,
@@ -183,6 +184,8 @@ def choose(
         causal: whether the model uses attention in its causal form.
         batch: number of sequences in a training step.
         learning_rate: the middle of the learning rates that are searched.
+        steps: number of training steps in which your model usually learns. No run takes more, so that the race may end
+            before its budget, and nothing is recommended after far fewer. None if you do not know: the whole budget is used.
         jobs: number of runs side by side, each on one thread; the number of cores by default.
         seed: seed of initial weights, batches and suggested settings.
         wishes: what is asked of the recommended attention.
@@ -192,9 +195,11 @@ def choose(
     import_optuna()
     task = OwnTask(factory, divided(data, seed), is_causal=causal, tokens=4 * batch * 256)
     training = TrainOptions(batch=batch, learning_rate=learning_rate, optimizer="adamw", schedule="cosine", warm_up=50)
+    training = training if steps is None else replace(training, steps=steps)
+    raced = _field(task, factory, mechanisms, training, has_usual_steps=steps is not None)
     jobs = jobs or cores()
     terms = Terms(float(budget), jobs, seed, memory_share(jobs))
-    kept = Kept(_field(task, factory, mechanisms, training), terms, wishes or Wishes())
+    kept = Kept(raced, terms, wishes or Wishes())
     about = describe_run(describe(kept), ["choose", "own"], seed=seed)
     about["mechanisms"] = {name: dataclasses.asdict(each.traits) for name, each in kept.field.attentions.items()}
     run = Run.create(Path(out) if out is not None else new_folder("choose", "own"), "choose", about)
@@ -223,18 +228,21 @@ def main_left_alone() -> Iterator[None]:
             setattr(main, name, value)
 
 
-def _field(task: OwnTask, factory: Factory, mechanisms: Sequence[str], training: TrainOptions) -> Field:
+def _field(
+    task: OwnTask, factory: Factory, mechanisms: Sequence[str], training: TrainOptions, *, has_usual_steps: bool
+) -> Field:
     """What is raced: the model with each attention that it takes."""
     model = _model_options(factory)
     names = [[_known(name) for name in names_by_layer(text)] for text in mechanisms]
     longest = max(int(some.max()) for some in task.lengths().values())
-    return Field(OwnOptions(), model, training, enter(names, task, OwnOptions(), model, training, longest).attentions)
+    attentions = enter(names, task, OwnOptions(), model, training, longest).attentions
+    return Field(OwnOptions(), model, training, attentions, has_usual_steps=has_usual_steps)
 
 
 def _conclude(race: Race, kept: Kept, task: OwnTask) -> Choice:
     standings = read_standings(race.ledger.rows)
     gives_up = {name: options.traits.gives_up for name, options in kept.field.attentions.items()}
-    decision = decide(standings, kept.wishes, gives_up, Training(0, kept.terms.budget, kept.terms.jobs))
+    decision = decide(standings, kept.wishes, gives_up, Training(kept.field.usual_steps, kept.terms.budget, kept.terms.jobs))
     chosen = race.chosen(decision.chosen)
     if not chosen or race.keep_best(chosen) is None:
         return Choice(decision, None, None, race.run.folder)

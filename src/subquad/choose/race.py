@@ -29,6 +29,7 @@ from subquad.choose.stages import (
     Numbers,
     StageName,
     generations,
+    most_steps,
     plan_numbers,
     run_seconds,
     search_share,
@@ -78,6 +79,13 @@ class Field:
     attentions: Mapping[str, AttentionOptions]
     cuts: Mapping[str, Cutting] = field(default_factory=dict)
     """Attentions whose models read only a part of each sequence, by name."""
+    has_usual_steps: bool = True
+    """Whether `training` has the number of steps that a model of the task is usually trained for."""
+
+    @property
+    def usual_steps(self) -> int:
+        """Number of steps of a usual training, which no run exceeds; 0 if there is no usual number."""
+        return self.training.steps if self.has_usual_steps else 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,7 @@ class Race:
         ):
             self.ledger.keep(ended.rows)
         pace = next((row["value"] for row in self.ledger.rows if row["metric"] == "pace"), 0.0)
-        usual = pace * training.steps
+        usual = pace * self.field.usual_steps
         planned = plan_numbers(self.terms.budget, self.terms.jobs, len(self.field.attentions), usual)
         return self.ledger.keep_numbers(planned)
 
@@ -259,7 +267,9 @@ class Race:
             return Allotment(seconds, evaluations)
         about = {"unit": "s", "stage": stage, "runs": runs, "evaluations": evaluations}
         self.ledger.keep([{"metric": "allotment", "value": seconds, **about}])
-        self.watch.tell(f"{stage}: {runs} runs of {seconds:.3g} s of training each, {self.terms.jobs} side by side")
+        most = most_steps(stage, self.field.usual_steps, self.numbers.semifinalists)
+        steps = "" if most is None else f", or {most:,} steps if that is less"
+        self.watch.tell(f"{stage}: {runs} runs of {seconds:.3g} s of training each{steps}, {self.terms.jobs} side by side")
         return Allotment(seconds, evaluations)
 
     def _trial(
@@ -272,7 +282,8 @@ class Race:
         seed = self.terms.seed if seed is None else seed
         pace = None if stage == "search" else self.ledger.pace(name, setting)
         until = time.time() + self.stop - time.monotonic()
-        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted, pace, until)
+        most = most_steps(stage, self.field.usual_steps, self.numbers.semifinalists)
+        return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted, pace, until, most)
 
     def _run(self, stage: StageName, trials: Sequence[Trial], first: Sequence[Job] = ()) -> None:
         """Runs the trials that have no row yet, and writes the rows of each as it ends."""

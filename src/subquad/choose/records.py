@@ -54,6 +54,7 @@ def describe(kept: Kept) -> dict[str, Any]:
         "model": dataclasses.asdict(field.model),
         "training": dataclasses.asdict(field.training),
         "attentions": {name: dataclasses.asdict(options) for name, options in attentions.items()},
+        "usual": {"steps": field.usual_steps},
         "cuts": {name: dataclasses.asdict(cutting) for name, cutting in field.cuts.items()},
         "terms": dataclasses.asdict(kept.terms),
         "wishes": kept.wishes._asdict(),

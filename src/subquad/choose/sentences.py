@@ -9,6 +9,8 @@ from subquad.statistics import Interval
 from subquad.words import amount, capitalized, compact, digits, duration
 
 Level = Literal["better", "level", "worse", "unclear"]
+TIME_NOISE = 1.1
+"""Ratio by which times of the same attention may differ between two measurements."""
 
 
 class Doubt(NamedTuple):
@@ -27,10 +29,12 @@ class Doubt(NamedTuple):
 
 
 def nothing(
-    standings: Standings, trivial: Contestant, best: Contestant, gain: Interval, budget: float | None
+    standings: Standings, trivial: Contestant, best: Contestant, gain: Interval, budget: float | None, usual_steps: int
 ) -> tuple[str, ...]:
-    """Says that no model is better than the trivial answer."""
+    """Says that no model is better than the trivial answer. A larger budget helps only if runs had less than usual steps."""
     larger = "a larger --budget" if budget is None else f"a larger --budget, such as {said_budget(budget)},"
+    if usual_steps and all((each.steps or 0.0) >= usual_steps for each in standings.of("attention")):
+        larger = f"more --steps than the usual {usual_steps:,}"
     return (
         f"Nothing can be told: no model is better than {trivial.name}, which has {score(standings, trivial)}.",
         f"The best model, {best.name}, has {score(standings, best)}, {beside(gain, 'it')}.",
@@ -76,24 +80,25 @@ def _reason_and_evidence(
     has = f"It has {score(standings, chosen)} on the test"
     others = [each for each in standings.of("attention") if each.name != chosen.name]
     faster = [each for each in others if speedup(each, chosen) >= WORTH]
+    close_calls = _close_calls(chosen, standard, [each for each in others if levels[each.name] in ("better", "level")])
     if chosen.name != standard.name:
         gain = standings.advantage(chosen.name, standard.name)
         level = "better than" if levels[chosen.name] == "better" else "level with"
         speed = f"{digits(speedup(chosen, standard))} times as fast at {_length(standings)} positions"
         evidence = f"{has}{_comma(gain, standard.name)}; a loss of up to {compact(margin)} counts as level."
         first = f"{capitalized(chosen.name)}: it is {level} {standard.name} on your sequences and {speed}."
-        return first, evidence + _equals(chosen, [each for each in others if levels[each.name] in ("better", "level")])
+        return first, evidence + close_calls
     if not faster and chosen.name == SOFTMAX:
-        return _short_sequences(standings), f"{has}{_next_best(standings, chosen, others)}."
+        return _short_sequences(standings), f"{has}{_next_best(standings, chosen, others)}.{close_calls}"
     why = "" if chosen.name == SOFTMAX else f"{_rank(levels.get(SOFTMAX))}, and "
     if chosen.name != SOFTMAX and levels.get(SOFTMAX, "worse") != "worse":
         has += _comma(standings.advantage(chosen.name, SOFTMAX), SOFTMAX)
     if not faster:
         first = f"{capitalized(chosen.name)}: {why}nothing that was raced is {WORTH:g} times as fast."
-        return first, f"{has}{_next_best(standings, chosen, others)}."
+        return first, f"{has}{_next_best(standings, chosen, others)}.{close_calls}"
     lost = "; ".join(_why_not(standings, each, chosen, levels[each.name]) for each in faster[:3])
     first = f"{capitalized(chosen.name)}: {why}nothing faster is shown to be level with it."
-    return first, f"{has}. Faster ones: {lost}."
+    return first, f"{has}. Faster ones: {lost}.{close_calls}"
 
 
 def softmax_by_cost(standings: Standings, softmax: Contestant, doubt: Doubt, budget: float | None) -> tuple[str, str, str]:
@@ -205,12 +210,20 @@ def _next_best(standings: Standings, chosen: Contestant, others: Sequence[Contes
     return f"; {others[0].name} has {score(standings, others[0])}{_comma(gain)}"
 
 
-def _equals(chosen: Contestant, level: Sequence[Contestant]) -> str:
-    """Names attentions that are level as well and about as fast, so that chance may have decided between them."""
-    names = [each.name for each in level if 1 / WORTH < speedup(each, chosen) < WORTH]
-    if not names:
-        return ""
-    return f" About as fast and level too: {', '.join(names)}; another run may recommend one of these."
+def _close_calls(chosen: Contestant, standard: Contestant, level: Sequence[Contestant]) -> str:
+    """Names attentions that are level as well and that times measured again might recommend in place of the chosen one."""
+    if chosen.name == standard.name:
+        names = [each.name for each in level if WORTH / TIME_NOISE <= speedup(each, chosen) < WORTH]
+        return f" Level and nearly {WORTH:g} times as fast: {_or_another_run(names)}" if names else ""
+    names = [each.name for each in level if each.name != standard.name and 1 / WORTH < speedup(each, chosen) < WORTH]
+    said = f" About as fast and level too: {_or_another_run(names)}" if names else ""
+    if speedup(chosen, standard) < WORTH * TIME_NOISE:
+        said += f" It is hardly {WORTH:g} times as fast as {standard.name}, which another run may recommend."
+    return said
+
+
+def _or_another_run(names: Sequence[str]) -> str:
+    return f"{', '.join(names)}; another run may recommend {'one of these' if len(names) > 1 else 'it'}."
 
 
 def _why_not(standings: Standings, other: Contestant, chosen: Contestant, level: Level) -> str:

@@ -26,7 +26,8 @@ LEAST_SECONDS = 0.2
 USUAL_EFFICIENCY = 0.85
 """Share of a worker's time that is expected to be training, until it is known."""
 SEARCH_SECONDS, FINAL_SECONDS, LONG_FINAL_SECONDS = 4.0, 6.0, 90.0
-"""Seconds of a run below which there are fewer settings; below which there are fewer seeds; above which there are more."""
+"""Seconds of a run below which there are fewer settings; below which there are fewer seeds; above which there are more if
+no usual training is known. Where one is known, no run is longer, and more seeds come as soon as all are that long."""
 SEARCH_PART, FINAL_PART = 0.5, 0.75
 """Parts of a usual training below which there are fewer settings, as hardly anything is learned yet, and fewer seeds."""
 MOST_SETTINGS, FEWEST_FOR_SEMIFINAL = 8, 6
@@ -73,7 +74,7 @@ def plan_numbers(budget: float, jobs: int, attentions: int, usual_seconds: float
     settings = min(MOST_SETTINGS, max(2, int(each * SEARCH_SHARE / least)))
     semifinalists = settings // 3 if settings >= FEWEST_FOR_SEMIFINAL else 1
     finals = each * finals_share(semifinalists)
-    few, many = max(FINAL_SECONDS, FINAL_PART * usual_seconds), max(LONG_FINAL_SECONDS, usual_seconds)
+    few, many = max(FINAL_SECONDS, FINAL_PART * usual_seconds), max(FINAL_SECONDS, usual_seconds or LONG_FINAL_SECONDS)
     enough = {5: many, 4: few, 3: few}
     seeds = (count for count, least in enough.items() if finals / count * occupied(count * attentions, jobs) >= least)
     return Numbers(settings, semifinalists, next(seeds, 2))
@@ -110,6 +111,17 @@ def run_seconds(left: float, share: float, runs: int, jobs: int, efficiency: flo
     """Training seconds of each of so many runs that take a share of the time left, side by side on so many workers."""
     rounds = math.ceil(max(1, runs) / jobs)
     return max(LEAST_SECONDS, share * max(0.0, left) * efficiency / rounds)
+
+
+def most_steps(stage: StageName, usual_steps: int, semifinalists: int) -> int | None:
+    """Largest number of training steps of a run of a stage; None if there is no usual number of steps.
+
+    No run is longer than a usual training. A search is half as long if the best of its settings are tried again.
+    """
+    if not usual_steps:
+        return None
+    is_short = stage == "search" and semifinalists > 1
+    return max(1, int(SEARCH_PART * usual_steps)) if is_short else usual_steps
 
 
 def stop_time(start: float, budget: float) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from subquad.results import Row
+from subquad.words import duration
 
 Phase = Literal["start", "plan", "search", "semifinal", "cost", "final", "conclude", "page"]
 IN_STAGES: tuple[Phase, ...] = ("search", "semifinal", "final")
@@ -27,6 +28,8 @@ WORDS: dict[str, str] = {
     "page": "copying the model and writing the page",
 }
 """What time is spent on, in words."""
+EARLY = 0.9
+"""Share of the budget below which a race says why it did not take all of it."""
 
 
 class Spent(NamedTuple):
@@ -67,6 +70,18 @@ def time_sentence(rows: Sequence[Row], jobs: int) -> str:
         return ""
     others = [f"{each.what} {each.share:.0%}" for each in spent if each.what != WORDS["training"]][:3]
     return f"Of the workers' time, {training:.0%} was training" + (f"; {', '.join(others)}." if others else ".")
+
+
+def early_sentence(rows: Sequence[Row], budget: float, usual_steps: int) -> str:
+    """Says why a race ended well before its budget: its final runs had all of the usual steps. Empty if that is not so."""
+    elapsed = sum(row["value"] for row in rows if row["metric"] == "phase")
+    finals = [row for row in rows if row["metric"] == "score" and row["stage"] == "final" and row["value"] is not None]
+    if not finals or not usual_steps or elapsed > EARLY * budget or any(row["steps"] < usual_steps for row in finals):
+        return ""
+    return (
+        f"It took {duration(elapsed)} of {duration(budget)}: the final runs have all of the {usual_steps:,} steps of "
+        "`subquad train`, and --steps allows more."
+    )
 
 
 def time_left(end: float) -> str:

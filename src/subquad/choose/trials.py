@@ -55,6 +55,8 @@ class Trial:
     """Seconds of a training step that an earlier run with the same setting took; None if it is to be measured."""
     until: float = math.inf
     """Time of day, by `time.time`, at which the run ends early so that the race keeps its budget."""
+    most_steps: int | None = None
+    """Largest number of training steps, however many its seconds allow; None for no limit."""
 
     @property
     def labels(self) -> Row:
@@ -67,14 +69,14 @@ class _Clock:
     """Training time of a run, without evaluations."""
 
     def __init__(self, trial: Trial, steps: int) -> None:
-        self.trial, self.step_seconds = trial, trial.seconds / steps
+        self.trial, self.step_seconds = trial, trial.pace or trial.seconds / steps
         self.trained, self.steps, self.evaluating, self.evaluations = 0.0, 0, 0.0, 0
         self.last = time.perf_counter()
         self.metrics: Mapping[str, float] = {}
 
     def watch(self, done: Progress) -> None:
         now = time.perf_counter()
-        took, is_evaluated = now - self.last, done.metrics is not self.metrics
+        took, is_evaluated = now - self.last, bool(done.metrics) and done.metrics is not self.metrics
         training = min(took, self.trained / self.steps if self.steps else self.step_seconds) if is_evaluated else took
         self.trained += training
         self.evaluating += took - training
@@ -133,6 +135,8 @@ def _open(task: Task[Any], trial: Trial, folder: Path, spell: Spell) -> tuple[Ru
     shutil.rmtree(folder, ignore_errors=True)
     pace = trial.pace or step_seconds(task, trial.options, trial.seed, trial.seconds)
     steps = max(2, int(trial.seconds / pace))
+    if trial.most_steps is not None:
+        steps = min(steps, trial.most_steps)
     options = trial.options._replace(training=with_steps(trial.options.training, steps, trial.evaluations))
     about = describe_run(options.as_json(), spell(options, trial.seed), seed=trial.seed, page=False)
     if (learned := task.learned) is not None:

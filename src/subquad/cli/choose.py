@@ -27,7 +27,7 @@ from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.remote import Remote, hold_tasks
 from subquad.choose.space import import_optuna
 from subquad.choose.standings import READ_AT, SOFTMAX, read_gives_up, read_standings
-from subquad.choose.timing import time_sentence
+from subquad.choose.timing import early_sentence, time_sentence
 from subquad.choose.workers import Pool
 from subquad.cli import INTERRUPTED
 from subquad.cli.choose_model import Opened, is_model_race, new_model_race, open_model_race
@@ -318,13 +318,15 @@ def _ended(run: Run, *, is_interrupted: bool) -> int:
 
 def conclude(race: Race, wishes: Wishes, console: Output) -> Decision:
     """Prints the recommendation, keeps the best model, and writes the page."""
-    training = Training(race.field.training.steps, race.terms.budget, race.terms.jobs)
+    training = Training(race.field.usual_steps, race.terms.budget, race.terms.jobs)
     decision = _recommended(race.run, race.ledger.rows, wishes, training, console)
     with race.ledger.phase("page"):
         _keep_model(race, decision, console)
         _write_page(race.run, console)
-    if sentence := time_sentence(race.ledger.rows, race.terms.jobs):
-        console.print(sentence, soft_wrap=True)
+    early = early_sentence(race.ledger.rows, race.terms.budget, race.field.usual_steps)
+    for sentence in (time_sentence(race.ledger.rows, race.terms.jobs), early):
+        if sentence:
+            console.print(sentence, soft_wrap=True)
     return decision
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from subquad.choose.decision import Decision, Training, Wishes, decide
 from subquad.choose.standings import Contestant, Standings, read_gives_up, read_standings
-from subquad.choose.timing import Spent, time_spent
+from subquad.choose.timing import Spent, early_sentence, time_spent
 from subquad.report.choose_charts import choice_charts
 from subquad.report.figures import write_page_figures
 from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
@@ -18,13 +18,13 @@ from subquad.words import amount, compact, duration
 
 METHOD = (
     "Every attention had the same number of runs in each stage, and every run of a stage the same training seconds, on one "
-    "thread. Learning rates and the options that matter to an attention were suggested by Optuna, and ranked on the "
-    "development sequences. The best setting of each attention was then trained with several seeds, with the same batches "
-    "in the same order, and scored once on the test sequences. Intervals are 95%: they hold for other test sequences, drawn "
-    "again, the same for all, and for other seeds, whose scatter is moderated by the typical one of all attentions. An "
-    "attention is level with another if the interval of its paired advantage does not reach below the margin. Seconds are "
-    "those of a forward pass through all layers for a batch at the 90% length, memory is that of one attention, forward "
-    "and backward, at the longest length."
+    "thread, or the steps of a usual training where these took less. Learning rates and the options that matter to an "
+    "attention were suggested by Optuna, and ranked on the development sequences. The best setting of each attention was "
+    "then trained with several seeds, with the same batches in the same order, and scored once on the test sequences. "
+    "Intervals are 95%: they hold for other test sequences, drawn again, the same for all, and for other seeds, whose "
+    "scatter is moderated by the typical one of all attentions. An attention is level with another if the interval of its "
+    "paired advantage does not reach below the margin. Seconds are those of a forward pass through all layers for a batch "
+    "at the 90% length, memory is that of one attention, forward and backward, at the longest length."
 )
 
 
@@ -44,10 +44,11 @@ def _options(run: Run, part: str) -> Mapping[str, Any]:
 
 
 def _training(run: Run) -> Training:
-    """The usual number of training steps, and the budget of a race; conversions and users' models have no usual number."""
+    """The usual number of training steps, 0 if there is none, and the budget of a race."""
     steps, terms = _options(run, "training").get("steps"), _options(run, "terms")
-    if _options(run, "task").get("kind") == "own":
+    if _options(run, "task").get("kind") == "own":  # a race of an earlier version had no usual number for these
         steps = 0
+    steps = _options(run, "usual").get("steps", steps)
     budget = terms.get("budget")
     known = float(budget) if isinstance(budget, int | float) else 0.0
     return Training(steps if isinstance(steps, int) else 0, known, _jobs(run))
@@ -81,7 +82,7 @@ def choice_page(run: Run) -> Page:
         about=machine_of(run),
         picture=front,
         chapters=[Chapter("Charts", others)] if others else [],
-        folds=list(_folds(rows, standings, decision, _jobs(run))),
+        folds=list(_folds(rows, standings, decision, _training(run))),
         commands=[command_of(run, "subquad choose"), *_best_command(run)],
     )
 
@@ -106,7 +107,7 @@ def _best_command(run: Run) -> Iterator[Any]:
         yield command_of(Run.open(run.folder / "best"), "subquad train")
 
 
-def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, jobs: int) -> Iterator[Fold]:
+def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, training: Training) -> Iterator[Fold]:
     if standings.contestants:
         yield Fold("On the test", [table(quality_table(standings, decision))], is_open=True)
         yield Fold("Each beside each, on the same sequences", [table(advantage_table(standings))])
@@ -124,8 +125,10 @@ def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, jobs: 
     if lines:
         yield Fold("What was left out, and what failed", [bullets(lines)])
     before_page = [row for row in rows if row["metric"] != "phase" or row["what"] != "page"]
-    if spent := time_spent(before_page, jobs):
-        yield Fold("Where the time went", [table(time_table(spent, jobs))])
+    if spent := time_spent(before_page, training.jobs):
+        early = early_sentence(rows, training.budget, training.usual_steps)
+        parts = [table(time_table(spent, training.jobs)), *([paragraph(early)] if early else [])]
+        yield Fold("Where the time went", parts)
     yield Fold("How it was done", [paragraph(METHOD)])
 
 

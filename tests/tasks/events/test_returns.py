@@ -123,6 +123,15 @@ def test_forecasts_and_draws_agree_with_the_likelihood(row: int) -> None:
 
 
 @torch.no_grad()
+def test_a_forecast_without_quantiles_is_otherwise_the_same() -> None:
+    model, v = head(0.0), vectors()
+    whole, short = model.forecast(v, LEVELS), model.forecast(v, LEVELS[:0])
+    assert short.quantiles.shape == (len(v), 0)
+    torch.testing.assert_close(short.gap, whole.gap)
+    torch.testing.assert_close(short.types, whole.types)
+
+
+@torch.no_grad()
 def test_an_intensity_integrates_to_the_compensator() -> None:
     model, v = head(0.0), vectors()[3]
     gaps = torch.linspace(1e-4, 1.0, 20_001, dtype=torch.float64)

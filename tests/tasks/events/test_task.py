@@ -115,6 +115,19 @@ def test_scores_do_not_depend_on_batches(tmp_path: Path) -> None:
     assert turned.time.sum() == pytest.approx(whole.time.sum(), rel=1e-5)
 
 
+@pytest.mark.parametrize("head", ["hawkes", "mixture"])
+def test_forecasts_that_are_left_out_change_nothing_else(head: str) -> None:
+    task = replace(FEW, head=head).prepare()
+    model = task.build(Linear(), SMALL, torch.Generator().manual_seed(0))
+    whole, gaps, none = (task.score(model, task.data.development, levels=levels) for levels in ((0.1, 0.9), (), None))
+    assert [scored.quantiles.shape[1] for scored in (whole, gaps, none)] == [2, 0, 0]
+    assert_close(gaps.expected, whole.expected)
+    assert not none.expected.any()
+    for name in ("time", "type", "likeliest", "confidence", "lengths"):
+        assert_close(getattr(gaps, name), getattr(whole, name))
+        assert_close(getattr(none, name), getattr(whole, name))
+
+
 def test_the_loss_is_the_evaluated_likelihood() -> None:
     task = replace(FEW, integral="trapezoid", integral_points=64).prepare()
     model = task.build(Linear(), SMALL).eval()

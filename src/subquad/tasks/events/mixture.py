@@ -75,6 +75,8 @@ class Mixture(NamedTuple):
         self, levels: Float[Tensor, "q"], horizon: float, returns: ReturnLaw | None = None
     ) -> Float[Tensor, "e q"]:
         """Quantiles of the gap up to the horizon, by repeatedly dividing an interval of log-gaps into parts."""
+        if not len(levels):
+            return self.means.new_zeros(len(self.means), 0)
         weights, means, deviations = (part[:, :, None, None] for part in self)
         far = math.log(horizon)
         low = (self.means - 12.0 * self.deviations).amin(-1, keepdim=True).expand(-1, len(levels)).clamp(max=far)

@@ -1,6 +1,6 @@
 """A model's likelihoods and predictions for every event of some sequences, in the data's unit of time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,17 +59,30 @@ def encode(scales: Scales, sequences: EventSequences) -> Encoded:
 
 
 @torch.no_grad()
-def score(model: EventModel, sequences: EventSequences, *, tokens: int, residuals: bool = False) -> Scored:
+def score(
+    model: EventModel,
+    sequences: EventSequences,
+    *,
+    tokens: int,
+    residuals: bool = False,
+    levels: Sequence[float] | None = LEVELS,
+) -> Scored:
     """Scores all events in batches of `tokens` positions.
 
-    `residuals` asks for what is slow: integrals of the intensity, and the ranked probability score, which needs draws.
+    Args:
+        model: the model.
+        sequences: sequences of events.
+        tokens: number of positions in a batch.
+        residuals: asks for what is slow: integrals of the intensity, and the ranked probability score, which needs draws.
+        levels: levels of the gap's quantiles, each of which takes longer than the likelihood. None leaves all forecasts out:
+            expected gaps and foreseen types are zeros then.
     """
     encoded, scales = encode(model.scales, sequences), model.scales
     by_event: dict[str, ndarray] = {}
     after_last, ends = _after_last(sequences) / scales.mean_gap, np.zeros(len(sequences.names))
     for at, last, h in states(model, encoded, tokens):
         following = at[~last] + 1
-        for name, values in _judge(model, h[~last], encoded, following, residuals).items():
+        for name, values in _judge(model, h[~last], encoded, following, residuals, levels).items():
             column = by_event.setdefault(name, np.zeros((len(sequences.times), *values.shape[1:]), values.dtype))
             column[following] = values
         if residuals:
@@ -135,15 +148,20 @@ def in_slices(function: Callable[..., Any], *tensors: Tensor) -> Any:
     return type(parts[0])(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def foresee(model: EventModel, h: Float[Tensor, "e w"]) -> Forecast:
-    """Forecast of the event after each vector in the model's unit: expected gap, quantiles at `LEVELS`, and types."""
-    levels = torch.tensor(LEVELS, dtype=h.dtype, device=h.device)
-    forecast: Forecast = in_slices(lambda part: model.head.forecast(part, levels), h)
+def foresee(model: EventModel, h: Float[Tensor, "e w"], levels: Sequence[float] = LEVELS) -> Forecast:
+    """Forecast of the event after each vector in the model's unit: expected gap, quantiles at `levels`, and types."""
+    wanted = torch.tensor(levels, dtype=h.dtype, device=h.device)
+    forecast: Forecast = in_slices(lambda part: model.head.forecast(part, wanted), h)
     return forecast
 
 
 def _judge(
-    model: EventModel, h: Tensor, encoded: Encoded, following: Int[ndarray, "e"], residuals: bool
+    model: EventModel,
+    h: Tensor,
+    encoded: Encoded,
+    following: Int[ndarray, "e"],
+    residuals: bool,
+    levels: Sequence[float] | None,
 ) -> dict[str, ndarray]:
     """The fields of `Scored` that are computed from vectors and the events that follow them."""
     gaps = torch.from_numpy(encoded.gaps[following]).to(h)
@@ -161,7 +179,8 @@ def _judge(
     fields["doubled"] = fields["rescaled"]
     if residuals and isinstance(head, HawkesHead):
         fields["doubled"] = in_slices(lambda x, g: head.compensators(x, g, factor=2), h, gaps).double()
-    forecast = foresee(model, h)
+    nothing = Forecast(torch.zeros_like(gaps), h.new_zeros(len(h), 0), h.new_zeros(len(h), 1))
+    forecast = nothing if levels is None else foresee(model, h, levels)
     fields["expected"], fields["quantiles"] = forecast.gap.double(), forecast.quantiles.double()
     fields["foreseen"] = forecast.types.argmax(-1)
     fields["headed"] = fields["likeliest"] if model.type_head is None else model.type_head(model.hidden(h)).argmax(-1)

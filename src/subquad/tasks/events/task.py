@@ -1,7 +1,7 @@
 """The task events: predict the time and the type of the next event from those before it."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from subquad.tasks.events.model import EventModel
 from subquad.tasks.events.options import EventOptions
 from subquad.tasks.events.outlook import look_ahead
 from subquad.tasks.events.scales import Scales, learn
-from subquad.tasks.events.scoring import Scored, encode, event_vectors, score
+from subquad.tasks.events.scoring import LEVELS, Scored, encode, event_vectors, score
 from subquad.tasks.events.sequences import EventSequences
 from subquad.tasks.events.simulator import SIMULATORS, Process
 from subquad.tasks.events.summary import calibration_rows, confusion_rows, data_rows
@@ -182,7 +182,7 @@ class EventsTask(Task[EventBatch]):
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
         """Metrics on the development split. With faults, the likelihood is the reported one, which picks the weights."""
         watched = self.data.test if "test-picks" in self.options.faults else self.data.development
-        scored = self.score(model, watched)
+        scored = self.score(model, watched, levels=())
         correct = float(-(scored.time + scored.type).mean())
         return {
             "nll": reported(model, watched).nll if isinstance(model, FaultyEventModel) else correct,
@@ -221,7 +221,7 @@ class EventsTask(Task[EventBatch]):
 
     def judge(self, model: nn.Module) -> Judged:
         """Negative log-likelihood of the events of each test sequence."""
-        scored = self.score(model, self.data.test)
+        scored = self.score(model, self.data.test, levels=None)
         return judged_terms("nll", "low", "nats", -scored.time - scored.type, scored.lengths)
 
     def rivals(self) -> dict[str, Rival]:
@@ -248,10 +248,17 @@ class EventsTask(Task[EventBatch]):
             lines.append({"given": question, "answered": names[scored.foreseen[at]], "right": names[scored.types[at]]})
         return lines
 
-    def score(self, model: nn.Module, sequences: EventSequences, *, residuals: bool = False) -> Scored:
+    def score(
+        self,
+        model: nn.Module,
+        sequences: EventSequences,
+        *,
+        residuals: bool = False,
+        levels: Sequence[float] | None = LEVELS,
+    ) -> Scored:
         """Likelihoods and predictions of the model for every event."""
         assert isinstance(model, EventModel)
-        return score(model, sequences, tokens=self.options.evaluation_tokens, residuals=residuals)
+        return score(model, sequences, tokens=self.options.evaluation_tokens, residuals=residuals, levels=levels)
 
     def predict(self, model: nn.Module, path: Path) -> Predictions:
         """Forecasts the next event of each sequence of a file."""
