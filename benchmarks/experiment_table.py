@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from subquad.compare.views import Comparison
-from subquad.experiments.base import finished_rows, part_rows
+from subquad.experiments.base import part_rows
 from subquad.experiments.lra import grid as arena
 from subquad.experiments.lra.page import result_table
 from subquad.experiments.lra.runs import scores
@@ -28,9 +28,7 @@ def recall_table(folder: Path, scale: str) -> Table:
     """Accuracy and state for each size of heads, and accuracy on induction, by mechanism."""
     grid = recall.SCALES[scale]
     cells: dict[str, dict[str, str]] = {}
-    for task, name, head_dim, state, _, accuracy in accuracy_table(
-        remembered(finished_rows(folder, list(grid.trials())), grid)
-    ).rows:
+    for task, name, head_dim, state, _, _, accuracy in accuracy_table(remembered(folder, grid)).rows:
         column = f"heads of {head_dim.text}" if task.text == recall.RECALL else task.text
         cells.setdefault(name.text, {})[column] = accuracy.text + (f", {state.text}" if task.text == recall.RECALL else "")
     columns = [*(f"heads of {size.head_dim}" for size in grid.sizes), recall.INDUCTION]

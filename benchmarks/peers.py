@@ -1,5 +1,7 @@
 """How do the attentions of other packages compare on this machine? Run by `make bench-peers`.
 
+Some rows alone: `python benchmarks/peers.py --only lsh linformer --parts time --lengths 128 1024 4096`.
+
 The measurement is that of `attention.py`: ratios to PyTorch's fused softmax within one run, candidates in turns. The
 Linformer packages have no attention without projections, so they are measured as layers, beside subquad's Linformer in a
 layer and relative to fused softmax in a layer. What fails is named, and the run goes on. The leak of a causal form: how much
@@ -51,14 +53,22 @@ STEPS = 50  # in one measurement of decoding, because one step is short for a cl
 
 Kind = Literal["bidirectional", "causal", "layer", "causal layer"]
 What = Literal["forward", "with backward"]
+Mechanism = Literal["linear", "favor", "linformer", "window", "sparse", "nystrom", "lsh"]
+Part = Literal["time", "decoding", "memory", "leak"]
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 Run = Callable[[], object]
+Have = Mapping[Kind, list[str]]
+"""Candidates that have a form."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """subquad's mechanisms beside the same mechanisms of other packages."""
 
+    only: tuple[Mechanism, ...] = ()
+    """Mechanisms to measure beside fused softmax; all by default."""
+    parts: tuple[Part, ...] = get_args(Part)
+    """What to measure: times, decoding steps of linear attention, memory, and the leak of causal forms."""
     lengths: tuple[int, ...] = (128, 512, 1024, 4096)
     memory_lengths: tuple[int, ...] = (4096,)
     batches: tuple[int, ...] = (1, 32)
@@ -236,6 +246,23 @@ CANDIDATES: dict[str, tuple[tuple[Kind, ...], Callable[[Kind, int], Mix]]] = {
     "transformers bigbird": (("layer",), big_bird),
     **peer_landmarks.ROWS,
 }
+OTHER_NAMES = {"longformer": "window", "bigbird": "sparse"}
+"""Mechanisms that other packages call otherwise."""
+
+
+def mechanism_of(name: str) -> str:
+    """The mechanism of a candidate, such as lsh of "reformer-pytorch lsh"."""
+    word = name.split()[1].rstrip(",")
+    return OTHER_NAMES.get(word, word)
+
+
+def chosen(kind: Kind, only: tuple[Mechanism, ...]) -> list[str]:
+    """The candidates of a form, the baseline first; none if there are only candidates that are not asked for."""
+    names = [name for name, (kinds, _) in CANDIDATES.items() if kind in kinds]
+    kept = [name for name in names if name == SOFTMAX or not only or mechanism_of(name) in only]
+    return kept if len(kept) > 1 else []
+
+
 # These take so long and so much that the others would get few rounds beside them.
 HEAVY = {("linear-attention-transformer linear", "causal"), ("performer-pytorch favor", "causal")}
 
@@ -354,7 +381,13 @@ def turns(prepared: Mapping[str, Callable[[], Run]], cell: Row, seconds: float, 
 
 def measure(options: Comparison, progress: Progress) -> Iterator[list[Row]]:
     """The rows of one cell after the other, each from a process of its own."""
-    have = {kind: [name for name, (kinds, _) in CANDIDATES.items() if kind in kinds] for kind in get_args(Kind)}
+    have = {kind: names for kind in get_args(Kind) if (names := chosen(kind, options.only))}
+    for part in options.parts:
+        yield from PARTS[part](options, have, progress)
+
+
+def times(options: Comparison, have: Have, progress: Progress) -> Iterator[list[Row]]:
+    """Seconds, and speed relative to fused softmax, of the candidates of each form."""
     cells = list(product(options.lengths, have, get_args(What)))
     for length, kind, what in progress.track(cells, description="time"):
         cell: Row = {"form": kind, "what": what, "length": length, "threads": options.threads}
@@ -364,19 +397,40 @@ def measure(options: Comparison, progress: Progress) -> Iterator[list[Row]]:
             ready = {name: partial(prepare, name, kind, what, length, options.seed) for name in group}
             rows = in_fresh_process(turns, ready, cell, options.seconds)
             yield [row for row in rows if group is together or row["mechanism"] != SOFTMAX]
-    for batch in progress.track(options.batches, description="decoding"):
+
+
+def decoding_steps(options: Comparison, have: Have, progress: Progress) -> Iterator[list[Row]]:
+    """Seconds of a decoding step of linear attention."""
+    batches = options.batches if not options.only or "linear" in options.only else ()
+    for batch in progress.track(batches, description="decoding"):
         cell = {"form": "step", "what": "forward", "batch": batch, "threads": options.threads}
         steps = {name: partial(decoding, name, batch) for name in (OWN, COMPILED, FAST)}
         yield in_fresh_process(turns, steps, cell, options.seconds, STEPS)
+
+
+def memory(options: Comparison, have: Have, progress: Progress) -> Iterator[list[Row]]:
+    """Peak memory of each candidate."""
     cells = list(product(options.memory_lengths, have, get_args(What)))
     for length, kind, what in progress.track(cells, description="memory"):
         for name in have[kind]:
             cell = {"mechanism": name, "form": kind, "what": what, "length": length, "threads": 1}
             yield [attempt("peak_memory", "bytes", cell, partial(in_fresh_process, peak, name, kind, what, length))]
+
+
+def leaks(options: Comparison, have: Have, progress: Progress) -> Iterator[list[Row]]:
+    """How much of the future each causal form sees."""
     for kind in progress.track([kind for kind in have if "causal" in kind], description="leak"):
         for name in have[kind]:
             cell = {"mechanism": name, "form": kind, "what": "forward", "length": LEAK_LENGTH}
             yield [attempt("leak", "share of the largest output", cell, partial(leak, name, kind, options.seed))]
+
+
+PARTS: dict[Part, Callable[[Comparison, Have, Progress], Iterator[list[Row]]]] = {
+    "time": times,
+    "decoding": decoding_steps,
+    "memory": memory,
+    "leak": leaks,
+}
 
 
 def show(rows: list[Row], options: Comparison, console: Console) -> None:
@@ -388,14 +442,15 @@ def show(rows: list[Row], options: Comparison, console: Console) -> None:
         title = f"{kind}: speed-up over fused softmax, threads: {options.threads}"
         first = Column("attention", overflow="fold")
         table = Table(first, "what", *map(str, options.lengths), "pays from", *sizes, "leak", title=title)
-        for name, what in product([name for name in CANDIDATES if kind in CANDIDATES[name][0]], get_args(What)):
+        for name, what in product(chosen(kind, options.only), get_args(What)):
             speeds = [found.get(("speedup", kind, what, name, length, None), nan) for length in options.lengths]
             start = nan if any(map(isnan, speeds)) else pays_from(options.lengths, speeds) or nan
             memory = [found.get(("peak_memory", kind, what, name, length, None), nan) for length in options.memory_lengths]
             seen = found.get(("leak", kind, what, name, LEAK_LENGTH, None), nan)
             cells = [*(f"{speed:.2f}" for speed in speeds), f"{start:.0f}", *(f"{size / 1e6:.0f}" for size in memory)]
             table.add_row(name, what, *(cell.replace("nan", "-") for cell in (*cells, f"{seen:.1g}")))
-        console.print(table)
+        if table.rows:
+            console.print(table)
     for row in (row for row in rows if row["form"] == "step" and row["metric"] == "seconds"):
         speed = found["speedup", "step", "forward", row["mechanism"], None, row["batch"]]
         step = f"one decoding step, batch {row['batch']}: {float(row['value'] or 0) * 1e6:.0f} microseconds"

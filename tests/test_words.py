@@ -66,3 +66,6 @@ def test_only_the_first_letter_is_made_large() -> None:
     assert capitalized("a KL divergence") == "A KL divergence"
     assert capitalized("linear: half") == "Linear: half"
     assert capitalized("mypackage.attention:Mine is faster") == "mypackage.attention:Mine is faster"
+    assert capitalized("linear*3,softmax is faster") == "linear*3,softmax is faster"
+    assert capitalized("linear,softmax is faster") == "linear,softmax is faster"
+    assert capitalized("linear, which is faster") == "Linear, which is faster"

@@ -108,10 +108,13 @@ def contract(
 
     @pytest.mark.parametrize(("check", "form"), _cases(checks, causal))
     def test(check: str, form: str) -> None:
+        problem = ""
         try:
             known = case()
         except SubquadError as error:  # it cannot be imported or called
-            pytest.fail(str(error), pytrace=False)
+            problem = str(error)
+        if problem:  # out of the handler, so that the sentence is shown once
+            pytest.fail(problem, pytrace=False)
         _require_property(known, check, form, thing)
 
     return test

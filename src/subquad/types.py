@@ -229,6 +229,11 @@ class AttentionOptions(Checked):
         """The different mechanisms among the layers; only `subquad.attention.Layers` has several."""
         return (self,)
 
+    @property
+    def depth(self) -> int:
+        """Number of layers whose mechanisms are named; 1 if all layers have the same."""
+        return 1
+
     def for_layers(self, layers: int) -> "Sequence[AttentionOptions]":
         """The mechanism of each of so many layers. Raises `SubquadError` if they do not fit."""
         return [self] * layers

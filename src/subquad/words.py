@@ -12,8 +12,8 @@ from subquad.errors import OptionError
 if TYPE_CHECKING:
     from subquad.statistics import Interval  # which imports numpy, not needed to say a number
 
-IMPORT_NAME = re.compile(r"[\w.]+:\w")
-"""Beginning of a name such as ``mypackage.attention:MyAttention``."""
+TYPED_NAME = re.compile(r"[\w.]+:\w|\w+\*\d|\w+,\w")
+"""Beginning of a name such as ``mypackage.attention:MyAttention`` or ``linear*3,softmax``."""
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 FRACTIONS = {
     2: "half",
@@ -74,6 +74,15 @@ def duration(seconds: float) -> str:
     return f"{digits(seconds / 1e-6)} µs"
 
 
+def span(seconds: float) -> str:
+    """A time between events in the unit that fits, from seconds to years."""
+    units = {"years": 365.25 * 86400.0, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
+    for name, size in units.items():
+        if seconds >= size:
+            return f"{digits(seconds / size)} {name}"
+    return f"{seconds:.3g} seconds"
+
+
 def times_as_fast(ratio: float) -> str:
     """A speed beside another, such as "2.10 times as fast"."""
     return f"{digits(ratio)} times as fast"
@@ -99,14 +108,19 @@ def _fraction(ratio: float) -> str:
 
 
 def capitalized(text: str) -> str:
-    """The text with its first letter in upper case and the others as they are; a name to import at its start is kept."""
-    return text if IMPORT_NAME.match(text) else text[:1].upper() + text[1:]
+    """The text with its first letter in upper case; names to import and names by layer are kept as they are typed."""
+    return text if TYPED_NAME.match(text) else text[:1].upper() + text[1:]
 
 
 def run_lengths(names: Sequence[str]) -> str:
     """Returns a list of names in which equal neighbours are counted, such as "linear*3,softmax"."""
     runs = [(name, len(list(group))) for name, group in groupby(names)]
     return ",".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
+
+
+def is_by_layer(name: str) -> bool:
+    """Whether a name has the form of names by layer, such as linear*3,softmax."""
+    return "," in name or "*" in name
 
 
 def names_by_layer(text: str) -> list[str]:

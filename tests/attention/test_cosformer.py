@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from subquad import Cosformer, SubquadError
-from subquad.attention import cosformer
+from subquad.ops.linear import turned
 from tests.attention.cases import HEAD_DIM, HEADS, inputs, some_keep
 
 
@@ -53,22 +53,55 @@ def test_longer_sequences_are_refused_in_every_form() -> None:
     assert Cosformer(max_length=30).for_length(31).max_length == 31
 
 
+Result = tuple[Tensor, ...]
+
+
+def all_forms(attend: Any, length: int, keep: Tensor | None) -> Result:
+    """Values and gradients of both forms, of the causal form after a state, and of fewer queries than keys."""
+    q, k, v = inputs(length)
+    before = attend.causal(*(x.detach() for x in inputs(5, seed=3)))[1]
+    before = before._replace(sums=before.sums.requires_grad_(), norms=before.norms.requires_grad_())
+    later, after = attend.causal(q, k, v, before, keep=keep)
+    results = (attend(q, k, v, keep=keep), attend.causal(q, k, v, keep=keep)[0], later, attend(q[:, :, :3], k, v, keep=keep))
+    loss = sum((result * result.detach().cos()).sum() for result in results) + after.sums.sum() + after.norms.square().sum()
+    return *results, *after, *torch.autograd.grad(loss, (q, k, v, before.sums, before.norms))
+
+
 @pytest.mark.parametrize("length", [8, 14, 31])
 @pytest.mark.parametrize("padded", [False, True])
-def test_blocks_without_gradients_give_what_the_whole_gives(
-    length: int, padded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attend, (q, k, v) = build(80), inputs(length)
-    keep = some_keep(2, length) if padded else None
-    before = attend.causal(*inputs(5, seed=3))[1]
-    wanted = (attend(q, k, v, keep=keep), attend.causal(q, k, v, keep=keep), attend.causal(q, k, v, before, keep=keep))
-    few = attend(q[:, :, :3], k, v, keep=keep)
-    monkeypatch.setattr(cosformer, "BLOCK", 7)
+def test_blocks_give_what_the_whole_gives(length: int, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    attend, keep = build(80), some_keep(2, length) if padded else None
+    wanted = all_forms(attend, length, keep)
+    monkeypatch.setattr(turned, "BLOCK", 7)
+    assert_close(all_forms(attend, length, keep), wanted, rtol=1e-10, atol=1e-12)
     with torch.no_grad():
-        found = (attend(q, k, v, keep=keep), attend.causal(q, k, v, keep=keep), attend.causal(q, k, v, before, keep=keep))
-        assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-        assert_close(attend(q[:, :, :3], k, v, keep=keep), few, rtol=1e-10, atol=1e-12)
+        q, k, v = inputs(length)
+        assert_close(attend(q, k, v, keep=keep), wanted[0], rtol=1e-10, atol=1e-12)
+        assert_close(attend.causal(q, k, v, keep=keep)[0], wanted[1], rtol=1e-10, atol=1e-12)
         assert attend(q[:, :, :0], k, v).shape == (2, HEADS, 0, HEAD_DIM)
         assert attend(q, k[:, :, :0], v[:, :, :0]).count_nonzero() == 0
+        before = attend.causal(*inputs(5, seed=3))[1]
         with pytest.raises(SubquadError, match=f"k has {5 + length} positions, but cosformer was built for max_length=9"):
             build(9).causal(q, k, v, before)
+
+
+def test_the_backward_keeps_no_turned_vectors() -> None:
+    """Turned vectors are twice as wide as queries and keys; kept for a whole sequence, they slow long ones down."""
+    attend, (q, k, v) = build(5000), inputs(5000)
+    kept: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        kept.append(x)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        attend.causal(q, k, v)
+        attend(q, k, v)
+    assert kept
+    assert max(x.shape[-1] for x in kept if x.ndim == 4 and x.shape[2] > 1000) == HEAD_DIM
+
+
+def test_weights_at_the_longest_distance_are_not_negative() -> None:
+    attend = Cosformer(max_length=7).build(heads=1, head_dim=4)
+    q, k = -torch.ones(1, 1, 3, 4), torch.ones(1, 1, 7, 4)  # three queries stand after all keys
+    assert attend(q, k, k).count_nonzero() == 0  # relu(q) is zero

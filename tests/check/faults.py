@@ -50,6 +50,13 @@ def rounds_in_float32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k, v.round() if q.dtype == torch.float32 else v)
 
 
+def weighs_in_float32(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """A clean attention that computes its weights in float32, whatever its inputs are."""
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    scores = scores if mask is None else scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+    return scores.softmax(-1, dtype=torch.float32).to(v.dtype) @ v
+
+
 def takes_even_lengths(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if q.shape[2] % 2:
         raise ValueError("the length must be even.")
@@ -159,6 +166,32 @@ def adds_its_mask(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None
     return (scores if attention_mask is None else scores + attention_mask).softmax(-1) @ v
 
 
+def adds_its_mask_before_it_scales(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """A clean attention in which true added to a score makes a key weigh e^3 times as much."""
+    scores = q @ k.transpose(-1, -2) / q.shape[-1]
+    return (3 * (scores if attention_mask is None else scores + attention_mask)).softmax(-1) @ v
+
+
+def adds_a_bias(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None = None) -> Tensor:
+    return adds_its_mask(q, k, v, attn_bias)
+
+
+class OptionalKeys:
+    """A clean callable on (b, n, h, d) whose keys and values are optional, as flax has it."""
+
+    def __call__(
+        self, inputs_q: Tensor, inputs_k: Tensor | None = None, inputs_v: Tensor | None = None, *, mask: Tensor | None = None
+    ) -> Tensor:
+        k = inputs_q if inputs_k is None else inputs_k
+        v = k if inputs_v is None else inputs_v
+        scores = torch.einsum("...nhd,...mhd->...hnm", inputs_q, k)
+        scores = scores if mask is None else torch.where(mask, scores, torch.finfo(scores.dtype).min)
+        return torch.einsum("...hnm,...mhd->...nhd", scores.softmax(-1), v)
+
+
+optional_keys = OptionalKeys()
+
+
 def takes_lengths(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None = None) -> Tensor:
     """A clean attention that is told the number of real keys."""
     return clean(q, k, v, None if lengths is None else torch.arange(k.shape[2]) < lengths[:, None])
@@ -245,6 +278,32 @@ def sums_positions(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def returns_nothing(q: Tensor, k: Tensor, v: Tensor) -> None:
     return None
+
+
+def returns_less(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A result without the last position, which in another layout would lack a head instead."""
+    return clean(q, k, v)[:, :, :-1]
+
+
+class _NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return clean(q, k, v)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise NotImplementedError("no gradient")
+
+
+def raises_in_the_backward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mixed: Tensor = _NoGradient.apply(q, k, v)  # type: ignore[no-untyped-call]
+    return mixed
+
+
+def raises_when_long(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    if q.shape[2] > 300:
+        raise ValueError(f"{q.shape[2]} are too many")
+    return clean(q, k, v)
 
 
 def needs_a_gpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -170,6 +170,47 @@ def test_compare_measures_an_attention_by_name(tmp_path: Path, capsys: pytest.Ca
     assert "takes x, not q, k and v" in capsys.readouterr().err
 
 
+def test_compare_goes_on_without_what_cannot_be_measured(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attentions of others that raise at once, at some length or in the backward, beside others."""
+    monkeypatch.setattr("subquad.compare.plan.VISITS", 1)
+    run = tmp_path / "run"
+    sizes = ["--lengths", "16", "512", "--heads", "2", "--head-dim", "8", "--threads", "1", "--bidirectional"]
+    broken = [
+        "raises",
+        "returns_nothing",
+        "returns_less",
+        "Needs",
+        "needs_a_gpu",
+        "raises_in_the_backward",
+        "raises_when_long",
+    ]
+    names = ["linear", "no_such_module:f", *(f"{HERE}:{name}" for name in broken), f"{HERE}:prints"]
+    words = ["--mechanisms", *names, "--what", "forward", "training", *sizes, "--budget", "600"]
+    assert main(["compare", *words, "--out", str(run)]) == 0
+    printed = capfd.readouterr()
+    out, err = " ".join(printed.out.split()), printed.err
+    assert "noise" not in out + err
+    for says in (
+        "no_such_module:f is left out: there is no module no_such_module",
+        f"{HERE}:raises is left out: {HERE}:raises cannot be called on q, k and v (ValueError: no such thing): --outside.",
+        f"{HERE}:returns_nothing is left out: ",
+        f"{HERE}:returns_less is left out: {HERE}:returns_less cannot be called on q, k and v (it returns the shape",
+        "give it with --outside.arguments feature_map=VALUE",
+        "(AssertionError: Torch not compiled with CUDA enabled): it seems to need a GPU",
+    ):
+        assert says in err
+    assert len(err.splitlines()) == 6
+    assert f"{HERE}:raises_in_the_backward failed at 16 tokens (NotImplementedError: no gradient): bidirectional" in out
+    assert f"{HERE}:raises_when_long failed at 512 tokens (ValueError: 512 are too many): bidirectional" in out
+    rows = [row for row in Run.open(run).rows() if row["metric"] == "seconds" and row["value"] is not None]
+    measured = {(row["mechanism"].removeprefix(f"{HERE}:"), row["what"], row["length"]) for row in rows}
+    assert {("linear", "training", 512), ("prints", "training", 512), ("raises_in_the_backward", "forward", 512)} <= measured
+    assert {("raises_when_long", "training", 16)} <= measured
+    assert "was left out" in (run / "report.html").read_text()
+
+
 def _offer(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
     offered = EntryPoints(EntryPoint(name, value, installed.GROUP) for name, value in entries)
     monkeypatch.setattr(installed, "entry_points", lambda group: offered)

@@ -28,6 +28,9 @@ def _shapes_are_free(unchecked_shapes: None) -> None:
         ("torch.nn:TransformerEncoderLayer", "nbm", "pad", "keys", "mask", 2),
         (f"{HERE}:by_position", "bnhd", "pad", "keys", "nothing", 1),
         (f"{HERE}:adds_its_mask", "bhnd", "additive", "scores", "mask", 2),
+        (f"{HERE}:adds_its_mask_before_it_scales", "bhnd", "additive", "scores", "mask", 2),
+        (f"{HERE}:adds_a_bias", "bhnd", "additive", "scores", "mask", 2),
+        (f"{HERE}:optional_keys", "bnhd", "keep", "scores", "mask", 2),
         (f"{HERE}:clean", "bhnd", "keep", "keys", "call", 2),
         (f"{HERE}:takes_lengths", "bhnd", "lengths", "keys", "nothing", 1),
         (f"{HERE}:Layer", "bnm", "keep", "keys", "constructor", 2),
@@ -42,6 +45,12 @@ def test_the_call_is_found_out(name: str, layout: str, mask: str, shape: str, ca
     assert (found.layout, found.mask, found.causal_by, len(guessed.forms)) == (layout, mask, causal_by, forms)
     assert mask is None or found.mask_shape == shape
     assert f"layout {' '.join(layout)}" in guessed.notes
+
+
+def test_what_rounds_to_float32_is_asked_in_it() -> None:
+    rounded, exact = (guess(Request(f"{HERE}:{name}", heads=3, head_dim=8)) for name in ("weighs_in_float32", "clean"))
+    assert (rounded.outside.is_double, exact.outside.is_double) == (False, True)
+    assert "asked in float32, as it does not compute in float64" in rounded.notes
 
 
 def test_a_length_that_is_refused_does_not_lead_to_another_layout() -> None:
@@ -82,7 +91,7 @@ def test_one_length_is_noticed() -> None:
         ("raises", "ValueError: no such thing"),
         ("sums_positions", "it returns the shape"),
         ("returns_nothing", "it returns NoneType, not a tensor"),
-        ("needs_a_gpu", "it seems to need a GPU, but checks run on a CPU: make it compute where its inputs are"),
+        ("needs_a_gpu", "it seems to need a GPU, but is tried on a CPU: make it compute where its inputs are"),
         ("takes_two", "takes 2 positional arguments"),
     ],
 )
@@ -160,3 +169,9 @@ def test_arguments_are_read(words: list[str], values: dict[str, Any]) -> None:
 def test_arguments_that_are_none_are_refused(word: str) -> None:
     with pytest.raises(SubquadError, match="--arguments takes words such as features=256"):
         read_arguments("--arguments", [word])
+
+
+def test_a_result_that_lacks_a_position_is_no_other_layout() -> None:
+    """In the layout b n h d it would lack a head, and could be called."""
+    with pytest.raises(CallError, match=r"it returns the shape \(2, 3, 156, 8\) for inputs of the shape \(2, 3, 157, 8\)"):
+        guess(Request(f"{HERE}:returns_less", heads=3, head_dim=8))

@@ -55,6 +55,12 @@ def test_random_numbers_of_a_call_fail_determinism_alone() -> None:
     assert verdicts == {"determinism": "fails", "batch": "holds", "gradients": "holds", **unasked}
 
 
+@pytest.mark.parametrize("check", ["gradients", "padding", "batch", "determinism"])
+def test_weights_in_float32_are_no_fault(check: str) -> None:
+    """As in x-transformers. Small steps in float64 would find leaps where they look for derivatives."""
+    assert ask(f"{HERE}:weighs_in_float32", check, **SIZES).verdict == "holds"
+
+
 @pytest.mark.parametrize(("name", "check"), FAULTS.items())
 def test_a_planted_fault_fails_and_is_reproduced_by_two_lines(name: str, check: str) -> None:
     finding = ask(f"{HERE}:{name}", check, **SIZES)
@@ -123,8 +129,9 @@ def test_contract_fails_with_the_number_and_the_lines() -> None:
 
 def test_contract_of_what_is_not_there_fails_in_one_sentence() -> None:
     test: Any = contract(f"{HERE}:absent", **SIZES)
-    with pytest.raises(pytest.fail.Exception, match=r"^tests\.check\.faults has no 'absent'"):
+    with pytest.raises(pytest.fail.Exception, match=r"^tests\.check\.faults has no 'absent'") as failure:
         test("batch", "bidirectional")
+    assert failure.value.__context__ is None  # pytest would show the sentence twice
 
 
 def test_an_instance_is_asked_and_left_as_it_is() -> None:

@@ -345,4 +345,4 @@ def test_further_columns_from_training_to_streams(
     assert following(run, stream, monkeypatch, "--bad-lines", "skip") == 0
     out = capsys.readouterr()
     assert [line.split(",")[:2] for line in out.out.splitlines()[1:]] == [["s", "1"], ["s", "2"], ["s", "3"]]
-    assert "the line begins with a brace but is no JSON object" in out.err
+    assert "it is no JSON object" in out.err

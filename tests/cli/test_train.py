@@ -15,8 +15,11 @@ import pytest
 from subquad import Favor, Hybrid, Layers, Softmax, load
 from subquad.attention import MECHANISMS
 from subquad.cli import main
+from subquad.cli.show import Output
+from subquad.cli.train import LINE_SECONDS, Lines
 from subquad.results import Run
 from subquad.tasks import TASKS
+from subquad.training.loop import Progress
 from tests.cli.test_cli import subquad
 
 SMALL = ["--layers", "1", "--heads", "2", "--head-dim", "16", "--length", "4", "--batch", "16", "--held-out", "16"]
@@ -199,3 +202,16 @@ def test_mechanisms_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ):
         assert main(["train", "copy", "--attention", attention, "--layers", layers, *size]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_the_last_step_is_printed_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Final measurements may take longer than the time after which a line is due."""
+    lines = Lines(Output(), 5)
+    done = Progress(5, 0.5, {"accuracy": 0.75}, 100.0)
+    lines.watch(done)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 2 * LINE_SECONDS)
+    lines.watch(done._replace(is_judging=True))
+    assert capsys.readouterr().out == (
+        "step 5 of 5: loss 0.5, accuracy 0.7500, 100 tokens/s\ntrained; final measurements follow\n"
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from subquad.cli.values import choose, parse_bytes, parse_lengths
+from subquad.cli.values import choose, parse_attention, parse_bytes, parse_lengths
 from subquad.errors import SubquadError
 
 
@@ -33,6 +33,12 @@ def test_lengths(given: list[str], wanted: list[int]) -> None:
 def test_lengths_that_are_none(given: list[str], words: str) -> None:
     with pytest.raises(SubquadError, match=words):
         parse_lengths(given)
+
+
+def test_attentions_of_other_packages_are_no_mechanisms() -> None:
+    assert parse_attention("linear*2,softmax", ["linear", "softmax"]) == ["linear", "linear", "softmax"]
+    with pytest.raises(SubquadError, match=r"--mechanisms takes mechanisms, .* 'pkg.mod:Mine': make it one and offer it by"):
+        parse_attention("pkg.mod:Mine", ["linear"], "--mechanisms")
 
 
 @pytest.mark.parametrize(

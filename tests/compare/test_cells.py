@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from subquad.attention import MECHANISMS, Linear, Linformer, Softmax
+from subquad.attention import MECHANISMS, Layers, Linear, Linformer, Softmax
 from subquad.compare.cells import Cell, Fused, FusedState, Setting, block_size, build, prepare
 from subquad.compare.views import CAUSAL_WORK, FORMS, WHATS, Form, What
 from subquad.types import AttentionOptions
 
 SETTING = Setting(batch=2, heads=2, head_dim=8)
+BY_LAYER = Layers((Linear(), Linear(), Linear(), Softmax()))
+OTHERS: dict[str, AttentionOptions] = {"materialised": Softmax(materialised=True), "linear*3,softmax": BY_LAYER}
 
 
 def cell(name: str, options: AttentionOptions, form: Form = "causal", what: What = "forward", length: int = 33) -> Cell:
@@ -17,9 +19,9 @@ def cell(name: str, options: AttentionOptions, form: Form = "causal", what: What
 
 @pytest.mark.parametrize("what", WHATS)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["softmax", "materialised", *MECHANISMS])
+@pytest.mark.parametrize("name", [*OTHERS, *MECHANISMS])
 def test_every_cell_runs(name: str, form: Form, what: What) -> None:
-    options = Softmax(materialised=True) if name == "materialised" else MECHANISMS[name]()
+    options = OTHERS[name] if name in OTHERS else MECHANISMS[name]()
     if not options.traits.causal and (form == "causal" or what in CAUSAL_WORK):
         pytest.skip(f"{name} has no causal form")
     work = prepare(cell(name, options, form, what))
@@ -65,7 +67,7 @@ def test_a_step_goes_on_from_the_state_before() -> None:
 
 def test_linformer_is_built_long_enough() -> None:
     short = cell("linformer", Linformer(k=4, max_length=16), form="bidirectional", length=100)
-    built = build(short, torch.Generator())
+    (built,) = build(short, torch.Generator())
     assert built.projection.options.max_length == 100  # type: ignore[union-attr]
 
 
@@ -77,3 +79,51 @@ def test_sizes_depend_on_the_length_for_linformer_only() -> None:
     assert numbers(Softmax(), 128) == numbers(Softmax(), 512) == layer
     assert numbers(Linformer(k=4), 512) - numbers(Linformer(k=4), 128) == 4 * (512 - 128)
     assert block_size(cell("any", Softmax()))[1] == 4 * layer
+
+
+def test_layers_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them run in each form and each kind of work, and the row is told how many they were."""
+    from subquad.attention.linear import LinearAttention
+    from subquad.attention.softmax import SoftmaxAttention
+
+    ran: list[str] = []
+
+    def watch(kind: type, name: str) -> None:
+        original = getattr(kind, name)
+
+        def watched(self: object, *inputs: object, **named: object) -> object:
+            ran.append(f"{kind.__name__}.{name}")
+            return original(self, *inputs, **named)
+
+        monkeypatch.setattr(kind, name, watched)
+
+    for kind in (LinearAttention, SoftmaxAttention):
+        for name in ("forward", "causal", "step"):
+            watch(kind, name)
+    for form, what, name in (
+        ("bidirectional", "forward", "forward"),
+        ("bidirectional", "training", "forward"),
+        ("bidirectional", "layer", "forward"),
+        ("causal", "forward", "causal"),
+        ("causal", "step", "step"),
+    ):
+        measured = cell("linear*3,softmax", BY_LAYER, form, what)  # type: ignore[arg-type]
+        work = prepare(measured)
+        ran.clear()
+        work.run()
+        of_that_form = [each for each in ran if each.endswith(name)]
+        assert of_that_form == [*[f"LinearAttention.{name}"] * 3, f"SoftmaxAttention.{name}"]
+        assert measured.layers == 4
+    assert cell("linear*3,softmax", BY_LAYER, what="update").layers == 1  # a whole model, as of the others
+
+
+def test_layers_hold_their_mean() -> None:
+    def held(options: AttentionOptions) -> int:
+        return prepare(cell("any", options, what="step")).held_bytes
+
+    assert held(BY_LAYER) == (3 * held(Linear()) + held(Softmax())) // 4
+    slots = Linformer(k=4)
+    alone, both = (
+        block_size(cell("any", options))[0] for options in (slots, Layers((slots, Softmax(), Softmax(), Softmax())))
+    )
+    assert both == (alone + 3 * block_size(cell("any", Softmax()))[0]) // 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from subquad.attention import Linear, Linformer, Softmax
+from subquad.attention import Layers, Linear, Linformer, Softmax
 from subquad.compare import plan as planning
 from subquad.compare.cells import Cell, Setting
 from subquad.compare.plan import VISITS, Group, Plan, Progress, measure
@@ -151,3 +151,16 @@ def test_a_run_with_broken_cells_ends_normally(run: Run) -> None:
     assert {found.length for found in failures.values()} == {128}  # and 256 was not tried
     assert comparison.lengths(view, "linear") == comparison.lengths(view, "softmax") == [128, 256]
     assert [row for row in run.rows() if row["metric"] in ("seconds", "peak_memory")] == finished
+
+
+def test_rows_of_layers_are_their_mean_and_the_budget_counts_them_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch)
+    by_layer = Layers((Linear(), Linear(), Linear(), Softmax()))
+    plan = Plan({**OPTIONS, "linear*3,softmax": by_layer}, [100], forms=["causal"], whats=["forward"], settings=[SETTING])
+    assert measure(plan, run, budget=1e6, limits=Limits()) == []
+    seconds = {row["mechanism"]: row["value"] for row in run.rows() if row["metric"] == "seconds"}
+    assert seconds == {"softmax": 0.001, "linear": 0.001, "linear*3,softmax": 0.00025}
+    slow = {"softmax": 10.0, "linear": 10.0, "linear*3,softmax": 10.0}
+    rows = [row | {"value": slow[row["mechanism"]]} for row in run.rows() if row["metric"] == "seconds"]
+    expected = planning._State(plan, Comparison(rows)).expected_seconds(plan.groups[0])
+    assert expected == pytest.approx(10 + 10 + 4 * 10, rel=0.05)

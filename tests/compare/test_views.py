@@ -2,9 +2,9 @@
 
 import pytest
 
-from subquad.compare.sentences import pays_from, sentence
+from subquad.compare.sentences import failure_remarks, layer_remarks, pays_from, sentence
 from subquad.compare.views import Comparison, name_view
-from tests.compare.rows import failed, rows
+from tests.compare.rows import BYTES, SECONDS, failed, rows
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,27 @@ def test_a_crossover_below_the_first_length_is_not_made_up() -> None:
     comparison = Comparison(rows(costs, {"softmax": lambda length: 1.0, "linear": lambda length: 1.0}))
     assert pays_from(comparison.crossover(comparison.views[0], "linear")) == "128 or fewer"
     assert "pays at every measured length, 128 tokens and more" in sentence(comparison, comparison.views[0], "linear")
+
+
+def test_what_failed_is_said_once_for_each_mechanism() -> None:
+    """Long sequences need much memory, which is said of attentions of others, and where nothing else was measured."""
+    views = (("bidirectional", "forward"), ("bidirectional", "training"), ("causal", "step"))
+    raised = [failed("favor", *view, 512 * (at + 1), "error") for at, view in enumerate(views)]
+    usual = failed("linear", "causal", "training", 8192, "timeout")
+    hung = failed("pkg.mod:Mine", "causal", "training", 256, "timeout")
+    alone = failed("window", "causal", "step", 128)
+    assert list(failure_remarks(Comparison([*rows(), *raised, usual, hung, alone]))) == [
+        "favor failed at 512 tokens (because): bidirectional forward, bidirectional training and 1 more.",
+        "pkg.mod:Mine took too long at 256 tokens: causal training.",
+        "window ran out of memory at 128 tokens: step.",
+    ]
+
+
+def test_what_figures_of_layers_are_is_said() -> None:
+    costs = {"softmax": SECONDS["softmax"], "linear*3,softmax": SECONDS["linear"]}
+    (said,) = layer_remarks(Comparison(rows(costs, dict.fromkeys(costs, BYTES["linear"]))))
+    assert said.startswith("linear*3,softmax: times are the mean of its layers, which run one after the other; memory is ")
+    assert list(layer_remarks(Comparison(rows()))) == []
 
 
 def test_settings_are_told_apart() -> None:

@@ -1,6 +1,7 @@
 """Columns that are recognized, and read into arrays."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ from subquad import SubquadError
 from subquad.data import times
 from subquad.data.column_values import ColumnReader, ColumnValues
 from subquad.data.columns import Column, decide, overridden, read_kinds, recognise
-from subquad.data.tables import Tally, read_table
+from subquad.data.json_tables import json_cells
+from subquad.data.tables import StoredColumn, Tally, read_table
 
 DRAW = random.Random(0)
 
@@ -49,7 +51,7 @@ def test_every_kind_is_recognized(name: str) -> None:
     assert recognise(name, cells).kind == kind
 
 
-def read(column: Column, *chunks: list[str]) -> ColumnValues:
+def read(column: Column, *chunks: Sequence[str]) -> ColumnValues:
     reader = ColumnReader(column)
     for chunk in chunks:
         reader.keep(reader.read(chunk))
@@ -80,6 +82,60 @@ def test_numbers_that_are_none_are_missing_and_counted() -> None:
     crowded = ColumnReader(Column("s", "several", separator="|"))
     assert crowded.read(["|".join(map(str, range(40)))]).shape == (1, 16)
     assert "1 cells of the column 's' have more than 16 values" in crowded.sentences("f.csv")[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (["850", "1,013", "23,328"], [850.0, 1013.0, 23328.0]),  # commas between thousands
+        (["1,013", "23,328.5"], [1013.0, 23328.5]),
+        (["0,125", "1,013"], [0.125, 1.013]),  # decimal commas: no thousands begin with 0
+        (["12,5", "1,013"], [12.5, 1.013]),
+        (["850", *(f"{at}.013" for at in range(1, 13))], [850.0, *(1000.0 * at + 13 for at in range(1, 13))]),
+        ([f"{at}.013" for at in range(13)], [at + 0.013 for at in range(13)]),  # three decimals everywhere
+        (["850", "1.013", "2.5"], [850.0, 1.013, 2.5]),
+        (["1 234,5", "850"], [1234.5, 850.0]),
+    ],
+)
+def test_numbers_of_a_column_are_written_in_one_way(cells: list[str], numbers: list[float]) -> None:
+    column = recognise("n", cells * 10)
+    found = read(overridden(column, "number", cells), cells)
+    np.testing.assert_allclose(found.values, numbers, rtol=1e-6)
+
+
+def test_lists_hold_several_values() -> None:
+    import pyarrow
+
+    lists = pyarrow.array([["New York", "Rome"], None, [], ["Rome"]])
+    cells = StoredColumn(pyarrow.array(["New York Rome", None, "", "Rome"]), lists=lists).with_marks()
+    column = recognise("towns", cells)
+    assert (column.kind, column.separator) == ("several", "|")
+    found = read(column, cells, ["Rome|Oslo"])
+    assert [[found.names[at] for at in row if at >= 0] for row in found.values] == [
+        ["New York", "Rome"],
+        [""],
+        [""],
+        ["Rome"],
+        ["Rome", "Oslo"],
+    ]
+    as_json = json_cells('{"towns": ["New York", "Rome"], "n": 1.5, "ok": true, "none": null}')
+    assert [as_json["n"], as_json["ok"], as_json["none"]] == ["1.5", "true", ""]
+    semicolons = read(Column("towns", "several", separator=";"), [as_json["towns"], "Rome;Oslo"])
+    assert semicolons.names == ["New York", "Rome", "Oslo"]
+
+
+def test_tables_in_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"a": 1, "b": "x"}\n\n{"b": null, "c": [1, 2]}\n')
+    (chunk,) = read_table(path, lambda names: {name: name for name in names}, Tally(path))
+    assert chunk.columns == {"a": ["1", ""], "b": ["x", ""], "c": ["", "1\x1f2"]}
+    assert chunk.lines.tolist() == [1, 3]
+    path.write_text('{"a": 1}\n[1]\n')
+    with pytest.raises(SubquadError, match=r"line 2 of .*t.jsonl cannot be read: it is no JSON object"):
+        list(read_table(path, lambda names: {name: name for name in names}, Tally(path)))
+    path.write_text("\n")
+    with pytest.raises(SubquadError, match="is empty: it should have a JSON object in each line"):
+        list(read_table(path, lambda names: {name: name for name in names}, Tally(path)))
 
 
 def test_kinds_can_be_named() -> None:
@@ -141,7 +197,7 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
         "b": "boolean",
         "d": "category",
     }
-    found = {name: read(column, chunk.columns[name]) for name, column in kinds.items()}  # type: ignore[arg-type]
+    found = {name: read(column, chunk.columns[name]) for name, column in kinds.items()}
     assert found["t"].values[[0, 2]].tolist() == [1.5, 0.0]
     assert all(values.missing().tolist() == [False, True, False] for values in found.values())
     assert list(chunk.columns["d"]) == ["x", "", "y"]

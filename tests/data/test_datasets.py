@@ -145,8 +145,11 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         load_dataset(tmp_path / "a.csv", labelled=True)
     with pytest.raises(SubquadError, match=r"has no column 'boddy' but .*by --pair-column"):
         load_dataset(tmp_path / "a.csv", Columns("title", "boddy"), labelled=True)
-    with pytest.raises(SubquadError, match=r"holds no text that can be used: a.csv: 2 texts are left out, without a label"):
+    with pytest.raises(SubquadError, match=r"has no column 'label' but 'title', 'body', 'kind': .*by --label-column"):
         load_dataset(tmp_path / "a.csv", Columns("body"), labelled=True)
+    (tmp_path / "b.csv").write_text("text,kind\nsame,1\nsame,1\nother,0\n")  # copies are not why nothing is left
+    with pytest.raises(SubquadError, match=r"has no column 'sort' but 'text', 'kind': .*labels by --label-column"):
+        load_dataset(tmp_path / "b.csv", Columns(label="sort"), labelled=True)
 
 
 def test_labels(tmp_path: Path) -> None:

@@ -14,9 +14,12 @@ from subquad.training import TrainOptions
 STEPS = 9
 
 
-def finished_training(folder: Path, rows: Sequence[Row] = (), options: Mapping[str, Any] | None = None) -> Run:
+def finished_training(
+    folder: Path, rows: Sequence[Row] = (), options: Mapping[str, Any] | None = None, seed: int = 0
+) -> Run:
     """A run of `subquad train` with these rows that came to its last checkpoint."""
-    run = Run.create(folder, "train", {"options": {**(options or {}), "training": {"steps": STEPS}}}, rows)
+    about = {"options": {**(options or {}), "training": {"steps": STEPS}}, "seed": seed}
+    run = Run.create(folder, "train", about, rows)
     (folder / "checkpoint" / f"step-{STEPS:09d}").mkdir(parents=True)
     return run
 

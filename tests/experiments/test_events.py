@@ -19,12 +19,12 @@ from subquad.experiments.events.verdicts import (
     cheaper,
     difference,
     judge,
+    on_sequences,
     over_seeds,
-    over_sequences,
-    standing,
     trained,
 )
 from subquad.models import ModelOptions
+from subquad.report.event_pairs import standing
 from subquad.report.page import render
 from subquad.results import Row, Run
 from subquad.statistics import Interval
@@ -103,7 +103,7 @@ def test_a_small_but_certain_difference_is_behind(tmp_path: Path) -> None:
             nll = {"metric": "nll", "value": values.mean() / 10, "split": "test", "step": 9}
             finished_training(path, [*rows, nll], {"times": "sinusoidal"})
     runs = trained(tmp_path)
-    gap = over_sequences(runs, TAXI, "favor", "softmax")
+    gap = on_sequences(runs, TAXI, "favor", "softmax")
     assert gap is not None
     assert 0.004 < gap.low < gap.value < gap.high < 0.006
     figures = {verdict.claim: verdict.figures for verdict in judge(tmp_path)}
@@ -111,7 +111,7 @@ def test_a_small_but_certain_difference_is_behind(tmp_path: Path) -> None:
     assert "paired over test sequences behind by 0.005" in figures[claim.format("favor")]
     assert "paired over test sequences ahead by 0.005" in figures[claim.format("linear")]
     assert standing(Interval(0.001, -0.001, 0.003)) == "level, +0.0010 (-0.0010 to +0.0030)"
-    assert over_sequences(runs, TAXI, "infinity", "softmax") is None
+    assert on_sequences(runs, TAXI, "infinity", "softmax") is None
 
 
 def test_the_page_names_the_table_of_published_rows(tmp_path: Path) -> None:

@@ -63,6 +63,31 @@ def test_a_legend_of_long_names_has_fewer_columns() -> None:
     assert "width / 30)" in expressions[2]
 
 
+def test_a_name_by_layer_is_whole_and_has_a_colour_of_its_own_beside_all_attentions(tmp_path: Path) -> None:
+    long = "linear*3,softmax,mypackage,linear*2,materialised,softmax*4"
+    names = ["softmax", "materialised", *list("abcdefghij"), "linear*3,softmax", "mypackage.attention:MyAttention", long]
+    values = [
+        {
+            "metric": "time",
+            "view": "v",
+            "run": "here",
+            "mechanism": name,
+            "length": length,
+            "value": 1.0,
+            "low": 1.0,
+            "high": 1.0,
+        }
+        for name in names
+        for length in (512, 4096)
+    ]
+    drawn = chart("time", values, interactive=False)
+    colours = drawn.to_dict()["layer"][1]["encoding"]["color"]["scale"]["range"]
+    assert len(set(colours)) == len(names)
+    (png,) = save({"time": drawn}, tmp_path)
+    picture = png.with_suffix(".svg").read_text()
+    assert all(f">{name}<" in picture for name in names)
+
+
 def test_runs_are_told_apart(shown: list[Row], tmp_path: Path) -> None:
     other = [{**row, "run": "other"} for row in shown]
     (png,) = save({"both": chart("time", [*shown, *other], interactive=False)}, tmp_path)

@@ -38,6 +38,10 @@ class Layers(AttentionOptions):
         return tuple(dict.fromkeys(self.mechanisms))
 
     @property
+    def depth(self) -> int:
+        return len(self.mechanisms)
+
+    @property
     def traits(self) -> Traits:
         """What holds for all layers, or for one of them where one is enough."""
         each = [options.traits for options in self.parts]

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from subquad.check.importing import sentence_of
+from subquad.check.importing import gpu_advice, sentence_of
 from subquad.errors import SubquadError
 from subquad.types import AttentionOptions
 
@@ -121,7 +121,11 @@ def build(thing: Any, arguments: Mapping[str, Any], sizes: Mapping[str, Size], n
             ) from None
         raise SubquadError(f"{name} cannot be built: {sentence_of(error)}") from None
     except Exception as error:  # a constructor may raise anything
-        raise SubquadError(f"{name} cannot be built: {sentence_of(error)}") from None
+        said = sentence_of(error)
+        advice = gpu_advice(said)
+        raise SubquadError(
+            f"{name} cannot be built ({said}): {advice}" if advice else f"{name} cannot be built: {said}"
+        ) from None
 
 
 def call_of(attend: Any) -> Callable[..., Any]:

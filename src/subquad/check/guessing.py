@@ -1,6 +1,6 @@
 """Finds out how an attention is called, by its parameters and by trying. What was found is said in words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -20,7 +20,7 @@ from subquad.check.building import (
     required_of,
     size_arguments,
 )
-from subquad.check.importing import import_named
+from subquad.check.importing import gpu_advice, import_named
 from subquad.check.outside import Layout, MaskKind, MaskShape, Outside, OutsideAttention
 from subquad.checking import LARGEST, Checked, Count, Words
 from subquad.errors import SubquadError
@@ -33,6 +33,7 @@ LENGTHS = ((157, 101), (256, 128), (1024, 512))
 MASK_NAMES: dict[str, MaskKind] = {
     **{"keep": "keep", "key_padding_mask": "pad", "src_key_padding_mask": "pad", "padding_mask": "pad", "pad_mask": "pad"},
     **{"key_mask": "keep", "input_mask": "keep", "attention_mask": "keep", "mask": "keep", "attn_mask": "keep"},
+    **{"attn_bias": "additive"},
 }
 """Names of arguments that take a padding mask, with what it usually holds."""
 MASK_WORDS = {"keep": "true = keep", "pad": "true = pad", "additive": "added to scores", "lengths": "numbers of real keys"}
@@ -40,8 +41,20 @@ LENGTH_NAMES = ("lengths", "key_lengths", "seq_lengths", "seq_lens")
 """Names of arguments that take the number of real keys of each sequence."""
 SCORE_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask", "attn_bias")
 """Names of arguments that take a mask of scores, (queries, keys)."""
+KEYS_AND_VALUES = (("k", "v"), ("key", "value"), ("keys", "values"), ("inputs_k", "inputs_v"))
+"""Names of arguments for keys and values, by which a call on queries alone is known as one on q, k and v."""
 STATES = ("state", "past_key_value", "past_key_values", "past", "layer_past", "cache")
 """Names of arguments that take the state of earlier positions."""
+LAYER_ADVICE = ", --layer that it takes x"
+"""Part of the advice on how an attention is called that only `subquad check` can take."""
+TINY_STEP = 1e-9
+"""Step of inputs that is far below the precision of float32 and above that of float64."""
+LEAPS = (1e-10, 1e-5)
+"""Least and largest change of results after a tiny step that shows a rounding to float32."""
+SLIGHT = 1e-12
+"""Influence that is as good as none."""
+MUCH = 10.0
+"""Ratio of two clarities from which on the clearer kind of mask is meant."""
 CLEARLY = 3.0
 """Ratio of two effects from which on one of them is clearly the larger."""
 
@@ -118,6 +131,8 @@ def _first_call(request: Request, thing: Any) -> Attempt:
         if whole not in built:
             built[whole] = options.forms(thing, Sizes(request.heads, request.head_dim, whole)).eval()
         for attempt in _calls(request, replace(options, **_own(thing)), built[whole], thing, whole, problems):
+            if attempt.module.options.is_double and _rounds(attempt):
+                continue  # the next attempt is in float32
             if _mixes(attempt):
                 return _with_part(attempt, part)._replace(notes=tuple(_notes(request, attempt, sizes)))
             tried = attempt.module.options
@@ -157,8 +172,9 @@ def _takes_one_input(thing: Any) -> bool:
     call = thing.forward if isinstance(thing, type) and issubclass(thing, nn.Module) else call_of(thing)
     if is_built_first(thing) and not isinstance(thing, type):
         return False
-    required = [name for name in required_of(parameters_of(call)) if name != "self"]
-    return len(required) == 1
+    names = parameters_of(call)
+    required = [name for name in required_of(names) if name != "self"]
+    return len(required) == 1 and not any(keys in names and values in names for keys, values in KEYS_AND_VALUES)
 
 
 def _mixes(attempt: Attempt) -> bool:
@@ -168,6 +184,20 @@ def _mixes(attempt: Attempt) -> bool:
     with torch.no_grad():
         before, after = attempt.module(*inputs), attempt.module(*others)
     return effect(before[:, :, 1:], after[:, :, 1:]) > 1e-9
+
+
+def _rounds(attempt: Attempt) -> bool:
+    """Whether an attention computes in float32 what it gets in float64, as some softmax does.
+
+    Results then leap where inputs take tiny steps: the middle of two results is not the result in the middle. What leaps
+    further has chosen other keys.
+    """
+    inputs, ends = attempt.draw(), []
+    for step in (TINY_STEP, 0.0, -TINY_STEP):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            ends.append(attempt.module(*(x + step * x.flip(2) for x in inputs)))
+    return LEAPS[0] < effect(2 * ends[1], ends[0] + ends[2]) < LEAPS[1]
 
 
 def _with_part(attempt: Attempt, part: int | None) -> Attempt:
@@ -187,15 +217,15 @@ def _notes(request: Request, attempt: Attempt, sizes: dict[str, Any]) -> Iterato
     if request.layout is None:
         yield f"layout {' '.join(options.layout)}"
     if not options.is_double:
-        yield "asked in float32, as it does not take float64"
+        yield "asked in float32, as it does not compute in float64"
 
 
 def _refusal(request: Request, layer: bool, problems: Mapping[tuple[bool, Layout], str]) -> str:
     inputs = "x" if layer else "q, k and v"
     said = next(problem for (is_double, _), problem in problems.items() if not is_double)  # for the first layout
-    advice = "--call NAME=VALUE gives further arguments, --layout and --layer say how it is called"
-    if "cuda" in said.lower():
-        advice = "it seems to need a GPU, but checks run on a CPU: make it compute where its inputs are"
+    advice = "--call NAME=VALUE gives further arguments, --layout says which axes they have"
+    advice += "" if layer else LAYER_ADVICE
+    advice = gpu_advice(said) or advice
     return f"{request.target} cannot be called on {inputs} ({said}): {advice}"
 
 
@@ -211,15 +241,20 @@ def _with_mask(request: Request, attempt: Attempt) -> Attempt:
     kinds: tuple[MaskKind, ...] = ("keep", "additive")  # true or false tells keep from pad later
     shapes: tuple[MaskShape, ...] = ("keys", "scores")
     unclear: Attempt | None = None
-    for name, kind, shape in product(names, kinds, shapes):
-        if request.mask is not None and (request.mask == "additive") != (kind == "additive"):
-            continue
-        tried = attempt.trying(mask=kind, mask_argument=name, mask_shape=shape)
-        if problem_of(partial(_masked, tried, tried.draw())) is not None:
-            continue
-        if (known := _kind_of_mask(request, tried)) is not None:
-            return _named_mask(tried, known, "")
-        unclear = unclear or tried
+    for name in names:
+        clear: list[_Mask] = []
+        for kind, shape in product(kinds, shapes):
+            if request.mask is not None and (request.mask == "additive") != (kind == "additive"):
+                continue
+            tried = attempt.trying(mask=kind, mask_argument=name, mask_shape=shape)
+            if problem_of(partial(_masked, tried, tried.draw())) is not None:
+                continue
+            if (known := _kind_of_mask(request, tried)) is not None:
+                clear.append(known)
+            unclear = unclear or tried
+        if clear:
+            known = _clearest(clear)
+            return _named_mask(known.tried, known.kind, "")
     if unclear is not None:
         by_name = MASK_NAMES.get(unclear.module.options.mask_argument, "keep")
         return _named_mask(unclear, by_name, ", by its name: it has little effect")
@@ -228,15 +263,32 @@ def _with_mask(request: Request, attempt: Attempt) -> Attempt:
     return attempt
 
 
-def _kind_of_mask(request: Request, tried: Attempt) -> MaskKind | None:
+class _Mask(NamedTuple):
+    """A mask that works, what it holds, and the ratio of the influences of keys that are seen and hidden."""
+
+    tried: Attempt
+    kind: MaskKind
+    clarity: float
+
+
+def _clearest(masks: Sequence[_Mask]) -> _Mask:
+    """The first mask, or one that is much clearer: true or false added to scores has some effect, too."""
+    best = masks[0]
+    for mask in masks[1:]:
+        best = mask if mask.clarity > MUCH * best.clarity else best
+    return best
+
+
+def _kind_of_mask(request: Request, tried: Attempt) -> _Mask | None:
     """What the mask holds, by which half of the keys changes the results; None if that is not clear."""
     if request.mask is not None:
-        return request.mask
-    of_true, of_false = _influences(tried)
-    if of_true > CLEARLY * of_false:
-        return tried.module.options.mask
-    is_reversed = of_false > CLEARLY * of_true and tried.module.options.mask == "keep"
-    return "pad" if is_reversed else None
+        return _Mask(tried, request.mask, 1.0)
+    of_true, of_false = (influence + SLIGHT for influence in _influences(tried))
+    kind = tried.module.options.mask
+    if kind is not None and of_true > CLEARLY * of_false:
+        return _Mask(tried, kind, of_true / of_false)
+    is_reversed = of_false > CLEARLY * of_true and kind == "keep"
+    return _Mask(tried, "pad", of_false / of_true) if is_reversed else None
 
 
 def _named_mask(tried: Attempt, kind: MaskKind, reason: str) -> Attempt:

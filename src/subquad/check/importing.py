@@ -47,6 +47,12 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {line}"[:300] if line else type(error).__name__
 
 
+def gpu_advice(said: str) -> str:
+    """What to do about an error that speaks of CUDA; empty for any other."""
+    needs_one = "cuda" in said.lower()
+    return "it seems to need a GPU, but is tried on a CPU: make it compute where its inputs are" if needs_one else ""
+
+
 def _look_here() -> None:
     """Puts the current folder first among the folders from which Python imports."""
     here = str(Path.cwd())

@@ -212,15 +212,20 @@ class OutsideAttention(Mechanism):
         if self.options.layout == "nbm" and mixed.ndim == 3:
             mixed = mixed.transpose(0, 1)
         if mixed.ndim == 3 and mixed.shape[:2] == (batch, length):
-            return mixed[:, None]
-        if self.options.layout == "bnhd" and mixed.ndim == 4:
+            mixed = mixed[:, None]
+        elif self.options.layout == "bnhd" and mixed.ndim == 4:
             mixed = mixed.transpose(1, 2)
-        if mixed.ndim != 4 or (mixed.shape[0], mixed.shape[2]) != (batch, length):
+        if mixed.ndim != 4 or (mixed.shape[0], mixed.shape[2]) != (batch, length) or not self.is_as_wide(mixed, x):
             raise SubquadError(
                 f"it returns the shape {tuple(first_tensor(returned).shape)} for inputs of the shape "
                 f"{tuple(self.outward(x).shape)}: the result must have as many sequences and positions"
+                + ("" if self.options.layer else ", and as many numbers of each position")
             )
         return mixed
+
+    def is_as_wide(self, mixed: Tensor, x: Tensor) -> bool:
+        """Whether a result has as many numbers of each position as the inputs, which a layer on x need not have."""
+        return self.options.layer or mixed.shape[1] * mixed.shape[3] == x.shape[1] * x.shape[3]
 
 
 def first_tensor(returned: Any) -> Tensor:

@@ -139,7 +139,7 @@ def _usage() -> str:
 def _new_race(words: Sequence[str], started: float) -> int:
     name = choose("task", words[0], TASKS)
     command, task_options, task = _parse(name, list(words[1:]))
-    parts = [parse_attention(text, MECHANISMS) for text in dict.fromkeys(command.choose.mechanisms)]
+    parts = [parse_attention(text, MECHANISMS, "--mechanisms") for text in dict.fromkeys(command.choose.mechanisms)]
     longest = max(int(some.max()) for some in task.lengths().values())
     entries = enter(parts, task, task_options, command.model, command.training, longest)
     field, traits = with_cut(Field(task_options, command.model, command.training, entries.attentions), task, command.choose)

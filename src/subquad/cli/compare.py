@@ -18,17 +18,18 @@ from rich.progress import ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
 from subquad import native
-from subquad.attention import COMMON, MECHANISMS, Softmax
-from subquad.check.importing import is_import_name
-from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words, excerpt
+from subquad.attention import COMMON, MECHANISMS
+from subquad.checking import Checked, Count, FilePath, Positive, Seed, Several, Words
 from subquad.cli import INTERRUPTED
 from subquad.cli.compare_nodes import compare_nodes
+from subquad.cli.compared import ALL, Attentions, choose_attentions, without_form
 from subquad.cli.kernels import kernels_on, tell_kernels, tell_roofline
 from subquad.cli.options import clashing, registry
-from subquad.cli.outside import Calling, open_outside, read_variant
+from subquad.cli.outside import Calling, read_variant
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
-from subquad.cli.values import Flag, choose, parse_bytes, parse_lengths
+from subquad.cli.streams import say
+from subquad.cli.values import Flag, parse_bytes, parse_lengths
 from subquad.compare import linformer_table
 from subquad.compare.cells import Dtype, Setting
 from subquad.compare.plan import Group, Plan, Progress, linformer_plan, measure
@@ -39,9 +40,8 @@ from subquad.measure.devices import require_device
 from subquad.measure.workers import Limits
 from subquad.places.options import Where
 from subquad.report import tables
-from subquad.report.compare import Measured, answers, headline, load, telling_views, write_comparison
+from subquad.report.compare import Measured, answers, headline, load, remarks, telling_views, write_comparison
 from subquad.results import Row, Run
-from subquad.types import AttentionOptions
 from subquad.words import capitalized
 
 # Options of every mechanism except softmax, whose two variants are always measured.
@@ -51,8 +51,6 @@ Tuning: Any = make_dataclass(
     frozen=True,
 )
 
-ALL = "all"
-"""Name that stands for all mechanisms."""
 BUDGETS = {"some": 120.0, ALL: 560.0}
 """Time for measuring in seconds: for the mechanisms that are named or common, and for all.
 
@@ -67,7 +65,8 @@ def _others() -> list[str]:
 def _mechanisms_help() -> str:
     usual, others = ", ".join([MATERIALISED, *COMMON]), ", ".join(_others())
     ours = f"{usual} (these by default), {others}; {ALL} for all of them"
-    return f"Attentions to compare with softmax: {ours}; and any on q, k and v, as MODULE:NAME."
+    by_layer = "different ones by layer, such as linear*3,softmax"
+    return f"Attentions to compare with softmax: {ours}; {by_layer}; and any on q, k and v, as MODULE:NAME."
 
 
 @dataclass(frozen=True)
@@ -144,8 +143,9 @@ def main(arguments: Sequence[str]) -> int:
         run = Run.open(options.resume, "compare")
         plan, limits = read_plan(run.about["options"], read_variant)
     else:
-        plan, limits = _plan(options), _limits(options)
+        (plan, left_out), limits = _plan(options), _limits(options)
         about = describe_run(plan, limits, shlex.join(["subquad", "compare", *arguments]))
+        about |= {"left_out": left_out} if left_out else {}
         folder = options.out or Path("runs") / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         run = Run.create(folder, "compare", about)
     with run.writing():
@@ -178,6 +178,8 @@ def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Co
         page = run.folder / "report.html"
         write_comparison([measured], page)
         _answer(measured, console, verbose=verbose)
+        for remark in remarks(measured):
+            console.print(remark, markup=False)
         tell_kernels(plan, console)
         tell_roofline(plan, measured, console)
         console.print(f"The page: {page}", soft_wrap=True)
@@ -205,24 +207,26 @@ def _limits(options: Compare) -> Limits:
     return Limits(memory_bytes=parse_bytes("--memory-limit", options.memory_limit), run_seconds=options.run_limit)
 
 
-def _plan(options: Compare) -> Plan:
-    """Returns the plan of measurements for the options."""
+def _plan(options: Compare) -> tuple[Plan, dict[str, str]]:
+    """Returns the plan of measurements for the options, and why named attentions are not in it."""
     for device, dtype in product(options.device, options.dtype):
         require_device(device, dtype)
     settings = _settings(options)
     if options.grid:
         words = (linformer_table.LENGTHS,) if options.lengths == Compare().lengths else options.lengths
         plan = linformer_plan(parse_lengths(words), options.tuning.linformer, settings)
-        return dataclasses.replace(plan, seed=options.seed)
+        return dataclasses.replace(plan, seed=options.seed), {}
     forms: list[Form] = [form for form in FORMS if getattr(options, form)] or list(FORMS)
-    return Plan(
-        variants=_variants(options),
+    variants, left_out = _attentions(options, forms)
+    plan = Plan(
+        variants=variants,
         lengths=parse_lengths(options.lengths),
         forms=forms,
         whats=list(dict.fromkeys(options.what)),
         settings=settings,
         seed=options.seed,
     )
+    return plan, left_out
 
 
 def _settings(options: Compare) -> list[Setting]:
@@ -236,23 +240,19 @@ def _settings(options: Compare) -> list[Setting]:
     return settings
 
 
-def _variants(options: Compare) -> dict[str, AttentionOptions]:
-    """Returns the options of the measured attentions by name, the baseline first."""
-    attentions: dict[str, AttentionOptions] = {BASELINE: Softmax(), MATERIALISED: Softmax(materialised=True)}
-    attentions |= {name: getattr(options.tuning, name) for name in MECHANISMS if name != BASELINE}
-    for name in options.mechanisms:
-        if "," in name or "*" in name:
-            raise SubquadError(
-                f"compare measures one attention at a time, but was given {excerpt(name)}: name each with a space between; "
-                "a model with several takes the mean of its layers' times"
-            )
-    named = [name for name in dict.fromkeys(options.mechanisms) if is_import_name(name)]
-    if named:
-        attentions |= open_outside(named, options.outside, heads=options.heads[0], head_dim=options.head_dim[0])
-    chosen = [choose("attention", name, [*attentions, ALL]) for name in options.mechanisms] or [MATERIALISED, *COMMON]
-    if ALL in chosen:
-        return attentions
-    return {name: attentions[name] for name in dict.fromkeys([BASELINE, *chosen])}
+def _attentions(options: Compare, forms: Sequence[Form]) -> Attentions:
+    """Returns the measured attentions, the baseline first, and says in a sentence which of the named ones are left out."""
+    known = {name: getattr(options.tuning, name) for name in MECHANISMS if name != BASELINE}
+    chosen = choose_attentions(
+        options.mechanisms, known, options.outside, heads=options.heads[0], head_dim=options.head_dim[0]
+    )
+    are_named = options.mechanisms and ALL not in options.mechanisms
+    chosen = without_form(chosen, forms) if are_named else chosen
+    for name, reason in chosen.left_out.items():
+        say(f"{name} is left out: {reason}")
+    if chosen.left_out and set(chosen.variants) <= {BASELINE}:
+        raise SubquadError("none of the named attentions can be measured: name others by --mechanisms")
+    return chosen
 
 
 class _Watch:

@@ -1,11 +1,10 @@
 """`subquad predict RUN --follow`: forecasts for a stream of events as they arrive."""
 
-import json
 from collections.abc import Iterable
-from typing import Any
 
 from subquad.cli.lines import LeftOut, Line, csv_text
 from subquad.cli.streams import say
+from subquad.data.json_tables import json_cells
 from subquad.errors import SubquadError
 from subquad.tasks.base import Stream
 
@@ -34,26 +33,9 @@ def _take(stream: Stream, line: Line, left_out: LeftOut) -> str | None:
     """Adds the event in a line to the stream and returns the name of its sequence; None for a line without an event."""
     try:
         if line.text.lstrip().startswith("{"):
-            return stream.take_record(_record(line.text))
+            return stream.take_record(json_cells(line.text))
         words = line.text.replace(",", " ").split()
         return stream.take(words) if words else None
     except SubquadError as error:
         left_out.add(line, str(error))
         return None
-
-
-def _record(text: str) -> dict[str, str]:
-    """The values of a JSON object as texts; "" for null."""
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        raise SubquadError("the line begins with a brace but is no JSON object: check its quotation marks") from None
-    return {name: _cell(value) for name, value in record.items()}
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return "|".join(map(_cell, value))
-    return value if isinstance(value, str) else json.dumps(value)

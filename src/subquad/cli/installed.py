@@ -33,7 +33,7 @@ def _join(mechanisms: dict[str, Any], entry: Any) -> str:
     if mechanisms.get(entry.name, options) is not options:
         return "there is another one of that name"
     if not (isinstance(options, type) and issubclass(options, AttentionOptions)):
-        return f"{excerpt(options)} does not inherit from subquad.types.AttentionOptions"
+        return f"{excerpt(entry.value)} does not inherit from subquad.types.AttentionOptions"
     try:
         kind = options().kind
     except Exception as error:  # a constructor may raise anything

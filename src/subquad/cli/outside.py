@@ -1,14 +1,15 @@
 """Attentions that are named as MODULE:NAME on the command line, and how they are called."""
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from subquad.attention import MECHANISMS, options_from
 from subquad.check import processes
 from subquad.check.findings import Finding
-from subquad.check.guessing import Request
+from subquad.check.guessing import LAYER_ADVICE, Request
 from subquad.check.importing import is_import_name
 from subquad.check.outside import Outside
 from subquad.check.processes import Helper
@@ -23,6 +24,8 @@ OPENING_SECONDS = 60.0
 """Time limit for importing an attention and trying how it is called."""
 OPENING_BYTES = 2**32
 """Memory limit of the process in which an attention is tried."""
+CALLING_OPTION = re.compile(r"--(?=(layout|mask|mask-argument|arguments|call)\b)")
+"""Beginning of an option of `Calling`."""
 Layouts = Literal["guess", "bhnd", "bnhd", "bnm", "nbm"]
 Masks = Literal["guess", "keep", "pad", "additive", "lengths"]
 
@@ -71,18 +74,34 @@ def request_of(name: str, calling: Calling, *, heads: int, head_dim: int) -> Req
     )
 
 
-def open_outside(names: Sequence[str], calling: Calling, *, heads: int, head_dim: int) -> dict[str, Outside]:
+class Opened(NamedTuple):
+    """Attentions that can be measured, by name, and for each of the others a sentence that says why it cannot."""
+
+    attentions: dict[str, Outside]
+    left_out: dict[str, str]
+
+
+def open_outside(names: Sequence[str], calling: Calling, *, heads: int, head_dim: int) -> Opened:
     """Finds out how attentions that are named as MODULE:NAME are called, for measuring them beside others."""
-    opened: dict[str, Outside] = {}
+    opened = Opened({}, {})
     with Helper(OPENING_BYTES, (*plan.PRELOAD, *processes.PRELOAD)) as helper:
         for name in names:
-            case = open_attention(helper, request_of(name, calling, heads=heads, head_dim=head_dim), OPENING_SECONDS)
-            if isinstance(case, Finding):
-                raise SubquadError(f"{name} cannot be measured: {case.sentence}")
-            if case.guessed.outside.layer:
-                raise SubquadError(f"{name} takes x, not q, k and v: `subquad check {name}` measures how its costs grow")
-            opened[name] = replace(case.guessed.outside, length=1) if case.guessed.outside.is_fixed else case.guessed.outside
+            try:
+                opened.attentions[name] = _open(helper, request_of(name, calling, heads=heads, head_dim=head_dim))
+            except SubquadError as error:
+                opened.left_out[name] = CALLING_OPTION.sub("--outside.", str(error).replace(LAYER_ADVICE, ""))
     return opened
+
+
+def _open(helper: Helper, request: Request) -> Outside:
+    """Returns how an attention is called. Raises `SubquadError` if it cannot be imported, built or called."""
+    case = open_attention(helper, request, OPENING_SECONDS)
+    if isinstance(case, Finding):
+        raise SubquadError(case.sentence)
+    outside = case.guessed.outside
+    if outside.layer:
+        raise SubquadError(f"it takes x, not q, k and v: `subquad check {request.target}` measures how its costs grow")
+    return replace(outside, length=1) if outside.is_fixed else outside
 
 
 def read_arguments(option: str, words: Sequence[str]) -> dict[str, Any]:

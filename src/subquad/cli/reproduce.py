@@ -10,6 +10,9 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.table import Column
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from subquad.checking import Checked, Count, FilePath, Words, read
 from subquad.cli import INTERRUPTED, compare, spectrum
@@ -194,8 +197,13 @@ def _check_inputs(experiment: Experiment, options: Reproduce) -> None:
 
 
 def _list(console: Console) -> None:
+    """Prints the claim of every experiment, and the number of trainings and the duration of each of its scales."""
+    console.print("usage: subquad reproduce EXPERIMENT [--scale SCALE] [options]\n")
     for name, experiment in EXPERIMENTS.items():
-        console.print(f"{name}: {experiment.claim}", style="bold")
+        console.print(Text.assemble((name, "bold"), f": {experiment.claim}"))
+        scales = RichTable.grid("", "", Column(justify="right", no_wrap=True), "", padding=(0, 2, 0, 0))
         for scale, grid in experiment.scales.items():
-            count = len(list(grid.trials()))
-            console.print(f"  --scale {scale}: {count} trainings and what is timed; {grid.minutes}")
+            scales.add_row("", f"--scale {scale}", f"{len(list(grid.trials()))} trainings", grid.minutes)
+        console.print(scales)
+        console.print()
+    console.print("Some scales also measure times. The same command continues an experiment that was interrupted.")

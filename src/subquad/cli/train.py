@@ -202,12 +202,13 @@ class Lines:
         self.console, self.steps = console, steps
         self.metrics: Mapping[str, float] = {}
         self.last = time.monotonic()
+        self.step = -1
 
     def watch(self, done: Progress) -> None:
         """Prints a line if there are new metrics, or if the last line is long ago, and one when final measurements begin."""
         is_due = done.metrics != self.metrics or time.monotonic() - self.last > LINE_SECONDS
-        if is_due and not self.console.is_terminal:
-            self.metrics, self.last = dict(done.metrics), time.monotonic()
+        if is_due and done.step != self.step and not self.console.is_terminal:
+            self.metrics, self.last, self.step = dict(done.metrics), time.monotonic(), done.step
             self.console.print(f"step {done.step} of {self.steps}: {_progress(done)}", soft_wrap=True)
         if done.is_judging and not self.console.is_terminal:
             self.console.print(JUDGING)

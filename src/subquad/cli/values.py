@@ -82,10 +82,18 @@ def _whole(digits: str) -> int:
     return int(digits) if len(digits) < 30 else (LARGEST + 1) * (-1 if digits.startswith("-") else 1)
 
 
-def parse_attention(text: str, names: Iterable[str]) -> list[str]:
-    """Parses the name of an attention, or names by layer such as linear*3,softmax, into a list of names."""
+def parse_attention(text: str, names: Iterable[str], option: str = "--attention") -> list[str]:
+    """Parses the name of an attention, or names by layer such as linear*3,softmax, into a list of names.
+
+    `option` is the option that took the text, for error messages.
+    """
     known: list[str] = list(names)
+    if ":" in text:
+        raise SubquadError(
+            f"{option} takes mechanisms, of which models can be built, but was given {excerpt(text)}: make it one and offer "
+            "it by the entry point group subquad.mechanisms; `subquad compare` and `subquad check` take it as it is"
+        )
     try:
         return [choose("attention", name, known) for name in names_by_layer(text)]
     except OptionError as error:
-        raise SubquadError(f"--attention {error.problem}") from None
+        raise SubquadError(f"{option} {error.problem}") from None

@@ -23,8 +23,10 @@ from subquad.types import AttentionOptions, MechanismSize, Traits
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 TINY_LENGTH = 64
+UPDATE_LAYERS = 4
+"""Layers of the encoder and of the decoder whose training step is measured."""
 COUNTED = 2**28
-"""Largest number of parameters of a layer that is built to be counted. A larger one is counted by arithmetic."""
+"""Largest number of parameters of layers that are built to be counted. Larger ones are counted by arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Cell:
     length: int
     setting: Setting
     seed: int = 0
+
+    @property
+    def layers(self) -> int:
+        """Number of layers that one run computes, one after the other: their mean is measured. A training step is whole."""
+        return 1 if self.what == "update" else self.options.depth
 
     def labels(self) -> Row:
         """Fields of a row that say what it was measured on."""
@@ -114,48 +121,71 @@ class FusedOptions(AttentionOptions):
 
 
 def prepare(cell: Cell) -> Work:
-    """Builds the mechanism and its inputs, in a process of its own."""
+    """Builds the mechanism, or those of several layers, and their inputs, in a process of its own."""
     native.choose(cell.setting.kernels)
     generator = torch.Generator().manual_seed(cell.seed)
     place: dict[str, Any] = {"device": cell.setting.device, "dtype": DTYPES[cell.setting.dtype]}
     if cell.what == "update":
         return _update(cell, generator, place)
-    attend = build(cell, generator).to(**place)
+    by_layer = build(cell, generator).to(**place)
     if cell.what == "layer":
-        return _layer(cell, attend, generator, place)
+        return _layer(cell, by_layer, generator, place)
     if cell.what == "step":
-        return _step(cell, attend, generator, place)
-    q, k, v = _draw(cell, 3, cell.length, generator, place)
-    mix = _mixer(attend, cell.form)
-    if cell.what == "forward":
-        return Work(torch.no_grad()(lambda: mix(q, k, v)))
-    (gradient,) = _draw(cell, 1, cell.length, generator, place)
-    inputs = tuple(x.requires_grad_() for x in (q, k, v))
-    return Work(lambda: torch.autograd.grad(mix(*inputs), inputs, gradient, allow_unused=True))  # lsh may not read q
+        return _step(cell, by_layer, generator, place)
+    return _attention(cell, by_layer, generator, place)
 
 
-def build(cell: Cell, generator: torch.Generator) -> nn.Module:
-    """Builds the mechanism for sequences as long as the cell's."""
+def build(cell: Cell, generator: torch.Generator) -> nn.ModuleList:
+    """Builds the mechanism of each layer for sequences as long as the cell's; most cells have one layer."""
     if cell.mechanism == BASELINE:
-        return Fused()
+        return nn.ModuleList([Fused()])
     options, longest = cell.options, cell.options.traits.max_length
     if longest is not None and longest < cell.length:
         options = options.for_length(cell.length)
-    return options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator)
+    return _by_layer(cell, options, generator)
+
+
+def _by_layer(cell: Cell, options: AttentionOptions, generator: torch.Generator) -> nn.ModuleList:
+    make = options.layer_builder(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator)
+    return nn.ModuleList([make() for _ in range(options.depth)])
+
+
+def _attention(cell: Cell, by_layer: nn.ModuleList, generator: torch.Generator, place: dict[str, Any]) -> Work:
+    """Attention forward, or forward and backward, of each layer on the same inputs."""
+    q, k, v = _draw(cell, 3, cell.length, generator, place)
+    mixers = [_mixer(attend, cell.form) for attend in by_layer]
+
+    @torch.no_grad()
+    def forward() -> None:
+        for mix in mixers:
+            mix(q, k, v)
+
+    if cell.what == "forward":
+        return Work(forward)
+    (gradient,) = _draw(cell, 1, cell.length, generator, place)
+    inputs = tuple(x.requires_grad_() for x in (q, k, v))
+
+    def train() -> None:
+        for mix in mixers:
+            torch.autograd.grad(mix(*inputs), inputs, gradient, allow_unused=True)  # lsh may not read q
+
+    return Work(train)
 
 
 def block_size(cell: Cell) -> tuple[int, int]:
-    """Numbers and bytes of the parameters and buffers of one transformer layer, built for the cell's length."""
+    """Numbers and bytes of the parameters and buffers of one transformer layer, built for the cell's length.
+
+    For different mechanisms by layer, the mean of their layers.
+    """
     generator = torch.Generator().manual_seed(0)
     options = cell.options.for_length(cell.length)
-    size = ModelOptions(layers=1, heads=cell.setting.heads, head_dim=cell.setting.head_dim, norm="post")
-    if (numbers := stack_numbers(options, size)) > COUNTED or options.traits.foreign:
-        return numbers, 4 * numbers
-    layer = _block(
-        cell, options.build(heads=cell.setting.heads, head_dim=cell.setting.head_dim, generator=generator), generator
-    )
-    held = [*layer.parameters(), *layer.buffers()]
-    return sum(part.numel() for part in held), sum(part.numel() * part.element_size() for part in held)
+    size = ModelOptions(layers=options.depth, heads=cell.setting.heads, head_dim=cell.setting.head_dim, norm="post")
+    if (counted := stack_numbers(options, size)) > COUNTED or options.traits.foreign:
+        return counted // options.depth, 4 * counted // options.depth
+    blocks = nn.ModuleList([_block(cell, attend, generator) for attend in _by_layer(cell, options, generator)])
+    held = [*blocks.parameters(), *blocks.buffers()]
+    numbers, bytes_held = sum(part.numel() for part in held), sum(part.numel() * part.element_size() for part in held)
+    return numbers // options.depth, bytes_held // options.depth
 
 
 def _mixer(attend: Any, form: Form) -> Any:
@@ -164,13 +194,19 @@ def _mixer(attend: Any, form: Form) -> Any:
     return lambda q, k, v: attend.causal(q, k, v)[0]
 
 
-def _layer(cell: Cell, attend: nn.Module, generator: torch.Generator, place: dict[str, Any]) -> Work:
-    """The forward pass of a whole transformer layer."""
-    block = _block(cell, attend, generator).to(**place).eval()
-    head_dim = cell.setting.heads * cell.setting.head_dim
-    x = torch.randn(cell.setting.batch, cell.length, head_dim, generator=generator).to(**place)
-    run = block if cell.form == "bidirectional" else block.causal
-    return Work(torch.no_grad()(lambda: run(x)))
+def _layer(cell: Cell, by_layer: nn.ModuleList, generator: torch.Generator, place: dict[str, Any]) -> Work:
+    """The forward pass of a whole transformer layer, or of several, one after the other."""
+    blocks = [_block(cell, attend, generator).to(**place).eval() for attend in by_layer]
+    model_dim = cell.setting.heads * cell.setting.head_dim
+    inputs = torch.randn(cell.setting.batch, cell.length, model_dim, generator=generator).to(**place)
+
+    @torch.no_grad()
+    def run() -> None:
+        x = inputs
+        for block in blocks:
+            x = block(x) if cell.form == "bidirectional" else block.causal(x)[0]
+
+    return Work(run)
 
 
 def _block(cell: Cell, attend: nn.Module, generator: torch.Generator) -> Block:
@@ -182,7 +218,7 @@ def _update(cell: Cell, generator: torch.Generator, place: dict[str, Any]) -> Wo
     """A training step (forward, backward, optimizer) of the encoder-decoder that the replication in Julia trained."""
     task = Copy(length=cell.length, form="encoder-decoder")
     options = FusedOptions() if cell.mechanism == BASELINE else cell.options
-    size = ModelOptions(layers=4, heads=cell.setting.heads, head_dim=cell.setting.head_dim)
+    size = ModelOptions(layers=UPDATE_LAYERS, heads=cell.setting.heads, head_dim=cell.setting.head_dim)
     model = task.build(options, size, generator).to(**place)
     optimizer = torch.optim.RAdam(model.parameters(), lr=1e-4)
     batch = task.batch(cell.setting.batch, generator)
@@ -197,22 +233,40 @@ def _update(cell: Cell, generator: torch.Generator, place: dict[str, Any]) -> Wo
     return Work(run)
 
 
+class _Decoder:
+    """The attention of one layer while a model decodes, after `length` positions.
+
+    A state that grows is discarded after each step, so that the context stays the same.
+    """
+
+    def __init__(self, attend: Any, state: Any, inputs: tuple[Tensor, ...]) -> None:
+        _, after = attend.step(*inputs, state, reuse=True)
+        self.attend, self.inputs = attend, inputs
+        self.is_constant = _numbers(after) == _numbers(state)
+        self.state = after if self.is_constant else state
+
+    def step(self) -> None:
+        _, following = self.attend.step(*self.inputs, self.state, reuse=True)
+        if self.is_constant:
+            self.state = following
+
+    def held_bytes(self) -> int:
+        return sum(part.numel() * part.element_size() for part in self.state)
+
+
 @torch.no_grad()
-def _step(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, Any]) -> Work:
-    """One decoding step after `length` positions. A state that grows is discarded, so that the context stays the same."""
-    state = _state(cell, attend, generator, place)
-    q, k, v = _draw(cell, 3, 1, generator, place)
-    _, after = attend.step(q, k, v, state, reuse=True)
-    constant = _numbers(after) == _numbers(state)
-    latest = [after if constant else state]
+def _step(cell: Cell, by_layer: nn.ModuleList, generator: torch.Generator, place: dict[str, Any]) -> Work:
+    """One decoding step after `length` positions. What is held is the mean state of a layer."""
+    states = [_state(cell, attend, generator, place) for attend in by_layer]
+    inputs = tuple(_draw(cell, 3, 1, generator, place))
+    decoders = [_Decoder(attend, state, inputs) for attend, state in zip(by_layer, states, strict=True)]
 
     @torch.no_grad()
     def run() -> None:
-        _, following = attend.step(q, k, v, latest[0], reuse=True)
-        if constant:
-            latest[0] = following
+        for decoder in decoders:
+            decoder.step()
 
-    return Work(run, sum(part.numel() * part.element_size() for part in latest[0]))
+    return Work(run, sum(decoder.held_bytes() for decoder in decoders) // len(decoders))
 
 
 def _state(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str, Any]) -> Any:

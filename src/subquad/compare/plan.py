@@ -193,9 +193,10 @@ class _State:
 
     def expected_seconds(self, group: Group) -> float:
         """Expected duration of one visit, from the durations at shorter lengths."""
-        return sum(_visit_seconds(self._run_seconds(cell, group)) for cell in self.live(group))
+        return sum(_visit_seconds(cell.layers * self._run_seconds(cell, group)) for cell in self.live(group))
 
     def _run_seconds(self, cell: Cell, group: Group) -> float:
+        """Expected seconds of a cell: of one layer, if a run of it computes several."""
         known = {length: median(visits) for length, visits in self.known.seconds(group.view(), cell.mechanism).items()}
         if group.length in known:
             return known[group.length]
@@ -262,5 +263,6 @@ def _rows(cell: Cell, outcome: Outcome) -> Iterator[Row]:
         return
     if outcome.peak_bytes is not None:
         yield {"metric": "peak_memory", "value": outcome.peak_bytes, "unit": "bytes"} | about
-    seconds = {**median_interval(outcome.seconds)._asdict(), "unit": "s", "rounds": len(outcome.seconds)}
+    interval = median_interval([seconds / cell.layers for seconds in outcome.seconds])
+    seconds = {**interval._asdict(), "unit": "s", "rounds": len(outcome.seconds)}
     yield {"metric": "seconds"} | seconds | about  # written last: it shows that the visit is complete

@@ -8,7 +8,7 @@ from typing import Any
 from subquad.attention import options_from
 from subquad.capacity import require_memory
 from subquad.checking import Checked, Count, Positive, Seed, read
-from subquad.compare.cells import Setting
+from subquad.compare.cells import UPDATE_LAYERS, Setting
 from subquad.compare.plan import Plan
 from subquad.compare.views import EARLIER, Form, What
 from subquad.errors import SubquadError
@@ -73,5 +73,12 @@ def _check(plan: Plan) -> None:
         for name, variant in plan.variants.items():
             numbers = variant.size(heads=setting.heads, head_dim=setting.head_dim).numbers
             require_memory(name, 4 * numbers, "make its own sizes, --heads or --head-dim smaller")
+    if "update" in plan.whats:
+        for name, variant in plan.variants.items():
+            if UPDATE_LAYERS % variant.depth:
+                raise SubquadError(
+                    f"--what update trains a model of {UPDATE_LAYERS} + {UPDATE_LAYERS} layers, but {name} names "
+                    f"{variant.depth}: name 2 or {UPDATE_LAYERS} layers, or leave update out"
+                )
     if not plan.groups:
         raise SubquadError("there is nothing to measure: a decoding step is causal, so leave --bidirectional out")

@@ -1,11 +1,15 @@
 """Crossovers for tables, and sentences about the results of a comparison."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from subquad.compare.views import BASELINE, MATERIALISED, Comparison, View, name_view
+from subquad.compare.views import BASELINE, CAUSAL_WORK, MATERIALISED, Comparison, Failure, View, name_view
 from subquad.measure.fits import Crossover
 from subquad.statistics import Interval
-from subquad.words import amount, capitalized, share_of_memory, times_as_fast
+from subquad.words import amount, capitalized, is_by_layer, share_of_memory, times_as_fast
+
+FAILED = {"out of memory": "ran out of memory", "timeout": "took too long"}
+"""What a mechanism did, by kind of failure."""
 
 
 def comparison_answer(comparison: Comparison, view: View) -> str:
@@ -104,7 +108,33 @@ def _stopped(comparison: Comparison, view: View, mechanism: str) -> str:
     failure = comparison.failures.get((view, mechanism))
     if failure is None:
         return ""
-    why = {"out of memory": "it ran out of memory", "timeout": "it took too long"}.get(
-        failure.failure, f"it failed ({failure.message})"
-    )
-    return f"; at {failure.length} {why}"
+    why = FAILED.get(failure.failure, f"failed ({failure.message})")
+    return f"; at {failure.length} it {why}"
+
+
+def layer_remarks(comparison: Comparison) -> Iterator[str]:
+    """Yields what the figures of different mechanisms by layer are."""
+    for name in comparison.mechanisms:
+        if is_by_layer(name):
+            yield (
+                f"{name}: times are the mean of its layers, which run one after the other; memory is that of the layer that "
+                "needs most, in decoding the mean state of a layer."
+            )
+
+
+def failure_remarks(comparison: Comparison) -> Iterator[str]:
+    """Yields a sentence for each mechanism that raised, that has no time in a view, or that is of another package."""
+    works: dict[tuple[str, str], list[str]] = {}
+    first: dict[tuple[str, str], Failure] = {}
+    for (view, name), failure in comparison.failures.items():
+        is_usual = failure.failure in FAILED and ":" not in name  # long sequences need much time and memory
+        if is_usual and comparison.lengths(view, name):
+            continue
+        key = (name, failure.failure)
+        works.setdefault(key, []).append(view.what if view.what in CAUSAL_WORK else f"{view.form} {view.what}")
+        first[key] = min(first.get(key, failure), failure)
+    for (name, kind), work in works.items():
+        length, _, message = first[name, kind]
+        why = "" if kind in FAILED else f" ({message.rstrip('.')})"
+        more = f" and {len(work) - 2} more" if len(work) > 2 else ""
+        yield f"{name} {FAILED.get(kind, 'failed')} at {length} tokens{why}: {', '.join(work[:2])}{more}."

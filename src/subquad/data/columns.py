@@ -7,15 +7,16 @@ run stores, so that new data are read in the same way.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from subquad.checking import Checked, Words, excerpt
+from subquad.data.json_tables import BETWEEN_VALUES
 from subquad.data.tables import StoredColumn, listed
-from subquad.data.times import attempt, guess
+from subquad.data.times import DATED, attempt, guess, lenient
 from subquad.errors import SubquadError
 
 Kind = Literal["category", "number", "boolean", "text", "several", "time", "unused"]
@@ -42,6 +43,8 @@ DIFFERENT = 0.9
 """Share of different values above which a column of names is taken for an identifier of its rows."""
 ENOUGH = 50
 """Smallest number of values by which an identifier is recognized."""
+ENOUGH_DOTTED = 10
+"""Smallest number of values such as `1.250` by which dots between thousands are recognized."""
 
 
 def plain_number(text: str) -> float:
@@ -63,10 +66,15 @@ def grouped_number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([.\s' ]\d{3})+)(,\d+)?")
-GROUPED = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?")
-NUMBERS: dict[str, Callable[[str], float]] = {"point": plain_number, "comma": comma_number, "grouped": grouped_number}
-"""Ways of writing numbers by name, in the order in which they are preferred."""
+COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}([.\s' ]\d{3})+)(,\d+)?")
+GROUPED = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?")
+NUMBERS: dict[str, Callable[[str], float]] = {"point": plain_number, "grouped": grouped_number, "comma": comma_number}
+"""Ways of writing numbers by name, in the order in which they are preferred.
+
+Where all commas are followed by three digits, as in `1,250` and `13,500`, they are taken for those between thousands.
+"""
+DOTTED = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
+"""A number that may be one with dots between thousands, such as `1.250`."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,12 @@ def sample(cells: Sequence[str]) -> Sample:
     return Sample(texts, Counter(texts), min(len(cells), SAMPLED))
 
 
+def truth(text: str) -> bool | str:
+    """Whether a text such as `yes` or `0` stands for true or false; itself in lower case if it stands for neither."""
+    lowered = text.lower()
+    return next((lowered == true for false, true in TRUTHS if lowered in (false, true)), lowered)
+
+
 def is_missing(text: str) -> bool:
     """Whether a text without spaces around it stands for a missing value."""
     return text.lower() in MISSING
@@ -106,7 +120,7 @@ def is_missing(text: str) -> bool:
 def recognise(name: str, cells: Sequence[str]) -> Column:
     """Returns what a column holds, by the first of its cells."""
     if isinstance(cells, StoredColumn) and cells.is_time:
-        return Column(name, "time", "seconds", why="times")
+        return Column(name, "time", "iso", why="times")  # as they would be written in other files
     found = sample(cells)
     distinct = len(found.counts)
     if not found.texts:
@@ -117,10 +131,29 @@ def recognise(name: str, cells: Sequence[str]) -> Column:
     return _number(name, found) or _time(name, found) or _several(name, found) or _words(name, found, distinct)
 
 
-def _number(name: str, found: Sample) -> Column | None:
-    shares = {form: _share(found, read) for form, read in NUMBERS.items()}
+def number_form(texts: Mapping[str, int]) -> tuple[str, float]:
+    """The way in which most numbers are written, by its name in `NUMBERS`, and their share. `texts` are counted.
+
+    Dots between thousands look like decimal points in `1.250`, but a column of numbers with exactly three decimals has no
+    whole numbers, as `850`, beside them.
+    """
+    total = max(1, sum(texts.values()))
+    shares = {form: sum(texts[text] for text in texts if _is_number(read, text)) / total for form, read in NUMBERS.items()}
     form = max(shares, key=shares.__getitem__)
-    if shares[form] < MOSTLY or guess(list(found.counts), ("compact",)):
+    if form == "point" and shares["comma"] == shares["point"]:
+        dotted = [text for text in texts if DOTTED.fullmatch(text)]
+        is_short = all(len(text.lstrip("+-")) <= 3 for text in texts if "." not in text)
+        form = "comma" if is_short and ENOUGH_DOTTED <= len(dotted) < len(texts) else form
+    return form, shares[form]
+
+
+def _is_number(read: Callable[[str], float], text: str) -> bool:
+    return bool(np.isfinite(attempt(read, text)))
+
+
+def _number(name: str, found: Sample) -> Column | None:
+    form, share = number_form(found.counts)
+    if share < MOSTLY or guess(list(found.counts), ("compact",)):
         return None
     distinct = len(found.counts)
     is_whole = all(text.lstrip("+-").isdecimal() for text in found.counts)
@@ -133,18 +166,15 @@ def _number(name: str, found: Sample) -> Column | None:
     return Column(name, "number", form, why=f"{distinct:,} different values{written[form]}")
 
 
-def _share(found: Sample, read: Callable[[str], float]) -> float:
-    readable = sum(count for text, count in found.counts.items() if np.isfinite(attempt(read, text)))
-    return readable / len(found.texts)
-
-
 def _time(name: str, found: Sample) -> Column | None:
     form = guess(list(found.counts), ("compact", "days", "iso", "day-first", "month-first"))
     return None if form is None else Column(name, "time", form, why=f"times written {form}")
 
 
 def _several(name: str, found: Sample) -> Column | None:
-    """A column whose cells hold several values: many cells have a separator, and the parts come again in other cells."""
+    """A column whose cells hold several values: lists, or many cells have a separator and the parts come again in others."""
+    if any(BETWEEN_VALUES in text for text in found.counts):
+        return Column(name, "several", separator=SEPARATORS[0], why="lists")
     for separator in SEPARATORS:
         joined = {text: count for text, count in found.counts.items() if separator in text}
         if sum(joined.values()) < (0.02 if separator == "|" else 0.3) * len(found.texts):
@@ -161,8 +191,9 @@ def _several(name: str, found: Sample) -> Column | None:
 
 
 def split_cell(text: str, separator: str) -> list[str]:
-    """The different values in a cell, without empty ones."""
-    return list(dict.fromkeys(part for part in map(str.strip, text.split(separator)) if part))
+    """The different values in a cell, without empty ones. The values of a list are not split any further."""
+    parts = text.split(BETWEEN_VALUES if BETWEEN_VALUES in text else separator)
+    return list(dict.fromkeys(part for part in map(str.strip, parts) if part))
 
 
 def _words(name: str, found: Sample, distinct: int) -> Column:
@@ -182,13 +213,33 @@ def overridden(decided: Column, kind: str, cells: Sequence[str]) -> Column:
     found = sample(cells)
     form, separator = "", ""
     if kind == "number":
-        form = max(NUMBERS, key=lambda name: _share(found, NUMBERS[name])) if found.texts else "point"
+        form = number_form(found.counts)[0]
     elif kind == "time":
         form = guess(list(found.counts)) or "iso"
     elif kind == "several":
         separator = max(SEPARATORS, key=lambda character: sum(character in text for text in found.texts))
     known: dict[str, Kind] = {name: name for name in get_args(Kind)}
     return Column(decided.name, known[kind], form, separator, "as named")
+
+
+def adapted(decided: Column, cells: Sequence[str]) -> Column:
+    """A column as it was decided for other data, except for how numbers or times are written if these are written otherwise.
+
+    Forms are changed only if fewer than `MOSTLY` of the cells can be read as decided, and more of them in another way.
+    """
+    is_stored = isinstance(cells, StoredColumn) and cells.numbers() is not None
+    found = sample([] if is_stored else cells)
+    if decided.kind not in ("number", "time") or not found.texts:
+        return decided
+
+    def share(column: Column) -> float:
+        read = lenient(column.form) if column.kind == "time" else NUMBERS[column.form]
+        return sum(_is_number(read, text) for text in found.counts) / len(found.counts)
+
+    other = replace(decided, form=overridden(Column(decided.name, "unused"), decided.kind, cells).form)
+    if decided.kind == "time" and not {decided.form, other.form} <= set(DATED):
+        return decided  # numbers may count from another time than dates do
+    return decided if share(decided) >= min(MOSTLY, share(other)) else other
 
 
 def read_kinds(pairs: Iterable[str], option: str) -> dict[str, str]:

@@ -147,6 +147,8 @@ class _Reader:
         self.path, self.columns, self.wanted = path, columns, wanted
         self.left_out = LeftOut()
         self.sentences: list[str] = []
+        self.without_labels: list[tuple[Path, list[str]]] = []
+        """Tables without a column of labels, and the columns that they have."""
 
     def read(self, files: Files, *, copies: bool) -> Documents:
         """Reads the files of one split. `copies` says whether a text may occur more than once."""
@@ -164,12 +166,20 @@ class _Reader:
                 self.sentences.append(f"{self.path.name}: the texts for {SPLIT_USES[split]} are left out, without a label")
                 del splits[split]
             else:
+                if split == "train":
+                    self._require_label_column(splits[split])
                 splits[split] = self._with_labels(splits[split])
         sentences = (*self.left_out.sentences(self.path), *self.sentences)
         if not splits["train"].texts:
             why = sentences[0] if sentences else "its files are empty"
             raise SubquadError(f"{self.path} holds no text that can be used: {why}")
         return {**splits, "train": splits["train"]._replace(complaints=sentences)}
+
+    def _require_label_column(self, documents: Documents) -> None:
+        """Raises `SubquadError` if no text for training has a label, and a table has no column of labels."""
+        if self.without_labels and not any(documents.labels):
+            file, names = self.without_labels[0]
+            find_column(file, names, self.columns.label, LABELS, "--label-column", "labels")
 
     def _with_labels(self, documents: Documents) -> Documents:
         for name, label in zip(documents.names, documents.labels, strict=True):
@@ -201,6 +211,8 @@ class _Reader:
                 wanted = getattr(self.columns, role)
                 if role not in roles and (wanted or role == "text"):
                     find_column(file, names, wanted, TEXTS, option, "text")
+            if self.wanted.labels and "label" not in roles:
+                self.without_labels.append((file, names))
             return roles
 
         tally = Tally(file, "row" if name.endswith(STORED) else "line")

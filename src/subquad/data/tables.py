@@ -15,14 +15,12 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import excerpt
+from subquad.data.json_tables import BETWEEN_VALUES, JSON_LINES, LONGEST_LINE, read_json_lines
 from subquad.errors import SubquadError
 from subquad.files import cannot_read, open_plain
 
 CHUNK = 50_000
 """Number of rows read at a time, because texts take much more memory than the numbers made from them."""
-
-LONGEST_LINE = 2**20
-"""Largest number of characters of a line. A longer line is refused before it is read as a whole."""
 
 ROW_BYTES = 100
 """Lower bound on the bytes of a row, by which files with too many rows are refused before they are read."""
@@ -45,9 +43,15 @@ Choose = Callable[[list[str]], Mapping[str, str]]
 class StoredColumn(Sequence[str]):
     """A column of a Parquet file: texts on demand, and numbers or distinct values without making a text of each row."""
 
-    def __init__(self, stored: Any, *, is_time: bool = False) -> None:
-        """`stored` is an array of pyarrow with numbers, truths or texts; with `is_time`, its numbers are seconds."""
-        self.stored, self.is_time = stored, is_time
+    def __init__(self, stored: Any, *, is_time: bool = False, lists: Any = None) -> None:
+        """A column of values, or of lists of values.
+
+        Args:
+            stored: an array of pyarrow with numbers, truths or texts; lists are texts with spaces between their values.
+            is_time: whether the numbers are seconds.
+            lists: an array of lists, if the column holds these.
+        """
+        self.stored, self.is_time, self.lists = stored, is_time, lists
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -61,6 +65,10 @@ class StoredColumn(Sequence[str]):
         import pyarrow
 
         return ["" if value is None else value for value in self.stored.cast(pyarrow.string()).to_pylist()]
+
+    def with_marks(self) -> "StoredColumn":
+        """The column with `BETWEEN_VALUES` between the values of a list; itself if it holds no lists."""
+        return self if self.lists is None else StoredColumn(_joined(self.lists, BETWEEN_VALUES), lists=self.lists)
 
     def coded(self) -> tuple[Int[ndarray, "rows"], list[str]]:
         """For each row the index of its value among the distinct values, and these as texts, "" for a missing value last."""
@@ -151,7 +159,7 @@ def find_column(path: Path, names: Sequence[str], chosen: str, known: Sequence[s
 def read_table(
     path: Path, choose: Choose, tally: Tally, *, encoding: str = "utf-8-sig", quoted: bool = True
 ) -> Iterator[Chunk]:
-    """Yields the chosen columns of a CSV file, or by its suffix of a Parquet or Arrow file, in chunks.
+    """Yields the chosen columns of a CSV file, or by its suffix of JSON lines, a Parquet or Arrow file, in chunks.
 
     With `quoted` false, quotation marks are part of the cells, and no cell holds a line break.
     """
@@ -165,7 +173,21 @@ def read_table(
 
     if path.suffix.lower() in STORED:
         return _read_stored(path, choose_once)
+    if path.suffix.lower() in JSON_LINES:
+        return _read_json(path, choose_once)
     return _read_text(path, choose_once, tally, encoding, csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+
+
+def _read_json(path: Path, choose: Choose) -> Iterator[Chunk]:
+    """Yields the columns of JSON lines. The names of all columns are those of the first chunk."""
+    chosen: Mapping[str, str] | None = None
+    for records in read_json_lines(path, CHUNK):
+        if chosen is None:
+            chosen = choose(list(dict.fromkeys(name for record in records for name in record.cells)))
+        columns = {role: [record.cells.get(name, "") for record in records] for role, name in chosen.items()}
+        yield Chunk(dict(columns), np.array([record.line for record in records], np.int64))
+    if chosen is None:
+        raise SubquadError(f"{path} is empty: it should have a JSON object in each line")
 
 
 def _read_text(path: Path, choose: Choose, tally: Tally, encoding: str, quoting: Literal[0, 3]) -> Iterator[Chunk]:
@@ -329,7 +351,14 @@ def _stored(column: Any) -> StoredColumn:
         seconds = micro.to_numpy(zero_copy_only=False) / 1e6
         return StoredColumn(pyarrow.array(seconds, pyarrow.float64(), from_pandas=True), is_time=True)
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        cells = (None if cell is None else " ".join(map(str, cell)) for cell in column.to_pylist())
-        return StoredColumn(pyarrow.array(cells, pyarrow.string()))
+        return StoredColumn(_joined(column, " "), lists=column)
     is_plain = pyarrow.types.is_boolean(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
     return StoredColumn(column if is_plain else column.cast(pyarrow.string()))
+
+
+def _joined(lists: Any, separator: str) -> Any:
+    """An array of texts with a separator between the values of each list."""
+    import pyarrow
+
+    cells = (None if cell is None else separator.join(map(str, cell)) for cell in lists.to_pylist())
+    return pyarrow.array(cells, pyarrow.string())

@@ -195,12 +195,14 @@ def check_form(form: str) -> None:
         raise SubquadError(f"--time-form must be auto or one of {listed(WRITTEN, 9)}, but is {form!r:.60}")
 
 
-def day_is_first(file: str) -> str:
-    """Tells a user how dates were read that could have the day or the month first."""
-    return (
-        f"{file}: its dates could have the day or the month first, and are read with the day first; if that is wrong, give "
-        "--time-form month-first"
-    )
+def day_is_first(file: str, *, can_choose: bool = True) -> str:
+    """Tells a user how dates were read that could have the day or the month first.
+
+    `can_choose` says that the command has the option that names the form of times.
+    """
+    advice = "give --time-form month-first" if can_choose else "write them as 2024-01-31"
+    read = "its dates could have the day or the month first, and are read with the day first"
+    return f"{file}: {read}; if that is wrong, {advice}"
 
 
 def is_ambiguous(column: Sequence[str]) -> bool:

@@ -181,7 +181,8 @@ class Worker:
         code = self.process.exitcode or 0
         if code == -signal.SIGKILL:
             return CellFailedError(OUT_OF_MEMORY, "the process was killed, most likely for lack of memory")
-        return CellFailedError(ERROR, f"the process ended by itself, with code {code}")
+        how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended by itself, with code {code}"
+        return CellFailedError(ERROR, f"the process {how}")
 
 
 def start_child(serve: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from subquad.native.build import library_name, sources_hash
+from subquad.errors import SubquadError
+from subquad.native.build import library_name, sources_hash, targets_of
 
 VARIABLE = "SUBQUAD_KERNELS"
 KERNELS = ("native", "torch")
@@ -61,11 +62,22 @@ def missing() -> str | None:
 
 @cache
 def target() -> str:
-    """Returns the name of the build that this processor runs, such as avx512."""
+    """Returns the name of the build that is used, such as avx512: the fastest that this processor runs, or a slower one.
+
+    Raises `SubquadError` if SUBQUAD_TARGET names one that this processor does not run.
+    """
     library = _library()
     assert library is not None
     library.subquad_target.restype = ctypes.c_char_p
-    return os.environ.get(TARGET_VARIABLE) or library.subquad_target().decode()
+    fastest = library.subquad_target().decode()
+    name = os.environ.get(TARGET_VARIABLE) or fastest
+    names = [build.name for build in targets_of()]
+    runnable = names[names.index(fastest) :]  # an instruction that the processor does not have ends the process
+    if name not in runnable:
+        raise SubquadError(
+            f"{TARGET_VARIABLE} is {name}, but this processor runs {' or '.join(runnable)}: change it, or leave it out"
+        )
+    return name
 
 
 def is_there() -> bool:
@@ -73,19 +85,27 @@ def is_there() -> bool:
     return _library() is not None
 
 
-BY_VARIABLE: dict[str, Kernels] = {"torch": "torch", "fla": "fla"}
-BY_DEFAULT: Kernels = BY_VARIABLE.get(os.environ.get(VARIABLE, ""), "native")
-_chosen: ContextVar[Kernels] = ContextVar("kernels", default=BY_DEFAULT)
+_chosen: ContextVar[Kernels | None] = ContextVar("kernels", default=None)  # None: as the variable says
+
+
+@cache
+def _by_variable() -> Kernels:
+    """Returns the kernels that SUBQUAD_KERNELS names; native if it is not set."""
+    word = os.environ.get(VARIABLE) or "native"
+    for kernels in get_args(Kernels):
+        if word == kernels:
+            return kernels
+    raise SubquadError(f"{VARIABLE} is {word}, but must be {' or '.join(get_args(Kernels))}: change it, or leave it out")
 
 
 def is_chosen() -> bool:
     """Whether native kernels are used: they are there, and neither SUBQUAD_KERNELS nor `using` says torch."""
-    return _chosen.get() != "torch" and is_there()
+    return wanted() != "torch" and is_there()
 
 
 def wanted() -> Kernels:
     """Returns the kernels that SUBQUAD_KERNELS or `using` asks for, whether or not they are there."""
-    return _chosen.get()
+    return _chosen.get() or _by_variable()
 
 
 def chosen() -> Kernels:

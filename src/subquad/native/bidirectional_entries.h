@@ -73,6 +73,7 @@ static void attend_task(void *context, void *memory, int64_t head) {
     held_state none = {NULL, NULL, NULL};
     begin(&sums, none, w.m, w.e, 0, empty_peak(call));
     sums.live = 0;
+    grow_in_place(&sums, sums_to_write(call, head));
     sum_keys(call, &w, &sums, keys, queries);
     conclude(&sums);
     write_state(call, &sums, head);

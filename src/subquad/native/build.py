@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -76,6 +77,14 @@ def find_compiler() -> list[str] | None:
     return command if command[0] else None
 
 
+def targets_of(machine: str = platform.machine()) -> tuple[Target, ...]:
+    """Returns the targets of a processor, the fastest first. Raises `BuildError` if it has none."""
+    machine = MACHINES.get(machine.lower(), machine.lower())
+    if machine not in TARGETS:
+        raise BuildError(f"there are no native kernels for the processor {machine}, only for {' and '.join(TARGETS)}")
+    return TARGETS[machine]
+
+
 def compile_kernels(
     compiler: Sequence[str],
     to: Path,
@@ -87,15 +96,13 @@ def compile_kernels(
 
     Raises `BuildError` if the compiler fails, or if there are no targets for the processor.
     """
-    machine = MACHINES.get(machine.lower(), machine.lower())
-    if machine not in TARGETS:
-        raise BuildError(f"there are no native kernels for the processor {machine}, only for {' and '.join(TARGETS)}")
+    targets = targets_of(machine)
     of_system = ("-DWIN32_LEAN_AND_MEAN",) if system == "win32" else ("-fPIC",)
     libraries = () if system == "win32" else ("-lm", "-lpthread")
     common = [*compiler, *FLAGS, *of_system, *extra_flags, "-c"]
     with tempfile.TemporaryDirectory() as folder:
         jobs = {"dispatch": [*common, f'-DSOURCES="{sources_hash()}"', str(SOURCES / "dispatch.c")]}
-        for target in TARGETS[machine]:
+        for target in targets:
             for name, (real, is_double) in TYPES.items():
                 defines = (f"-DREAL={real}", f"-DDOUBLE={is_double}", f"-DBYTES={target.vector_bytes}")
                 suffix = f"-DSUFFIX=_{target.name}_{name}"
@@ -107,9 +114,24 @@ def compile_kernels(
             list(pool.map(_run, commands))
         linked = Path(folder) / to.name
         _run([*compiler, *extra_flags, "-shared", *objects, "-o", str(linked), *libraries])
-        new = to.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(linked, new)
-        new.replace(to)  # a library in use is replaced, not overwritten
+        _put(linked, to)
+
+
+def _put(library: Path, to: Path) -> None:
+    """Moves a compiled library to its place, which another process may do at the same time.
+
+    A library in use is replaced, not overwritten.
+    """
+    new = to.with_suffix(f".{os.getpid()}")
+    try:
+        shutil.copyfile(library, new)
+        new.replace(to)
+    except OSError as error:
+        reason = f"{to} cannot be written ({error.strerror})"
+        raise BuildError(f"{reason}: install subquad where you may write, such as in a virtual environment") from None
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
 
 
 def _zig_flags(flags: Sequence[str]) -> list[str]:

@@ -42,7 +42,9 @@ typedef struct {
     const REAL *v;                      /* c x e: values, a copy or where the caller has them, */
     int64_t v_row;                      /* with this distance between rows */
     REAL *copied_v, *faded_v;           /* c x e: the copy, and values as they enter the sums */
-    REAL *g, *mixed, *dv;               /* c x e */
+    REAL *g, *mixed, *copied_dv;        /* c x e */
+    REAL *dv;                           /* c x e: gradients of values, in copied_dv or where the caller wants them, */
+    int64_t dv_row;                     /* with this distance between rows */
     REAL *d_features, *dx;              /* c x m, c x d */
     REAL *turned_k, *turned_v, *turned; /* m x c, e x c, e x m */
     REAL *scores, *pairs;               /* c x c */
@@ -62,6 +64,9 @@ INLINE REAL *take(REAL **memory, int64_t count) {
     return taken;
 }
 
+/* Sets the length of chunks. */
+INLINE void set_chunk(workspace *w, int64_t c) { w->c = c, w->c_row = row_length(c); }
+
 static workspace new_workspace(const linear_call *call, int64_t c, REAL **memory) {
     workspace w = {.c = c, .d = call->d, .e = call->e, .m = call->m};
     w.d_row = row_length(w.d), w.e_row = row_length(w.e), w.m_row = row_length(w.m), w.c_row = row_length(w.c);
@@ -71,7 +76,7 @@ static workspace new_workspace(const linear_call *call, int64_t c, REAL **memory
     w.copied_q = is_random(&call->of_queries) ? take(memory, w.c * w.d_row) : w.q;
     w.copied_k = is_random(&call->of_keys) ? take(memory, w.c * w.d_row) : w.k;
     w.copied_v = take(memory, w.c * w.e_row), w.faded_v = take(memory, w.c * w.e_row);
-    w.g = take(memory, w.c * w.e_row), w.mixed = take(memory, w.c * w.e_row), w.dv = take(memory, w.c * w.e_row);
+    w.g = take(memory, w.c * w.e_row), w.mixed = take(memory, w.c * w.e_row), w.copied_dv = take(memory, w.c * w.e_row);
     w.d_features = take(memory, w.c * w.m_row), w.dx = take(memory, w.c * w.d_row);
     w.turned_k = take(memory, m * w.c_row), w.turned_v = take(memory, e * w.c_row), w.turned = take(memory, e * w.m_row);
     w.scores = take(memory, w.c * w.c_row), w.pairs = take(memory, w.c * w.c_row);
@@ -127,6 +132,15 @@ static void write_rows(view to, const REAL *from, int64_t row, int64_t b, int64_
 typedef struct {
     int64_t b, h, from, to;
 } place;
+
+/* Where rows of a result are computed: in the caller's memory if they are whole vectors there, else in a buffer, from which
+   write_rows copies them. */
+INLINE REAL *rows_to_write(view to, place at, int64_t first, int64_t columns, int64_t type, REAL *buffer, int64_t buffer_row,
+                           int64_t *row) {
+    int direct = type == SAME && columns % LANES == 0;
+    *row = direct ? to.row : buffer_row;
+    return direct ? (REAL *)row_of(to, at.b, at.h, first, SAME) : buffer;
+}
 
 /* Computes the features of rows, which are copied if they cannot be used where they are. Returns the rows, and how far they are
    from each other. */

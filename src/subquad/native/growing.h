@@ -48,10 +48,12 @@ static void settle(growing *sums) {
         sums->spare = sums->old, sums->old = sums->all;
         memcpy(sums->old_norms, sums->norms, (size_t)count * sizeof(REAL));
     } else {
-        if (sums->is_new)
-            memcpy(sums->old, sums->apart, (size_t)numbers * sizeof(REAL));
-        else
+        if (sums->is_new) {
+            REAL *unused = sums->old;
+            sums->old = sums->apart, sums->apart = unused;
+        } else {
             add_into(sums->old, sums->old, sums->apart, numbers);
+        }
         add_into(sums->old_norms, sums->old_norms, sums->norms_apart, count);
     }
     sums->waiting = 0;
@@ -82,6 +84,15 @@ static void begin(growing *sums, held_state from, int64_t m, int64_t e, int turn
         settle(sums);
 }
 
+/* Lets new sums grow in the memory that `finish` writes them to, if it has whole vectors, so that they need not be copied. */
+INLINE void grow_in_place(growing *sums, REAL *matrix) {
+    if (!matrix || !sums->is_new) return;
+    if (sums->live)
+        sums->all = matrix;
+    else
+        sums->apart = matrix;
+}
+
 /* Makes the sums of all chunks available, of sums that were not kept up to date after every chunk. Nothing is added later. */
 static void conclude(growing *sums) {
     if (sums->empty && sums->is_new)
@@ -95,7 +106,7 @@ static void conclude(growing *sums) {
 static void finish(growing *sums, REAL *matrix_to, REAL *norms_to, REAL *peak_to) {
     conclude(sums);
     const REAL *matrix_from = sums->all, *norms_from = sums->norms;
-    if (matrix_to)
+    if (matrix_to && matrix_to != matrix_from)
         for (int64_t i = 0; i < sums->rows; i++)
             memcpy(matrix_to + i * sums->columns, matrix_from + i * sums->row, (size_t)sums->columns * sizeof(REAL));
     if (norms_to) memcpy(norms_to, norms_from, (size_t)sums->count * sizeof(REAL));
@@ -110,13 +121,17 @@ INLINE void scale_rows(REAL *x, int64_t row, int64_t columns, int64_t count, con
     for (int64_t i = 0; i < count; i++) scale(x + i * row, rounded_up(columns, LANES), factors[i]);
 }
 
+/* Where chunks are summed apart: where the old sums are zero, sums of all that are kept after every chunk are the same. */
+INLINE REAL *sums_apart(const growing *sums) { return sums->is_new && sums->live ? sums->all : sums->apart; }
+INLINE REAL *norms_apart(const growing *sums) { return sums->is_new && sums->live ? sums->norms : sums->norms_apart; }
+
 static void fade(growing *sums, REAL factor) {
     if (factor == 1 || sums->empty) return;
     if (!sums->is_new) scale(sums->old, sums->rows * sums->row, factor);
     scale(sums->old_norms, rounded_up(sums->count, LANES), factor);
     if (!sums->waiting) return;
-    scale(sums->apart, sums->rows * sums->row, factor);
-    scale(sums->norms_apart, rounded_up(sums->count, LANES), factor);
+    scale(sums_apart(sums), sums->rows * sums->row, factor);
+    scale(norms_apart(sums), rounded_up(sums->count, LANES), factor);
 }
 
 /* The sum of `count` rows times `factors` (1 if NULL), by four sums, whose rounding errors are smaller than those of one. */
@@ -138,13 +153,15 @@ static void grow(growing *sums, int64_t depth, matrix a, const REAL *b, int64_t 
                  const REAL *factors) {
     int add = sums->waiting > 0;
     if (sums->all == sums->old) sums->all = sums->spare;
-    product_to to = {sums->apart, sums->row, add, sums->is_new ? NULL : sums->old, sums->live ? sums->all : NULL, sums->soon};
+    int both = sums->live && !sums->is_new; /* whether sums of all are another matrix */
+    product_to to = {sums_apart(sums), sums->row, add, both ? sums->old : NULL, both ? sums->all : NULL, sums->soon};
     multiply_to(sums->rows, rounded_up(sums->columns, LANES), depth, a, b, b_row, TILE_COLUMNS, to);
+    REAL *norms = norms_apart(sums);
     for (int64_t j = 0; j < sums->count; j += LANES) {
         vec total = sum_rows(rows + j, row, depth, factors);
-        if (add) total += load(sums->norms_apart + j);
-        store(sums->norms_apart + j, total);
-        if (sums->live) store(sums->norms + j, load(sums->old_norms + j) + total);
+        if (add) total += load(norms + j);
+        store(norms + j, total);
+        if (both) store(sums->norms + j, load(sums->old_norms + j) + total);
     }
     sums->empty = 0;
     if (++sums->waiting == LONG) settle(sums);

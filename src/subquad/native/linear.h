@@ -138,9 +138,10 @@ static void mix_chunk(const linear_call *call, workspace *w, const growing *sums
     mix_rows_of_chunk(call, w, sums, w->scores, at, first, count);
 }
 
+/* The first chunk may be a large one (see causal_task); all others have CHUNK positions. */
 static void causal_forward(const linear_call *call, workspace *w, growing *sums, place at) {
-    for (int64_t first = at.from; first < at.to; first += w->c) {
-        int64_t count = least(w->c, at.to - first);
+    for (int64_t first = at.from, count; first < at.to; first += count, set_chunk(w, CHUNK)) {
+        count = least(w->c, at.to - first);
         REAL after;
         int is_last = first + w->c >= at.to;
         place then = is_last ? next_head(call, at, call->keys) : at;
@@ -184,6 +185,14 @@ static void pair(const linear_call *call, workspace *w, int64_t count) {
     see(call, w, w->pairs, count);
 }
 
+/* Writes dq of a chunk from the gradients of its features. */
+static void write_query_gradients(const linear_call *call, workspace *w, place at, int64_t first, int64_t count) {
+    int64_t row;
+    REAL *dq = rows_to_write(call->dq, at, first, w->d, call->type, w->dx, w->d_row, &row);
+    pull_back(&call->of_queries, &w->for_q, w->x_q, w->x_q_row, count, w->d, w->m, w->q, w->m_row, w->d_features, dq, row);
+    if (dq == w->dx) write_rows(call->dq, dq, row, at.b, at.h, first, count, w->d, call->type);
+}
+
 /* dq, forwards in time, with the transpose of S. Notes the peaks before the chunks. */
 static void causal_back_to_queries(const linear_call *call, workspace *w, growing *sums, place at) {
     int64_t columns = rounded_up(w->m, LANES), chunks = chunk_count(call->keys);
@@ -212,9 +221,7 @@ static void causal_back_to_queries(const linear_call *call, workspace *w, growin
         }
         pair(call, w, count);
         multiply_triangle(count, columns, w->pairs, w->c_row, w->k, w->m_row, w->d_features, w->m_row);
-        pull_back(&call->of_queries, &w->for_q, w->x_q, w->x_q_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
-                  w->d_row);
-        write_rows(call->dq, w->dx, w->d_row, at.b, at.h, first, count, w->d, call->type);
+        write_query_gradients(call, w, at, first, count);
         if (first + count < at.to) add_keys(call, w, sums, count, state_factor, after, 1);
     }
     w->q = q, w->k = k, w->pairs = pairs;
@@ -266,36 +273,40 @@ static void sum_later(const linear_call *call, workspace *w, growing *later, pla
     }
 }
 
-/* Writes dk and dv of a chunk from the gradients of its features and values. */
+/* Writes dk and dv of a chunk from the gradients of its features and values. Padding has none. */
 static void write_key_gradients(const linear_call *call, workspace *w, place at, int64_t first, int64_t count,
                                 const uint8_t *keep) {
-    pull_back(&call->of_keys, &w->for_k, w->x_k, w->x_k_row, count, w->d, w->m, w->k, w->m_row, w->d_features, w->dx, w->d_row);
+    int64_t row;
+    REAL *dk = rows_to_write(call->dk, at, first, w->d, call->type, w->dx, w->d_row, &row);
+    pull_back(&call->of_keys, &w->for_k, w->x_k, w->x_k_row, count, w->d, w->m, w->k, w->m_row, w->d_features, dk, row);
     for (int64_t i = 0; keep && i < count; i++)
         if (!keep[i]) {
-            memset(w->dx + i * w->d_row, 0, (size_t)w->d_row * sizeof(REAL));
-            memset(w->dv + i * w->e_row, 0, (size_t)w->e_row * sizeof(REAL));
+            memset(dk + i * row, 0, (size_t)w->d * sizeof(REAL));
+            memset(w->dv + i * w->dv_row, 0, (size_t)w->e * sizeof(REAL));
         }
-    write_rows(call->dk, w->dx, w->d_row, at.b, at.h, first, count, w->d, call->type);
-    write_rows(call->dv, w->dv, w->e_row, at.b, at.h, first, count, w->e, call->value_type);
+    if (dk == w->dx) write_rows(call->dk, dk, row, at.b, at.h, first, count, w->d, call->type);
+    if (w->dv == w->copied_dv) write_rows(call->dv, w->dv, w->dv_row, at.b, at.h, first, count, w->e, call->value_type);
 }
 
-/* d k' = V R^T + r and d v = K R, with the factors of the keys: what a chunk of keys gets through the state. R is transposed if
-   it is new since the chunk before. */
-static void back_through_state(const linear_call *call, workspace *w, const growing *later, int64_t count, int is_new) {
+/* d k' = V R^T + r and d v = K R, with the factors of the keys: what a chunk of keys gets through the state, d v in w->dv. R is
+   transposed if it is new since the chunk before. */
+static void back_through_state(const linear_call *call, workspace *w, const growing *later, place at, int64_t first,
+                               int64_t count, int is_new) {
     int64_t columns_m = rounded_up(w->m, LANES), columns_e = rounded_up(w->e, LANES);
+    w->dv = rows_to_write(call->dv, at, first, w->e, call->value_type, w->copied_dv, w->e_row, &w->dv_row);
     for (int64_t i = 0; i < count; i++) memcpy(w->d_features + i * w->m_row, later->norms, (size_t)columns_m * sizeof(REAL));
     if (later->empty) {
-        for (int64_t i = 0; i < count; i++) memset(w->dv + i * w->e_row, 0, (size_t)columns_e * sizeof(REAL));
+        for (int64_t i = 0; i < count; i++) memset(w->dv + i * w->dv_row, 0, (size_t)columns_e * sizeof(REAL));
         return;
     }
     multiply_to(count, columns_e, w->m, plain(w->k, w->m_row), later->all, later->row, TILE_COLUMNS,
-                (product_to){w->dv, w->e_row, 0, NULL, NULL, &w->soon});
+                (product_to){w->dv, w->dv_row, 0, NULL, NULL, &w->soon});
     if (is_new) transpose(columns_m, columns_e, later->all, later->row, w->turned, w->m_row);
     multiply_to(count, columns_m, w->e, plain(w->v, w->v_row), w->turned, w->m_row, TILE_COLUMNS,
                 (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
     if (!has_exponent(&call->of_keys)) return;
     scale_rows(w->d_features, w->m_row, w->m, count, w->key_factors);
-    scale_rows(w->dv, w->e_row, w->e, count, w->key_factors);
+    scale_rows(w->dv, w->dv_row, w->e, count, w->key_factors);
 }
 
 /* dk and dv, backwards in time. */
@@ -310,13 +321,13 @@ static void causal_back_to_keys(const linear_call *call, workspace *w, growing *
         w->is_known = exponents != NULL;
         if (exponents) memcpy(w->exponents, exponents, sizeof w->exponents);
         REAL state_factor = read_for_later(call, w, later, at, first, count, 1, &keep);
-        back_through_state(call, w, later, count, 1);
+        back_through_state(call, w, later, at, first, count, 1);
         if (!w->is_known) pair(call, w, count);
         multiply_transposed_triangle(count, columns_m, w->pairs, w->c_row, w->q, w->m_row, w->d_features, w->m_row);
         transpose(rounded_up(count, LANES), columns_m, w->k, w->m_row, w->turned_k, w->c_row);
         multiply_to_triangle(count, w->m, plain(w->q, w->m_row), w->turned_k, w->c_row, w->scores, w->c_row);
         see(call, w, w->scores, count);
-        multiply_transposed_triangle(count, columns_e, w->scores, w->c_row, w->g, w->e_row, w->dv, w->e_row);
+        multiply_transposed_triangle(count, columns_e, w->scores, w->c_row, w->g, w->e_row, w->dv, w->dv_row);
         write_key_gradients(call, w, at, first, count, keep);
         if (first > at.from || call->sums_after) add_later(call, w, later, count, state_factor);
     }
@@ -375,9 +386,7 @@ static void back_to_queries(const linear_call *call, workspace *w, growing *sums
         multiply_to(count, columns, w->e, plain(w->g, w->e_row), sums->all, sums->row, TILE_COLUMNS,
                     (product_to){w->d_features, w->m_row, 1, NULL, NULL, &w->soon});
         grow(later, count, transposed(w->q, w->m_row), w->g, w->e_row, w->q, w->m_row, w->errors);
-        pull_back(&call->of_queries, &w->for_q, w->x_q, w->x_q_row, count, w->d, w->m, w->q, w->m_row, w->d_features, w->dx,
-                  w->d_row);
-        write_rows(call->dq, w->dx, w->d_row, at.b, at.h, first, count, w->d, call->type);
+        write_query_gradients(call, w, at, first, count);
     }
 }
 
@@ -396,7 +405,7 @@ static void back_to_keys(const linear_call *call, workspace *w, growing *later, 
         const uint8_t *keep = read_keys(call, w, at, first, count);
         if (has_exponent(&call->of_keys))
             for (int64_t j = 0; j < count; j++) w->key_factors[j] = exp2_of(w->exponents[j] - peak);
-        back_through_state(call, w, later, count, first == at.from);
+        back_through_state(call, w, later, at, first, count, first == at.from);
         write_key_gradients(call, w, at, first, count, keep);
     }
 }

@@ -95,9 +95,13 @@ static held_state state_before(const linear_call *call, int64_t index) {
     return segment ? held(call, slot(call, head, segment - 1)) : given_state(call, head);
 }
 
+INLINE REAL *sums_to_write(const linear_call *call, int64_t head) {
+    return call->sums_after ? call->sums_after + head * call->m * call->e : NULL;
+}
+
 static void write_state(const linear_call *call, growing *sums, int64_t head) {
     if (!call->sums_after) return;
-    finish(sums, call->sums_after + head * call->m * call->e, call->norms_after + head * call->m,
+    finish(sums, sums_to_write(call, head), call->norms_after + head * call->m,
            call->peak_after ? call->peak_after + head : NULL);
 }
 
@@ -107,12 +111,17 @@ static void causal_task(void *context, void *memory, int64_t index) {
     linear_call *call = context;
     place at = place_of(call, index, call->keys);
     REAL *space = memory;
-    workspace w = prepare(call, at, CHUNK, 0, &space);
+    held_state before = state_before(call, index);
+    /* There are no sums to read in a first chunk. A large one has more scores, which cost as much as reading sums in its second
+       half, and writes the sums once instead of twice. */
+    workspace w = prepare(call, at, before.sums ? CHUNK : LARGE_CHUNK, 0, &space);
     growing sums = new_growing(w.m, w.e, w.m, &space);
-    begin(&sums, state_before(call, index), w.m, w.e, 0, empty_peak(call));
+    begin(&sums, before, w.m, w.e, 0, empty_peak(call));
+    int is_last = index % call->segments == call->segments - 1;
+    if (is_last) grow_in_place(&sums, sums_to_write(call, index / call->segments));
     causal_forward(call, &w, &sums, at);
     note_finite(call, &w);
-    if (index % call->segments == call->segments - 1) write_state(call, &sums, index / call->segments);
+    if (is_last) write_state(call, &sums, index / call->segments);
 }
 
 static void causal_queries_task(void *context, void *memory, int64_t index) {

@@ -18,7 +18,8 @@ from subquad.statistics import percentile_interval
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart and which shows on white and on black.
 PALETTE = ["#888888", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b2a100"]
-PALETTE += ["#aa4499", "#44aa99", "#a0522d", "#332288"]  # further ones, for charts of all mechanisms and both softmaxes
+# further ones, for charts of all mechanisms, both softmaxes and a few combinations or attentions of other packages
+PALETTE += ["#aa4499", "#44aa99", "#a0522d", "#332288", "#dd4444", "#6a8d00", "#7f7fff", "#00747a"]
 
 METRICS: dict[str, str] = {
     "time": "seconds",
@@ -151,7 +152,8 @@ def _length(extent: tuple[float, float], field: str = "length") -> alt.X:
 
 def _mechanism(names: Sequence[str]) -> alt.Color:
     colours = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
-    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", columns=LEGEND_COLUMNS)
+    columns = legend_columns(names)
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, symbolType="circle", columns=columns, labelLimit=400)
     return alt.Color("mechanism:N").scale(domain=list(names), range=colours).legend(legend)
 
 

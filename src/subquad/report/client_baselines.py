@@ -9,6 +9,8 @@ from subquad.words import between, compact
 
 GAINED = "_gained"
 """End of the name of a metric that tells by how much a model is better than a baseline."""
+LEVEL = "level with"
+"""What is said of a model that differs from a baseline by less than is shown."""
 NAMES = {
     "auroc": "AUROC",
     "crps": "CRPS",
@@ -37,7 +39,7 @@ def trivial_sentence(rows: Sequence[Row]) -> str:
 
 def lost_to(rows: Sequence[Row]) -> list[str]:
     """Sentences about the baselines that the model is behind."""
-    return [sentence for gap, sentence in _compared(rows) if gap.value < 0]
+    return [sentence for gap, sentence in _compared(rows) if _place(gap) == "behind"]
 
 
 def _compared(rows: Sequence[Row]) -> Iterator[tuple[Interval, str]]:
@@ -48,11 +50,17 @@ def _compared(rows: Sequence[Row]) -> Iterator[tuple[Interval, str]]:
         gap = Interval.of_row(row)
         ours = _value(rows, metric, "test", None)
         theirs = _value(rows, metric, "baseline", baseline)
-        is_certain = is_positive(gap) is not None
-        place = "behind" if gap.value < 0 else "ahead of" if gap.value > 0 else "level with"
-        chance = "" if is_certain else ", which may be chance"
+        place = _place(gap)
+        chance = "" if is_positive(gap) is not None or place == LEVEL else ", which may be chance"
         figures = f"{metric_name(metric)} {ours} against {theirs}, difference {between(gap, '+.3f')}"
         yield gap, f"{place.capitalize()} the {baseline}: {figures}{chance}."
+
+
+def _place(gap: Interval) -> str:
+    """Where a model is beside a baseline; level with it if the difference is not certain and too small to be shown."""
+    if is_positive(gap) is None and round(gap.value, 3) == 0:
+        return LEVEL
+    return "behind" if gap.value < 0 else "ahead of"
 
 
 def _value(rows: Sequence[Row], metric: str, split: str, baseline: str | None) -> str:

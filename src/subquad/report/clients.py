@@ -60,6 +60,7 @@ def importance_table(rows: Sequence[Row]) -> Table | None:
     for row in measured:
         fall = Interval.of_row(row)
         certain = {True: "it matters", False: "it misleads", None: "not certain"}[is_positive(fall)]
+        certain = "no difference" if (fall.low, fall.high) == (0, 0) else certain
         body.append([Cell(row["column"]), Cell(between(fall, "+.3f"), row["value"]), Cell(certain)])
     of = measured[0]["of"]
     of_events = of == "nll"

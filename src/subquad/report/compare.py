@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from subquad.compare.replication import LENGTHS, PUBLISHED, extrapolations
-from subquad.compare.sentences import comparison_answer, sentence
+from subquad.compare.sentences import comparison_answer, failure_remarks, layer_remarks, sentence
 from subquad.compare.views import BASELINE, CAUSAL_WORK, Comparison, View, name_view
 from subquad.report import charts, tables
 from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table, write_page
@@ -102,6 +102,17 @@ def headline(measured: Measured) -> str:
     return comparison_answer(measured.comparison, views[0]) if views else "Nothing was measured yet."
 
 
+def remarks(measured: Measured) -> list[str]:
+    """Returns sentences on what figures mean and what failed."""
+    return [*layer_remarks(measured.comparison), *failure_remarks(measured.comparison)]
+
+
+def left_out(measured: Measured) -> list[str]:
+    """Returns sentences on attentions that were named, but could not be measured at all."""
+    reasons = measured.run.about.get("left_out", {})
+    return [f"{name} was left out: {reason}." for name, reason in reasons.items()] if isinstance(reasons, dict) else []
+
+
 def write_figures(runs: Sequence[Measured], folder: Path) -> Iterator[Path]:
     """Writes each chart of each view as PNG and SVG."""
     rows = all_points(runs)
@@ -144,6 +155,8 @@ def _is_drawable(metric: str, rows: Sequence[Row]) -> bool:
 def _folds(measured: Measured, *, named: bool) -> Iterator[Fold]:
     comparison, traits = measured.comparison, measured.run.about.get("mechanisms", {})
     where = f" ({measured.name})" if named else ""
+    if sentences := [*remarks(measured), *left_out(measured)]:
+        yield Fold(f"What to know{where}", [bullets(sentences)], is_open=True)
     for view, sentences in answers(measured):
         yield Fold(f"In words: {view}{where}", [bullets(sentences)])
     grids = list(tables.linformer_grids(comparison))

@@ -9,11 +9,13 @@ from subquad.report.page import Fold, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row
 from subquad.statistics import Interval
-from subquad.words import between
+from subquad.words import between, span
 
 SPLITS = ("train", "development", "test")
 KINDS = {"before": "before the cut", "forecast": "forecast: median and 90%", "came": "what came"}
 """Labels of events on the timeline, by kind."""
+OTHERS = "all others"
+"""Name of the types that are joined, because there are many."""
 
 
 def data_sentence(rows: Sequence[Row]) -> str:
@@ -21,14 +23,17 @@ def data_sentence(rows: Sequence[Row]) -> str:
     about = {(row["what"], row.get("quantile")): row["value"] for row in _data(rows, "train")}
     if ("sequences", None) not in about:
         return ""
-    types = sum(row["what"] == "type" for row in _data(rows, "train"))
+    names = [row["type"] for row in _data(rows, "train") if row["what"] == "type"]
+    types = f"more than {len(names) - 1} types" if OTHERS in names else f"{len(names)} type{'s' if len(names) > 1 else ''}"
     lengths = [about.get(("events of a sequence", level), 0) for level in (0.0, 0.5, 1.0)]
     sentence = (
         f"Data: {about['sequences', None]:,.0f} training sequences of {lengths[0]:,.0f} to {lengths[2]:,.0f} events "
-        f"(median {lengths[1]:,.0f}), {about['events', None]:,.0f} events, {types} types or groups of them"
+        f"(median {lengths[1]:,.0f}), {about['events', None]:,.0f} events, {types}"
     )
     if ("gap", 0.5) in about:
-        sentence += f"; gaps have the median {about['gap', 0.5]:.3g} ({about['gap', 0.05]:.3g} to {about['gap', 0.95]:.3g})"
+        say = span if _are_seconds(rows) else "{:.3g}".format
+        middle, low, high = (say(about["gap", level]) for level in (0.5, 0.05, 0.95))
+        sentence += f"; gaps have the median {middle} ({low} to {high} for nine in ten)"
     return f"{sentence}."
 
 
@@ -41,6 +46,11 @@ def event_folds(rows: Sequence[Row]) -> list[Fold]:
     """The table of forecasts of several events, if there are rows for it."""
     ahead = ahead_table(rows)
     return [Fold("Forecasts of several events", [table(ahead)])] if ahead.rows else []
+
+
+def _are_seconds(rows: Sequence[Row]) -> bool:
+    """Whether gaps are in seconds, as they are between dates."""
+    return any(row["what"] == "gap" and row["unit"] == "seconds" for row in _data(rows, "train"))
 
 
 def _data(rows: Sequence[Row], part: str) -> list[Row]:
@@ -59,7 +69,8 @@ def data_table(rows: Sequence[Row]) -> Table:
         [Cell(name), *(Cell(f"{values[part]:,.6g}", values[part]) if part in values else NOTHING for part in SPLITS)]
         for name, values in names.items()
     ]
-    return Table("Times are in the data's unit", ["", *SPLITS], lines)
+    caption = "Times are in seconds" if _are_seconds(rows) else "Times are in the data's unit"
+    return Table(caption, ["", *SPLITS], lines)
 
 
 def type_table(rows: Sequence[Row]) -> Table:
@@ -103,7 +114,9 @@ def ahead_table(rows: Sequence[Row]) -> Table:
 
 
 def _between(row: Row | None) -> Cell:
-    return NOTHING if row is None else Cell(between(Interval.of_row(row), ".3f"), row["value"])
+    if row is None:
+        return NOTHING
+    return Cell(between(Interval.of_row(row), ".3f" if abs(row["value"]) < 10 else ""), row["value"])
 
 
 def event_charts(rows: Sequence[Row], *, interactive: bool = True) -> dict[str, alt.LayerChart]:

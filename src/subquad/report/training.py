@@ -19,6 +19,7 @@ from subquad.report.clients import (
     summary_table,
 )
 from subquad.report.curves import curves, thin
+from subquad.report.event_pairs import BySeed, pair_sentences, pair_table
 from subquad.report.events import caption_of, data_sentence, data_tables, event_charts, event_folds
 from subquad.report.page import Chapter, Fold, Page, Picture, table, write_page
 from subquad.report.residuals import quantiles, residual_chart
@@ -32,6 +33,8 @@ CAPTIONS = {"residuals": "Residuals", **{name: caption for name, (_, _, _, capti
 """Captions of charts that are not a metric by step."""
 WRITTEN = {"nll": "negative log-likelihood", "auroc": "AUROC", "rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "f1": "F1"}
 """How words in the names of metrics are written."""
+DATA_OPTIONS = ("data", "fold", "split_seed", "process", "sequences", "data_seed", "ties", "backwards", "broken")
+"""Options of the task of events that decide which data a model is tested on."""
 KIND = "mechanism.kind"
 """The option that names the attention of a run."""
 
@@ -139,7 +142,7 @@ def training_page(trained: Sequence[Trained]) -> Page:
     captions |= {name: caption_of(name, trained[0].rows) for name in event_charts(trained[0].rows)}
     captions |= {name: caption for name, caption in series_captions(trained[0].rows).items() if name in captions}
     pictures = [Picture(name, captions[name], drawn[name]) for name in names]
-    folds = [*event_folds(trained[0].rows), *_event_baseline_folds(trained)]
+    folds = [*_pair_folds(trained), *event_folds(trained[0].rows), *_event_baseline_folds(trained)]
     folds.append(Fold("At the end of training", [table(final_table(trained))]))
     if (tested := test_table(trained)).rows:
         folds.append(Fold("On the test split", [table(tested)]))
@@ -171,6 +174,30 @@ def _data_folds(training: Trained) -> list[Fold]:
     columns = summary_table(learned) if isinstance(learned, Mapping) else None
     tables = [*([] if columns is None else [columns]), *data_tables(training.rows)]
     return [Fold("What the data hold", [table(each) for each in tables])] if tables else []
+
+
+def _pair_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
+    """Yields the differences between models of events on each test sequence, if several were trained."""
+    beside = pair_table(_rows_by_seed(trained))
+    if beside.rows:
+        yield Fold("Beside each other", [table(beside)], is_open=True)
+
+
+def _rows_by_seed(trained: Sequence[Trained]) -> dict[str, BySeed]:
+    """The rows of all trainings that were tested on the same data as the first, by label, then by seed."""
+    groups = _by_label([training for training in trained if _tested_on(training) == _tested_on(trained[0])])
+    return {label: {_seed(training): training.rows for training in group} for label, group in groups.items()}
+
+
+def _tested_on(training: Trained) -> list[object]:
+    """The options that decide which data a model was tested on."""
+    flat = _flat(training.run.about.get("options", {}))
+    return [flat.get(f"task.{name}") for name in DATA_OPTIONS]
+
+
+def _seed(training: Trained) -> int:
+    seed = training.run.about.get("seed")
+    return seed if isinstance(seed, int) else 0
 
 
 def _event_baseline_folds(trained: Sequence[Trained]) -> Iterator[Fold]:
@@ -224,7 +251,7 @@ def training_answer(trained: Sequence[Trained]) -> str:
             name = metric_words(metric, lower=True)
             article = "an" if name[0].lower() in "aeiou" or name.startswith(("RMSE", "MAE")) else "a"
             sentences.append(f"{label} ended with {article} {name} of {end.text}{' on the test' if tested else ''}")
-    parts = [*lost, *sentences, *filter(None, others)]
+    parts = [*lost, *sentences, *pair_sentences(_rows_by_seed(trained)), *filter(None, others)]
     return f"{capitalized('; '.join(parts))}." if parts else "Nothing was trained yet."
 
 
@@ -299,8 +326,8 @@ def test_table(trained: Sequence[Trained]) -> Table:
 
 
 def _figure(value: float) -> str:
-    """A loss or a metric: three significant digits below 1, and three decimals up to 100, since hundredths of nats count."""
-    if abs(value) < 1:
+    """A loss or metric: three significant digits below .1, and three decimals up to 100, since hundredths of nats count."""
+    if abs(value) < 0.1:
         return f"{value:.3g}"
     return f"{value:.3f}" if abs(value) < 100 else digits(value)
 

@@ -152,6 +152,25 @@ def test_a_table_is_split_by_sequence(tmp_path: Path) -> None:
     assert load_splits(str(path), seed=1).test.names != found.test.names
 
 
+def test_a_table_in_json_lines(tmp_path: Path) -> None:
+    rows = [
+        {
+            "id": f"s{at // 3}",
+            "time": f"2024-01-0{at % 3 + 1}T10:00:00+02:00",
+            "type": "ab"[at % 2],
+            "tags": ["x", "y"][: at % 3],
+        }
+        for at in range(30)
+    ]
+    path = write(tmp_path, "\n".join(map(json.dumps, rows)), "t.jsonl")
+    splits = load_splits(str(path))
+    assert [len(part.names) for part in splits] == [6, 2, 2]
+    assert [column.column.kind for column in splits.train.columns] == ["several"]
+    times = of(splits.train, splits.train.names[0])
+    assert [time - times[0][0] for time, _ in times] == [0.0, 86400.0, 172800.0]
+    assert splits.train.dated
+
+
 def test_columns_by_their_names(tmp_path: Path) -> None:
     path = write(tmp_path, TABLE.replace("id,time,type", "who,when,what").replace(",", "\t"), "t.tsv")
     found = load_splits(str(path), Columns("who", "when", "what"))

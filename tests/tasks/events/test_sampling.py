@@ -12,13 +12,13 @@ from scipy import stats
 from subquad import MECHANISMS, ModelOptions
 from subquad.tasks.base import Outlook
 from subquad.tasks.events import EventSequences
-from subquad.tasks.events.ahead import ahead_rows, cut_sequences
+from subquad.tasks.events.ahead import Cut, ahead_rows, count_rows, cut_sequences
 from subquad.tasks.events.baselines import fit_baselines
 from subquad.tasks.events.follow import Follower
 from subquad.tasks.events.mixture import MixtureHead
 from subquad.tasks.events.model import EventModel, HeadOptions
 from subquad.tasks.events.outlook import look_ahead
-from subquad.tasks.events.sampling import continuations, histories
+from subquad.tasks.events.sampling import Paths, continuations, histories
 from subquad.tasks.events.scales import learn
 from subquad.tasks.events.scoring import encode, score
 from tests.tasks.events.sequences import random_sequences
@@ -174,3 +174,17 @@ def test_rows_about_several_events_ahead() -> None:
             assert row["value"] == cut.whole.times[cut.whole.offsets[at] + cut.length + row["event"] - 1]
     assert cut_sequences(random_sequences([1, 1])) is None
     assert ahead_rows(made, random_sequences([2, 1]), fit_baselines(sequences, made.scales), 1000)
+
+
+def test_counts_leave_out_no_sequence_that_ends_early() -> None:
+    """Sequences of 20 events each: a window that is longer than the rest of a fast one has all of its events."""
+    gaps = np.array([0.1, 1.0, 4.0])
+    whole = random_sequences([20] * 3)._replace(times=(gaps[:, None] * np.arange(20)).ravel())
+    cut = Cut(whole, length=10, events=10)
+    assert cut.last.tolist() == pytest.approx([0.9, 9.0, 36.0])
+    times = np.repeat(gaps[:, None, None] * np.arange(1, 11), 8, axis=1)  # continuations as the sequences go on
+    rows = {row["metric"]: row for row in count_rows(cut, Paths(times, np.zeros(times.shape, np.int64)), 1.0)}
+    assert rows["count_mae"]["value"] == 0.0
+    assert rows["count_coverage"]["value"] == 1.0
+    assert rows["count_mae_of_mean_rate"]["value"] == pytest.approx((5 + 0 + 4) / 3)  # 10, 5 and 1 events came, not 5 each
+    assert (rows["count_mae"]["window"], rows["count_mae"]["most"]) == (5.0, 10)

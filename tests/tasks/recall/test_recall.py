@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ def test_questions_come_near_as_told() -> None:
         wanted = torch.arange(1, 9, dtype=torch.float64) ** (near - 1)
         shares = torch.bincount(places, minlength=8) / 20_000
         assert shares.tolist() == pytest.approx((wanted / wanted.sum()).tolist(), abs=0.015)
+
+
+@pytest.mark.parametrize(("pairs", "values"), [(1, 3), (2, 2), (3, 4), (4, 3)])
+def test_naming_the_most_frequent_value_is_right_as_often_as_by_counting(pairs: int, values: int) -> None:
+    every = list(product(range(values), repeat=pairs))
+    counted = sum(max(map(drawn_values.count, drawn_values)) for drawn_values in every) / len(every) / pairs
+    task = Recall(length=3 * pairs, pairs=pairs, keys=pairs + 1, values=values)
+    assert task.share_of_frequent == pytest.approx(counted, abs=1e-12)
 
 
 class Knowing(nn.Module):

@@ -35,6 +35,14 @@ def test_many_numbers_are_a_number(tmp_path: Path) -> None:
         load(tmp_path, ["a,1,3", "b,1,3"], how=Reading(target="number"))
 
 
+def test_all_numbers_are_written_in_one_way(tmp_path: Path) -> None:
+    found = load(tmp_path, [*(f'c{at:02},1,"{at},500"' for at in range(1, 30)), "x,1,850"])
+    assert found.target_kind == "number"
+    assert found.targets[[0, 28, 29], 0].tolist() == [1500.0, 29500.0, 850.0]
+    commas = load(tmp_path, [*(f'c{at:02},1,"{at},5"' for at in range(1, 30)), 'x,1,"3,250"'])
+    assert commas.targets[[0, 28, 29], 0].tolist() == [1.5, 29.5, 3.25]
+
+
 def test_several_labels_from_columns_or_from_one_cell(tmp_path: Path) -> None:
     rows = ["a,1,yes,0", "b,1,no,1", "c,1,yes,", "d,1,,"]
     found = load(tmp_path, rows, "client,time,old,rich", Reading(labels=("old", "rich")))

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from subquad.data.column_values import ColumnValues
+from subquad.data.columns import Column
 from subquad.tasks.targets.kinds import Classes
 from subquad.tasks.transactions.importance import ORDER, importance_rows
 from subquad.tasks.transactions.simulator import Simulator
@@ -25,3 +27,8 @@ def test_columns_that_matter_are_found() -> None:
         assert rows[name]["low"] > 0.2
     for name in ("type", "amount"):
         assert (rows[name]["low"], rows[name]["value"], rows[name]["high"]) == (0, 0, 0)
+    numbers = np.arange(float(len(histories.times)))
+    further = tuple(ColumnValues(Column(name, "number"), numbers, []) for name in ("used", "unused"))
+    wider = histories._replace(columns=further)
+    found = importance_rows(TWO, wider, predict, (*histories.fields, "used"))
+    assert {row["column"] for row in found} == {"code", "type", "amount", ORDER, "used"}

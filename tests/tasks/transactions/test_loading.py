@@ -190,17 +190,18 @@ def test_bad_rows_are_counted_with_the_first_ones_line(chunk: int, tmp_path: Pat
     monkeypatch.setattr(tables, "CHUNK", chunk)
     found = load_histories(table(tmp_path, BAD))
     assert found.clients == ["a", "b", "c", "d"]
-    assert found.lengths.tolist() == [1, 1, 1, 2]
+    assert found.lengths.tolist() == [2, 1, 1, 2]
+    np.testing.assert_equal(found.amounts[:2], [2.5, np.nan])  # a missing amount is no reason to leave an event out
     assert found.labels.tolist() == [0, 1, -1, -1]
     assert sorted(found.complaints) == [
-        "2 clients are without a label not trained on: the first is 'c'",
-        "t.csv: 1 client is with two labels left without: 'd'",
+        "2 clients are not trained on, without a label: the first is 'c'",
+        "t.csv: 1 client is not trained on, with two labels: 'd'",
         "t.csv: 1 row is left out, cut in the middle by the end of the file: at line 16",
         "t.csv: 1 row is left out, with a time that cannot be read: at line 6",
         "t.csv: 1 row is left out, with too few columns: at line 10",
         "t.csv: 1 row is left out, with too many columns: at line 11",
         "t.csv: 1 row is left out, without a client: at line 9",
-        "t.csv: 3 rows are left out, with an amount that is not a finite number: the first at line 3",
+        "t.csv: 2 rows are left out, with an amount that is not a finite number: the first at line 3",
     ]
 
 

@@ -181,13 +181,13 @@ SCALES: dict[str, CopyScale] = {
         model=ModelOptions(layers=4, heads=8, head_dim=64),
         training=TrainOptions(steps=10_000, batch=64, schedule="drop", drop_at=3000),
         timing=step_timing(4096, batch=8, budget_seconds=3600),
-        minutes="days on two cores; can be interrupted and resumed at any time",
+        minutes="days on two cores",
     ),
     "replication": Recipes(
         trainings=beside_theirs(THEIRS),
         lengths=(8, 16, 32, 64),
         timing=step_timing(4096, batch=8, budget_seconds=3600),
-        minutes="about 20 hours on two cores, and 42 GB of checkpoints; can be interrupted and resumed at any time",
+        minutes="about 20 hours on two cores, and 42 GB of checkpoints",
     ),
     "replication-quick": Recipes(
         trainings=beside_theirs(changed(THEIRS, SMALL)),
@@ -205,6 +205,6 @@ SCALES: dict[str, CopyScale] = {
         trainings=why(changed(THEIRS, SMALL)),
         lengths=(32,),
         timing=None,
-        minutes="about 9 hours on two cores; can be interrupted and resumed at any time",
+        minutes="about 9 hours on two cores",
     ),
 }

@@ -9,14 +9,14 @@ from subquad.experiments.events.verdicts import (
     Trained,
     difference,
     judge,
+    on_sequences,
     over_seeds,
-    over_sequences,
     pick,
-    standing,
     trained,
 )
 from subquad.report import training
 from subquad.report.curves import curves
+from subquad.report.event_pairs import standing
 from subquad.report.page import Chapter, Fold, Page, Picture, paragraph, table
 from subquad.report.residuals import quantiles, residual_chart
 from subquad.report.tables import NOTHING, Cell, Table
@@ -132,7 +132,7 @@ def _baseline_lines(runs: Sequence[Trained]) -> list[list[Cell]]:
 
 
 def _standing(runs: Sequence[Trained], setting: Setting, attention: str) -> Cell:
-    gap = None if attention == BASELINE else over_sequences(runs, setting, attention, BASELINE)
+    gap = None if attention == BASELINE else on_sequences(runs, setting, attention, BASELINE)
     return NOTHING if gap is None else Cell(standing(gap), gap.value)
 
 

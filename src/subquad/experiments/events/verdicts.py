@@ -8,10 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import numpy as np
-from jaxtyping import Float
-from numpy import ndarray
-
 from subquad.experiments.base import is_finished, part_rows
 from subquad.experiments.events.grid import (
     ATTENTIONS,
@@ -24,6 +20,7 @@ from subquad.experiments.events.grid import (
     Setting,
     Times,
 )
+from subquad.report.event_pairs import over_sequences, standing
 from subquad.report.training import value_on_test
 from subquad.results import Row, Run
 from subquad.statistics import (
@@ -32,7 +29,6 @@ from subquad.statistics import (
     at_most,
     mean_over_seeds,
     paired_difference,
-    paired_ratio,
 )
 from subquad.words import between
 
@@ -81,33 +77,10 @@ def difference(runs: Sequence[Trained], setting: Setting, attention: str, other:
     return paired_difference(*(_likelihoods(pick(runs, setting, name)) for name in (attention, other)))
 
 
-def over_sequences(runs: Sequence[Trained], setting: Setting, attention: str, other: str) -> Interval | None:
-    """Mean difference of the negative log-likelihoods per event of two attentions, with an interval over test sequences.
-
-    Sequences differ far more than attentions do, so a small difference shows only if both are compared on each sequence.
-    Likelihoods of a sequence are averaged over the seeds that both attentions have. None without rows about sequences.
-    """
-    by_seed = [{run.seed: _sequence_sums(run.rows) for run in pick(runs, setting, name)} for name in (attention, other)]
-    ours, theirs = ({seed: sums for seed, sums in sums_by_seed.items() if len(sums)} for sums_by_seed in by_seed)
-    seeds = sorted(ours.keys() & theirs.keys())
-    if not seeds or any(len(ours[seed]) != len(theirs[seed]) for seed in seeds):
-        return None
-    return paired_ratio(*(np.mean([sums[seed] for seed in seeds], axis=0) for sums in (ours, theirs)))
-
-
-def _sequence_sums(rows: Sequence[Row]) -> Float[ndarray, "sequences parts"]:
-    """Summed negative log-likelihood and number of events of each test sequence."""
-    chosen = sorted((row for row in rows if row["metric"] == "sequence_nll"), key=lambda row: row["sequence"])
-    return np.array([(row["value"], row["events"]) for row in chosen], float).reshape(-1, 2)
-
-
-def standing(gap: Interval) -> str:
-    """A difference of negative log-likelihoods in words: behind or ahead if that is certain, however small it is."""
-    if gap.low > 0:
-        return f"behind by {between(gap, '.4f')}"
-    if gap.high < 0:
-        return f"ahead by {between(Interval(-gap.value, -gap.high, -gap.low), '.4f')}"
-    return f"level, {between(gap, '+.4f')}"
+def on_sequences(runs: Sequence[Trained], setting: Setting, attention: str, other: str) -> Interval | None:
+    """Mean difference of the negative log-likelihoods per event of two attentions, with an interval over test sequences."""
+    ours, theirs = ({run.seed: run.rows for run in pick(runs, setting, name)} for name in (attention, other))
+    return over_sequences(ours, theirs)
 
 
 def _likelihoods(runs: Sequence[Trained]) -> dict[int, float]:
@@ -199,8 +172,8 @@ def against_softmax(runs: Sequence[Trained], setting: Setting, attention: str) -
     if gap is not None:
         claim = f"{setting}: {attention} is at least as good as softmax, within {AS_GOOD} nats per event"
         figures = f"negative log-likelihood {between(gap, '+.3f')} against softmax's"
-        if (on_sequences := over_sequences(runs, setting, attention, BASELINE)) is not None:
-            figures += f"; paired over test sequences {standing(on_sequences)}"
+        if (paired := on_sequences(runs, setting, attention, BASELINE)) is not None:
+            figures += f"; paired over test sequences {standing(paired)}"
         yield Verdict(claim, at_most(gap, AS_GOOD), figures)
 
 

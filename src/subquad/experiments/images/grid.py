@@ -84,6 +84,6 @@ SCALES: dict[str, Grid] = {
         task=Images(head="logistics", tested=10_000),
         model=PAPER_MODEL,
         training=TrainOptions(batch=10, steps=1_500_000, learning_rate=1e-4, evaluate_every=6000, checkpoint_every=6000),
-        minutes="months on two cores; with --data for MNIST; can be interrupted and resumed at any time",
+        minutes="months on two cores; with --data for MNIST",
     ),
 }

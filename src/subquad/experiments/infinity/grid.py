@@ -70,6 +70,6 @@ SCALES: dict[str, Grid] = {
         attention=Infinity(segment=1024, basis=512, points=512, widths=(0.01, 0.05), divergence=1e-6),
         model=ModelOptions(layers=3, heads=6, head_dim=50, positions="rotary"),
         training=TrainOptions(optimizer="adamw", learning_rate=2e-4, batch=8, steps=20_000),
-        minutes="weeks on two cores, a GPU's work; can be interrupted and resumed at any time",
+        minutes="weeks on two cores, a GPU's work",
     ),
 }

@@ -205,6 +205,6 @@ SCALES: dict[str, Grid] = {
         downstream=TrainOptions(optimizer="adamw", schedule="cosine", warm_up=100, learning_rate=3e-5, batch=32, steps=5000),
         timing=table_timing(65_536, memory_bytes=16 * 2**30, budget_seconds=7200),
         effort=Effort((32, 64, 128, 256, 512), fit_sequences=256, test_sequences=64, fit_steps=1000, fit_batch=16),
-        minutes="weeks on many GPUs, with --data for books; can be interrupted and resumed at any time",
+        minutes="weeks on many GPUs, with --data for books",
     ),
 }

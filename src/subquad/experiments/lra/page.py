@@ -4,26 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import altair as alt
-
 from subquad.attention import MECHANISMS
 from subquad.compare.views import BASELINE, Comparison, View
 from subquad.experiments.base import part_rows
+from subquad.experiments.lra.charts import accuracy_picture, short_name, tradeoff_picture
 from subquad.experiments.lra.grid import SCALES, Grid
 from subquad.experiments.lra.published import ACCURACIES, DIFFERENCES, LENGTH, MEMORY, SPEEDS, TASKS
 from subquad.experiments.lra.runs import Score, data_of, scores
-from subquad.experiments.lra.verdicts import judge, short_name
-from subquad.report.charts import PALETTE
-from subquad.report.page import Chapter, Fold, Page, Picture, bullets, paragraph, table
+from subquad.experiments.lra.verdicts import judge
+from subquad.report.page import Chapter, Fold, Page, bullets, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.verdicts import verdict_answer, verdict_fold
-from subquad.results import Row
 from subquad.statistics import Interval
 from subquad.words import amount, between, digits
 
 TITLE = "Long Range Arena"
-ROW_HEIGHT = 34
-"""Height in pixels of a mechanism's row in the picture."""
 MADE = {
     "lra-listops": "drawn by the grammar",
     "lra-text": "Python's docstrings by package",
@@ -74,64 +69,6 @@ def _about_data(paths: Mapping[str, str]) -> str:
     """Says what the tasks were trained on."""
     parts = [f"{short_name(task)}: {path or MADE[task]}" for task, path in paths.items()]
     return f"Data: {'; '.join(parts)}." if parts else ""
-
-
-def accuracy_picture(measured: Sequence[Score]) -> Picture:
-    """Test accuracy by mechanism and task, with intervals over seeds."""
-    rows: list[Row] = []
-    for score in measured:
-        low, high = (min(1.0, max(0.0, end)) for end in score.accuracy[1:])
-        about = {"attention": score.mechanism, "task": short_name(score.task), "guessing": score.guessing}
-        rows.append({**about, "accuracy": score.accuracy.value, "low": low, "high": high, "seeds": len(score.accuracies)})
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    y = alt.Y("attention:N", title=None).sort(list(MECHANISMS))
-    x = alt.X("accuracy:Q", title="accuracy on the test").axis(format="%").scale(domain=[0, 1])
-    colour = alt.Color("task:N", title=None).scale(domain=tasks, range=PALETTE[1 : len(tasks) + 1])
-    colour = colour.legend(orient="top", symbolOpacity=1)
-    offset = alt.YOffset("task:N").sort(tasks)
-    base = alt.Chart(alt.Data(values=rows)).encode(y=y, yOffset=offset, color=colour)
-    hints = [
-        "attention:N",
-        "task:N",
-        "seeds:Q",
-        *(alt.Tooltip(f"{n}:Q", format=".1%") for n in ("accuracy", "low", "high", "guessing")),
-    ]
-    drawn = alt.layer(
-        base.mark_tick(opacity=0.5, thickness=1).encode(x=alt.X("guessing:Q", title="accuracy on the test")),
-        base.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", title="accuracy on the test"), x2="high:Q"),
-        base.mark_point(filled=True, size=40, opacity=1).encode(x=x, tooltip=hints),
-    ).properties(width="container", height=alt.Step(ROW_HEIGHT, **{"for": "position"}))
-    caption = (
-        "Accuracy on each task, with 95% intervals over seeds, or over test sequences where one seed is finished; "
-        "ticks: always guessing the most frequent class"
-    )
-    return Picture("accuracy", caption, drawn.configure(background="transparent").configure_view(stroke=None))
-
-
-def tradeoff_picture(measured: Sequence[Score], timing: Comparison, view: View | None) -> Picture | None:
-    """Mean accuracy over tasks against the speed beside fused softmax; None if either is missing."""
-    tasks = {score.task for score in measured}
-    rows: list[Row] = []
-    length = 0
-    for name in timing.measured(view) if view is not None else []:
-        group = [score for score in measured if score.mechanism == name]
-        if {score.task for score in group} != tasks or not tasks or view is None:
-            continue
-        length = int(timing.lengths(view, name)[-1])
-        speedup = timing.speedup(view, name, length)
-        if speedup is not None:
-            mean = sum(score.accuracy.value for score in group) / len(group)
-            rows.append({"attention": name, "accuracy": mean, "speed": 1.0 if name == BASELINE else speedup.value})
-    if not rows:
-        return None
-    x = alt.X("speed:Q", title="times as fast as fused softmax").scale(type="log", base=2, nice=False, padding=20)
-    y = alt.Y("accuracy:Q", title="accuracy, mean over tasks").axis(format="%").scale(zero=False)
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, tooltip=["attention:N", "accuracy:Q", "speed:Q"])
-    drawn = alt.layer(
-        base.mark_point(filled=True, size=60, color=PALETTE[2]), base.mark_text(dy=-10).encode(text="attention:N")
-    ).properties(width="container", height=320)
-    caption = f"Mean accuracy over {len(tasks)} tasks against speed at {length} tokens, attention forward and backward"
-    return Picture("tradeoff", caption, drawn.configure(background="transparent").configure_view(stroke=None))
 
 
 def result_table(measured: Sequence[Score], timing: Comparison, view: View | None) -> Table:

@@ -6,6 +6,7 @@ from pathlib import Path
 from subquad.attention import MECHANISMS
 from subquad.compare.views import Comparison
 from subquad.experiments.base import part_rows
+from subquad.experiments.lra.charts import short_name
 from subquad.experiments.lra.grid import BASELINE, SCALES, Grid
 from subquad.experiments.lra.published import COUNTERPARTS, SPEEDS, gaps
 from subquad.experiments.lra.runs import Score, scores
@@ -22,11 +23,6 @@ def judge(folder: Path, scale: str) -> list[Verdict]:
     measured = scores(folder, grid)
     timing = Comparison(part_rows(folder / "timing", "compare") or [])
     return [*learns(measured, grid), *differs(measured), *no_winner(measured, grid), *is_faster(timing)]
-
-
-def short_name(task: str) -> str:
-    """Name of a task in claims."""
-    return task.removeprefix("lra-")
 
 
 def learns(measured: Sequence[Score], grid: Grid) -> Iterator[Verdict]:

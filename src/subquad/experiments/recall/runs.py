@@ -1,13 +1,12 @@
-"""Accuracies and state sizes of finished trainings on recall and induction."""
+"""Accuracies and state sizes of finished trainings on recall and induction, at the learning rates that were chosen."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from subquad.experiments.accuracies import Accuracies
-from subquad.experiments.base import Trial
-from subquad.experiments.recall.grid import Grid
+from subquad.experiments.base import Trial, finished_rows, is_finished
+from subquad.experiments.recall.grid import Cell, Grid
 from subquad.report.training import value_on_test
-from subquad.results import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,30 +16,39 @@ class Remembered(Accuracies):
     task: str
     mechanism: str
     head_dim: int
+    rate: float
+    """The learning rate that was best on the development split."""
     state_bytes: float
 
 
-def remembered(trained: Mapping[str, Sequence[Row]], grid: Grid) -> list[Remembered]:
-    """What was measured for each task, mechanism and size that has a finished seed."""
-    groups: dict[tuple[str, str, int], list[Trial]] = {}
-    for trial in grid.trials():
-        groups.setdefault((trial.name.partition("-")[0], trial.variant, trial.length), []).append(trial)
-    results = []
-    for (task, mechanism, head_dim), group in groups.items():
-        rows = {trial.seed: trained[trial.name] for trial in group if trial.name in trained}
-        accuracies = {
-            seed: value for seed, of_seed in rows.items() if (value := value_on_test(of_seed, "accuracy")) is not None
-        }
-        sizes = [value for of_seed in rows.values() if (value := value_on_test(of_seed, "state_bytes")) is not None]
-        if accuracies and sizes:
-            results.append(
-                Remembered(
-                    task=task,
-                    mechanism=mechanism,
-                    head_dim=head_dim,
-                    accuracies=accuracies,
-                    state_bytes=sizes[0],
-                    planned=len(group),
-                )
-            )
-    return results
+def chosen_trials(folder: Path, grid: Grid, cell: Cell) -> list[Trial]:
+    """The finished trainings at the best learning rate; none until all rates were tried."""
+    rate = grid.best_rate(folder, cell)
+    trials = [] if rate is None else [grid.trial(cell, rate, seed) for seed in grid.seeds]
+    return [trial for trial in trials if is_finished(folder / trial.name)]
+
+
+def remembered(folder: Path, grid: Grid) -> list[Remembered]:
+    """What was measured for each task, mechanism and size whose learning rate is chosen."""
+    found = (_remembered(folder, grid, cell) for cell in grid.cells())
+    return [result for result in found if result is not None]
+
+
+def _remembered(folder: Path, grid: Grid, cell: Cell) -> Remembered | None:
+    rate, trials = grid.best_rate(folder, cell), chosen_trials(folder, grid, cell)
+    rows = finished_rows(folder, trials)
+    accuracies = {
+        trial.seed: value for trial in trials if (value := value_on_test(rows[trial.name], "accuracy")) is not None
+    }
+    sizes = [value for found in rows.values() if (value := value_on_test(found, "state_bytes")) is not None]
+    if rate is None or not accuracies or not sizes:
+        return None
+    return Remembered(
+        task=cell.task.kind,
+        mechanism=cell.mechanism,
+        head_dim=cell.size.head_dim,
+        rate=rate,
+        accuracies=accuracies,
+        state_bytes=sizes[0],
+        planned=len(grid.seeds),
+    )

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from subquad.experiments.base import finished_rows
 from subquad.experiments.recall.grid import CAUSAL, INDUCTION, RECALL, SCALES, Grid
 from subquad.experiments.recall.runs import Remembered, remembered
 from subquad.statistics import Verdict, at_least, is_positive, paired_difference
@@ -19,7 +18,7 @@ BASELINE = "softmax"
 def judge(folder: Path, scale: str) -> list[Verdict]:
     """Returns a verdict on each claim."""
     grid = SCALES[scale]
-    measured = remembered(finished_rows(folder, list(grid.trials())), grid)
+    measured = remembered(folder, grid)
     return [*solved(measured, grid), *grows(measured, grid), *reaches(measured, grid)]
 
 

@@ -4,7 +4,7 @@ With 64 positions a pass takes 100 microseconds, and every operation of PyTorch 
 memory that only kernels need is theirs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,8 @@ from subquad.types import FeatureFunction, Fused, Maps
 
 NO_BACK = NO_VIEW * 4  # views of the gradients
 NO_POINTERS = (0, 0, 0)
+NewLike = Callable[[Tensor], Tensor]
+"""Returns an uninitialized tensor of the shape and type of another one, whose last dimension is contiguous."""
 
 
 class ResultNotFiniteError(Exception):
@@ -110,13 +112,13 @@ class FusedInputs:
         return mixed, after
 
     def back_causal(
-        self, back: "Back", before: Parts, later: Parts, *, has_state: bool
+        self, back: "Back", before: Parts, later: Parts, *, has_state: bool, new_like: NewLike = torch.empty_like
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
         """Returns dq, dk, dv, and with `has_state` the gradients of the sums and norms before.
 
-        `later` holds those of the sums and norms after.
+        `later` holds those of the sums and norms after. `new_like` gives memory for the first three.
         """
-        dq, dk, dv = torch.empty_like(self.q), torch.empty_like(self.k), torch.empty_like(self.v)
+        dq, dk, dv = new_like(self.q), new_like(self.k), new_like(self.v)
         sums, norms, _ = self.new_state() if has_state else NO_STATE
         (held, state), (held_later, (d_sums, d_norms, _)) = _addresses(before), _addresses(later)
         after = (0, 0) if sums is None or norms is None else (sums.data_ptr(), norms.data_ptr())
@@ -157,20 +159,43 @@ class FusedInputs:
         views += (dq.data_ptr(), *dq.stride()[:3], dk.data_ptr(), *dk.stride()[:3])
         return gradient, (*views, dv.data_ptr(), *dv.stride()[:3])
 
-    def sum_keys(self) -> LinearState:
-        """Returns the sums over all keys."""
-        state = self.new_state()
-        pointers = (0, *NO_POINTERS, *(x.data_ptr() for x in state), *NO_POINTERS)
-        self._run("sum_keys", (*NO_VIEW, *NO_BACK), pointers)
+    def sum_keys(self, before: Parts = NO_STATE) -> LinearState:
+        """Returns the sums over all keys and those in `before`."""
+        state, (held, from_) = self.new_state(), _addresses(before)
+        self._run("sum_keys", (*NO_VIEW, *NO_BACK), (0, *from_, *(x.data_ptr() for x in state), *NO_POINTERS))
+        del held  # its addresses were used until here
         return state
 
-    def mix_sums(self, state: LinearState) -> Tensor:
+    def mix_sums(self, state: LinearState, inverse: Tensor | None = None) -> Tensor:
         """Returns the mixed values of queries that see all keys in `state`."""
         mixed, (held, before) = new_mixed(self.q, self.v), _addresses(state)
-        pointers = (0, *before, *NO_POINTERS, *NO_POINTERS)
+        pointers = (0 if inverse is None else inverse.data_ptr(), *before, *NO_POINTERS, *NO_POINTERS)
         self._run("mix_queries", (mixed.data_ptr(), *mixed.stride()[:3], *NO_BACK), pointers)
         del held  # its addresses were used until here
         return mixed
+
+    def back_to_queries(self, back: "Back", state: LinearState, d_state: LinearState, new_like: NewLike) -> Tensor:
+        """Returns dq of queries that see all keys in `state`, and adds to `d_state`, the gradient of that state.
+
+        `new_like` gives memory for dq.
+        """
+        dq = new_like(self.q)
+        gradient, views = self._back_views(back, dq, self.k, self.v)  # no keys are read or written
+        after = (d_state.sums.data_ptr(), d_state.norms.data_ptr(), 0)
+        before = tuple(x.data_ptr() for x in state)
+        self._run("back_to_queries", views, (back.inverse.data_ptr(), *before, *after, *NO_POINTERS))
+        del gradient  # its address was used until here
+        return dq
+
+    def back_to_keys(self, d_state: LinearState, new_like: NewLike) -> tuple[Tensor, Tensor]:
+        """Returns dk and dv from the gradient of the sums over all keys, whose peak is that of the sums.
+
+        `new_like` gives memory for both.
+        """
+        dk, dv = new_like(self.k), new_like(self.v)
+        views = (*NO_VIEW * 3, dk.data_ptr(), *dk.stride()[:3], dv.data_ptr(), *dv.stride()[:3])
+        self._run("back_to_keys", views, (0, *(x.data_ptr() for x in d_state), *NO_POINTERS, *NO_POINTERS))
+        return dk, dv
 
 
 class Back(NamedTuple):

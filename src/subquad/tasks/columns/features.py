@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from subquad.checking import Checked, Count, Whole, Words, read
 from subquad.data.column_values import MISSING_NAME, NOTHING, ColumnValues, hashed
-from subquad.data.columns import Column, Kind
+from subquad.data.columns import Column, Kind, truth
 from subquad.errors import SubquadError
 
 BINS = 32
@@ -83,9 +83,9 @@ class ColumnFeatures(Checked):
             first = 1 + len(self.values)
             rest = (first + hashed(name, self.buckets) if self.buckets else 0 for name in names)
             known = self._known
-            if self.kind == "boolean":  # True in CSV is true in Parquet and JSON
-                lowered = {value.lower(): number for value, number in known.items()}
-                known = {name: lowered[name.lower()] for name in names if name.lower() in lowered} | known
+            if self.kind == "boolean":  # yes in one file may be True in another
+                truths = {truth(value): number for value, number in known.items()}
+                known = {name: truths[truth(name)] for name in names if truth(name) in truths} | known
             symbols = [known.get(name, other) for name, other in zip(names, rest, strict=True)]
             self._latest.update(names=names, symbols=np.array([*symbols, 0]))
         lookup: ndarray = self._latest["symbols"]

@@ -1,14 +1,14 @@
 """Reads the columns of a table that have no role of their own, chunk by chunk."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from jaxtyping import Int
 from numpy import ndarray
 
 from subquad.data.column_values import ColumnReader, ColumnValues
-from subquad.data.columns import Column, decide
-from subquad.data.tables import Chunk
+from subquad.data.columns import Column, adapted, decide
+from subquad.data.tables import Chunk, StoredColumn
 from subquad.errors import SubquadError
 
 FURTHER = "column "
@@ -46,17 +46,26 @@ class FurtherReaders:
 
     def read(self, chunk: Chunk) -> dict[str, ndarray]:
         """The values of the columns in a chunk, by role."""
-        cells = {role: column for role, column in chunk.columns.items() if role.startswith(FURTHER)}
+        cells = {role: self._marked(role, column) for role, column in chunk.columns.items() if role.startswith(FURTHER)}
         if not self.is_decided:
             self.is_decided = True
             names = {role.removeprefix(FURTHER): column for role, column in cells.items()}
             decided = self.decided
-            columns = decide(names, self.kinds) if decided is None else {name: decided[name] for name in names}
+            columns = (
+                decide(names, self.kinds)
+                if decided is None
+                else {name: adapted(decided[name], column) for name, column in names.items()}
+            )
             self.unused = [column for column in columns.values() if column.kind == "unused"]
             self.readers = {
                 FURTHER + name: ColumnReader(column) for name, column in columns.items() if column.kind != "unused"
             }
         return {role: reader.read(cells[role]) for role, reader in self.readers.items()}
+
+    def _marked(self, role: str, cells: Sequence[str]) -> Sequence[str]:
+        """Cells in which the values of lists can be told apart, unless a run was trained with lists as one value."""
+        is_one = self.decided is not None and self.decided[role.removeprefix(FURTHER)].kind != "several"
+        return cells if is_one or not isinstance(cells, StoredColumn) else cells.with_marks()
 
     def keep(self, values: Mapping[str, ndarray], good: ndarray) -> None:
         """Keeps the values of the rows that are good."""

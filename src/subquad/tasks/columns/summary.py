@@ -53,7 +53,8 @@ def lines(summary: Sequence[Mapping[str, Any]]) -> list[str]:
             said.append(f"  not used: {name} ({note})")
         else:
             missing = f"{about['missing']:.1%} missing" if about["missing"] else ""
-            count = f"{about['values']:,} {'clients' if where == 'target' else 'values'}"
+            noun = "client" if where == "target" else "value"
+            count = f"{about['values']:,} {noun}{'' if about['values'] == 1 else 's'}"
             details = ", ".join(filter(None, (count, note, missing)))
             of = {"event": "", "client": " of the client", "sequence": " of the sequence", "target": ""}[where]
             said.append(f"  {name}: {about['kind']}{of} ({details})")

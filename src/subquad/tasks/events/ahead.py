@@ -23,11 +23,8 @@ from subquad.tasks.events.sequences import EventSequences
 EVENTS = 10
 """Number of events that are forecast."""
 
-WINDOW = 10.0
-"""Length of the window in which events are counted, in mean gaps."""
-
-MOST_COUNTED = 200
-"""Largest number of events of a continuation in the window."""
+SHARE = 0.5
+"""Length of the window in which events are counted, in mean gaps for each event that is forecast."""
 
 SEQUENCES, SAMPLES = 64, 64
 """Largest number of sequences that are continued, and number of continuations of each."""
@@ -91,12 +88,10 @@ def ahead_rows(model: EventModel, test: EventSequences, baselines: Fitted, token
         return []
     encoded, generator = encode(model.scales, cut.before), torch.Generator().manual_seed(0)
     everything = np.arange(len(cut.whole.names))
-    paths, counted = [], []
-    for _, history in histories(model, encoded, max(tokens, len(encoded.times)), everything):
-        paths.append(continuations(model, history, SAMPLES, generator, events=cut.events))
-        counted.append(continuations(model, history, SAMPLES, generator, events=MOST_COUNTED, until=WINDOW))
-    rows = _event_rows(cut, paths[0], baselines) + _count_rows(cut, counted[0], model.scales.mean_gap)
-    return rows + _timeline(cut, paths[0], model)
+    ((_, history),) = histories(model, encoded, max(tokens, len(encoded.times)), everything)
+    paths = continuations(model, history, SAMPLES, generator, events=cut.events)
+    rows = _event_rows(cut, paths, baselines) + count_rows(cut, paths, model.scales.mean_gap)
+    return rows + _timeline(cut, paths, model)
 
 
 def _event_rows(cut: Cut, paths: Paths, baselines: Fitted) -> list[Row]:
@@ -119,27 +114,25 @@ def _event_rows(cut: Cut, paths: Paths, baselines: Fitted) -> list[Row]:
     return rows
 
 
-def _count_rows(cut: Cut, paths: Paths, unit: float) -> list[Row]:
-    """Rows of the number of events in a window of `WINDOW` mean gaps, of sequences that are observed for so long."""
-    window = WINDOW * unit
-    observed = np.flatnonzero(cut.whole.ends - cut.last >= window)
-    if not len(observed):
-        return []
-    where = np.repeat(np.arange(len(cut.whole.names)), cut.whole.lengths)
-    since = cut.whole.times - np.repeat(cut.last, cut.whole.lengths)
-    place = np.arange(len(where)) - cut.whole.offsets[where]
-    counts = np.bincount(where, (place >= cut.length) & (since <= window), minlength=len(cut.whole.names))[observed]
-    drawn = (paths.times[observed] <= WINDOW).sum(2).astype(float)
+def count_rows(cut: Cut, paths: Paths, unit: float) -> list[Row]:
+    """Rows of the number of events in a window after the cut, where more than are forecast count as so many.
+
+    Sequences may end with a certain number of events, or at a certain time. Those whose window is not over when they end
+    have had all events that are forecast, so that no sequence is left out. Leaving out would choose slow ones.
+    """
+    window = SHARE * cut.events
+    after = (cut.whole.times[cut.after] - cut.last[:, None]) / unit
+    counts = (after <= window).sum(1)
+    drawn = (paths.times <= window).sum(2).astype(float)
     low, high = np.quantile(drawn, (LEVELS[0], LEVELS[-1]), axis=1)
     intervals = {
         "count_coverage": _mean(((low <= counts) & (counts <= high)).astype(float)),
         "count_mae": _mean(np.abs(np.median(drawn, axis=1) - counts)),
-        "count_mae_of_mean_rate": _mean(np.abs(WINDOW - counts)),
+        "count_mae_of_mean_rate": _mean(np.abs(window - counts)),
     }
-    units = {"count_coverage": "share"}
+    units, about = {"count_coverage": "share"}, {"split": "test", "window": window * unit, "most": cut.events}
     return [
-        {"metric": name, "unit": units.get(name, "1"), "split": "test", "window": window, **interval._asdict()}
-        for name, interval in intervals.items()
+        {"metric": name, "unit": units.get(name, "1"), **about, **interval._asdict()} for name, interval in intervals.items()
     ]
 
 

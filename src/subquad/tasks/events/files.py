@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from subquad.checking import excerpt
-from subquad.data.columns import Column
+from subquad.data.columns import Column, adapted
 from subquad.data.pickles import read_pickle
 from subquad.data.ragged import offsets_of
 from subquad.data.tables import PARQUET, Names, StoredColumn, Tally, find_column, listed, read_table
@@ -79,8 +79,11 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     for chunk in read_table(path, choose, tally):
         cells = chunk.columns
         if read is None:
+            if columns.decided is not None and form != "auto":
+                form = adapted(Column("time", "time", form), cells["time"]).form
             form, read = _time_reader(cells["time"], form)
-            others.extend([day_is_first(path.name)] if columns.time_form == "auto" and _is_open(cells["time"], form) else [])
+            if form == "day-first" != columns.time_form and is_ambiguous(cells["time"]):
+                others.append(day_is_first(path.name, can_choose=columns.decided is None))
         is_stored = isinstance(cells["time"], StoredColumn) and cells["time"].is_time
         times = numbers(cells["time"], read) if read else np.full(len(chunk.lines), np.nan)
         numbered, kinds = names.number(cells["sequence"]), types.number(cells["type"])
@@ -121,11 +124,6 @@ def _time_reader(column: Sequence[str], form: str) -> tuple[str, ReadTime | None
     return ("auto", None) if guessed is None else (guessed, lenient(guessed))
 
 
-def _is_open(column: Sequence[str], form: str) -> bool:
-    """Whether dates were recognized that could have the day or the month first."""
-    return form == "day-first" and is_ambiguous(column)
-
-
 def read_records(path: Path) -> tuple[Rows, int]:
     """Reads EasyTPP's JSON, a list or one record per line. Returns the rows and the stated number of types, or 0."""
     records, place = _parse(path, read_text(path))
@@ -136,6 +134,16 @@ def read_records(path: Path) -> tuple[Rows, int]:
             f"{path} is not in EasyTPP's form: it should be a list of records with time_since_start and type_event"
         )
     return rows_of_records(path.name, records, place)
+
+
+def is_easytpp(path: Path) -> bool:
+    """Whether a file of JSON lines begins with one of EasyTPP's records, whose fields are lists, or with none at all."""
+    text = read_text(path).lstrip()
+    try:
+        record = json.loads(text[: text.find("\n")] if "\n" in text else text)
+    except (ValueError, RecursionError):
+        return True
+    return not isinstance(record, Mapping) or any(name in record for name in TIMES)
 
 
 def read_pickled(path: Path) -> tuple[Rows, int]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from subquad.data.json_tables import JSON_LINES
 from subquad.data.named import is_named, load_named
 from subquad.data.splits import shuffled
 from subquad.data.tables import PARQUET, listed
@@ -14,6 +15,7 @@ from subquad.errors import SubquadError
 from subquad.files import kind_of
 from subquad.tasks.events.files import (
     Columns,
+    is_easytpp,
     read_lines,
     read_pickled,
     read_records,
@@ -24,7 +26,7 @@ from subquad.tasks.events.files import (
 from subquad.tasks.events.repairs import Repairs, Rows, assemble
 from subquad.tasks.events.sequences import EventSequences
 
-JSON = (".json", ".jsonl")
+JSON = (".json", *JSON_LINES)
 PICKLES = (".pkl", ".pickle")
 FILES = (*JSON, ".csv", ".tsv", *PARQUET, *PICKLES)
 MOST = 100_000  # largest number of types
@@ -99,6 +101,8 @@ def load_sequences(
 
 def _file(path: Path, columns: Columns) -> _Read:
     suffix = path.suffix.lower()
+    if suffix in JSON_LINES and not is_easytpp(path):
+        return _Read(read_rows(path, columns), first=None)
     if suffix in JSON:
         return _Read(*read_records(path))
     if suffix in PICKLES:
@@ -178,7 +182,8 @@ def _cut(source: str, loaded: dict[str, EventSequences], seed: int) -> EventSpli
         count = len(loaded["all"].names)
         if count < 3:
             raise SubquadError(
-                f"{source} has {count} sequences, but at least 3 are needed: to train on, to watch, and to test on"
+                f"{source} has {'one sequence' if count == 1 else f'{count} sequences'}, but at least 3 are needed: to "
+                "train on, to watch, and to test on"
             )
         fifth = max(1, round(0.2 * count))
         parts = np.split(shuffled(loaded["all"].names, seed), [fifth, 2 * fifth])

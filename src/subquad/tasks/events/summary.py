@@ -41,7 +41,7 @@ def data_rows(splits: EventSplits, scales: Scales) -> list[Row]:
         for at in QUANTILES:
             values.append(("events of a sequence", float(np.quantile(sequences.lengths, at)), "1", at))
             if len(gaps):
-                values.append(("gap", float(np.quantile(gaps, at)), "time", at))
+                values.append(("gap", float(np.quantile(gaps, at)), "seconds" if sequences.dated else "time", at))
         for what, value, unit, level in values:
             quantile = {} if level is None else {"quantile": level}
             rows.append({"metric": "data", "value": value, "unit": unit, "part": part, "what": what, **quantile})

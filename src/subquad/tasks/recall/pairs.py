@@ -1,8 +1,10 @@
 """Multi-query associative recall (Arora et al. 2023, *Zoology*): pairs of keys and values, then questions for values."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -40,6 +42,22 @@ class Recall(Answering):
     @property
     def chance(self) -> float:
         return 1 / self.values
+
+    @property
+    def share_of_frequent(self) -> float:
+        """Expected share of right answers of naming the value that stands most often in a sequence, whatever the key."""
+        return sum(1 - self._none_above(most) for most in range(self.pairs)) / self.pairs
+
+    def _none_above(self, most: int) -> float:
+        """Probability that no value stands in more than `most` pairs.
+
+        It is pairs! times the coefficient of x^pairs in (1 + y + ... + y^most / most!)^values, where y is x / values.
+        """
+        terms = np.array([float(self.values) ** -number / math.factorial(number) for number in range(most + 1)])
+        ways = np.ones(1)
+        for _ in range(self.values):
+            ways = np.convolve(ways, terms)[: self.pairs + 1]
+        return float(ways[self.pairs]) * math.factorial(self.pairs) if len(ways) > self.pairs else 0.0
 
     def can_be_answer(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
         return tokens >= FIRST_KEY + self.keys

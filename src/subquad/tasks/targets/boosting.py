@@ -18,7 +18,7 @@ ROUNDS, RATE = 100, 0.1
 """Rounds and learning rate of boosting, scikit-learn's defaults."""
 LEAST_ROUNDS, LARGEST_RATE = 10, 0.3
 """Smallest number of rounds, and largest learning rate, for many classes."""
-MOST_TREES = 1000
+MOST_TREES = 4000
 """Number of trees of all classes or labels together above which there are fewer rounds with a larger learning rate."""
 
 

@@ -1,5 +1,6 @@
 """Labels of clients: from the texts in a table to classes, several labels, numbers, or times to an event."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -9,7 +10,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from subquad.checking import excerpt
-from subquad.data.columns import FEW, NUMBERS, TRUTHS, is_missing, split_cell
+from subquad.data.columns import FEW, NUMBERS, TRUTHS, is_missing, number_form, split_cell
 from subquad.data.tables import Chunk, listed
 from subquad.data.times import attempt
 from subquad.errors import SubquadError
@@ -49,7 +50,7 @@ class LabelTexts:
         """A sentence about clients with contradicting labels."""
         if not self.twice:
             return []
-        return [f"{self.path.name}: {count(self.twice, 'client')} with two labels left without: {first(self.twice)}"]
+        return [f"{self.path.name}: {count(self.twice, 'client')} not trained on, with two labels: {first(self.twice)}"]
 
     def texts(self, clients: Sequence[str]) -> list[tuple[str, ...] | None]:
         """The texts of each client; None for a client without a label."""
@@ -120,22 +121,22 @@ def _recognise(written: Sequence[tuple[str, ...] | None], labels: LabelTexts) ->
     if len(labels.columns) > 1:
         return "labels"
     values = {texts[0] for texts in known if not is_missing(texts[0])}
-    if len(values) > FEW and all(_read_number(text) is not None for text in values):
+    if len(values) > FEW and None not in _numbers(values).values():
         return "number"
     parts = {part for text in values for part in split_cell(text, "|")}
     return "labels" if any("|" in text for text in values) and len(parts) < len(values) + 2 else "classes"
 
 
-def _read_number(text: str) -> float | None:
-    for read in NUMBERS.values():
-        if np.isfinite(value := attempt(read, text)):
-            return value
-    return None
+def _numbers(texts: Iterable[str]) -> dict[str, float | None]:
+    """The numbers in texts that are all written in one way, by text; None for what is no number."""
+    counts = Counter(text for text in texts if not is_missing(text))
+    read = NUMBERS[number_form(counts)[0]]
+    return {text: value if np.isfinite(value := attempt(read, text)) else None for text in counts}
 
 
 def _classes(path: Path, written: Sequence[tuple[str, ...] | None], order: tuple[str, str] | None) -> Labelled:
     texts = [None if label is None or is_missing(label[0]) else label[0] for label in written]
-    values = sorted({text for text in texts if text is not None}, key=_by_number)
+    values = _sorted({text for text in texts if text is not None})
     if not 2 <= len(values) <= MOST_CLASSES:
         what = f"{len(values):,} values ({listed(values)})" if values else "no value at all"
         advice = "; for a number, give --target number" if len(values) > MOST_CLASSES else ""
@@ -146,9 +147,10 @@ def _classes(path: Path, written: Sequence[tuple[str, ...] | None], order: tuple
     return Labelled("classes", names, numbers, None, [])
 
 
-def _by_number(text: str) -> tuple[bool, float, str]:
-    number = _read_number(text)
-    return number is None, number or 0.0, text
+def _sorted(texts: set[str]) -> list[str]:
+    """Texts in the order of the numbers that they are, then all others in alphabetical order."""
+    numbers = _numbers(texts)
+    return sorted(texts, key=lambda text: (numbers.get(text) is None, numbers.get(text) or 0.0, text))
 
 
 def _labels(path: Path, written: Sequence[tuple[str, ...] | None], labels: LabelTexts) -> Labelled:
@@ -158,7 +160,7 @@ def _labels(path: Path, written: Sequence[tuple[str, ...] | None], labels: Label
         truth = np.stack([_truths(path, name, written, at) for at, name in enumerate(names)], axis=1)
     else:
         cells = [None if label is None else split_cell(label[0], "|") for label in written]
-        names = tuple(sorted({part for parts in cells if parts is not None for part in parts}, key=_by_number))
+        names = tuple(_sorted({part for parts in cells if parts is not None for part in parts}))
         truth = np.array([[np.nan if parts is None else float(name in parts) for name in names] for parts in cells])
     if not 2 <= len(names) <= MOST_CLASSES:
         raise SubquadError(f"{path} must have two to {MOST_CLASSES} different labels, but has {len(names):,}")
@@ -178,14 +180,24 @@ def _truths(path: Path, name: str, written: Sequence[tuple[str, ...] | None], at
 
 
 def _number(path: Path, written: Sequence[tuple[str, ...] | None]) -> Labelled:
-    numbers = [None if label is None else _read_number(label[0]) for label in written]
+    numbers = _first_numbers(written)
     truth = np.array([np.nan if number is None or abs(number) > 1e30 else number for number in numbers])[:, None]
     known = ~np.isnan(truth[:, 0])
-    unreadable = [label[0] for label, is_known in zip(written, known, strict=True) if label is not None and not is_known]
+    unreadable = [
+        label[0]
+        for label, is_known in zip(written, known, strict=True)
+        if label is not None and not is_known and not is_missing(label[0])
+    ]
     if len(np.unique(truth[known])) < 2:
         raise SubquadError(f"the label in {path} must have two numbers or more, but has {len(np.unique(truth[known]))}")
     said = [f"{count(unreadable, 'label')} no number and left out: {first(unreadable)}"] if unreadable else []
     return Labelled("number", (), np.where(known, 0, UNLABELLED), truth, said)
+
+
+def _first_numbers(written: Sequence[tuple[str, ...] | None]) -> list[float | None]:
+    """The number in the first text of each client; None for a client without one."""
+    numbers = _numbers(label[0] for label in written if label is not None)
+    return [None if label is None else numbers.get(label[0]) for label in written]
 
 
 def _event(path: Path, written: Sequence[tuple[str, ...] | None]) -> Labelled:
@@ -193,7 +205,7 @@ def _event(path: Path, written: Sequence[tuple[str, ...] | None]) -> Labelled:
         raise SubquadError(
             "--target event needs to know whether the event was observed: name the column by --observed-column"
         )
-    times = [None if label is None else _read_number(label[0]) for label in written]
+    times = _first_numbers(written)
     observed = _truths(path, OBSERVED, [None if label is None else label[1:] for label in written], 0)
     truth = np.stack([np.array([np.nan if time is None else time for time in times]), observed], axis=1)
     known = ~np.isnan(truth).any(1) & (truth[:, 0] >= 0)
@@ -208,7 +220,7 @@ def _unmatched(clients: list[str], labelled: Labelled, labels: LabelTexts) -> li
     complaints = []
     without = [clients[at] for at in np.flatnonzero(labelled.numbers == UNLABELLED)]
     if without:
-        complaints.append(f"{count(without, 'client')} without a label not trained on: {first(without)}")
+        complaints.append(f"{count(without, 'client')} not trained on, without a label: {first(without)}")
     known = set(clients)
     eventless = [client for client in labels.of if client not in known]
     if eventless:

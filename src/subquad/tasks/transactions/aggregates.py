@@ -88,7 +88,7 @@ class Aggregates:
         blocks = [_overall(histories)]
         for each in self.counted:
             blocks += _counts(each, encoded, client, along, lengths)
-        columns = [signed_log(histories.amounts)] if "amount" in self.features.fields else []
+        columns = [signed_log(np.nan_to_num(histories.amounts))] if "amount" in self.features.fields else []
         width = self.features.layout.width
         columns += [encoded[:, at] for at in range(width - self.features.layout.numbers, width)]
         blocks += [_spread(values.astype(float), client, along, histories) for values in columns]
@@ -177,7 +177,8 @@ def _overall(histories: Histories) -> Float[ndarray, "clients numbers"]:
     """Length, duration, amounts, gaps and times of day of each history."""
     starts, lengths, times = histories.offsets[:-1], histories.lengths, histories.times
     duration = times[histories.offsets[1:] - 1] - times[starts]
-    sums = [np.add.reduceat(values, starts) for values in (histories.amounts, np.abs(histories.amounts))]
+    amounts = np.nan_to_num(histories.amounts)
+    sums = [np.add.reduceat(values, starts) for values in (amounts, np.abs(amounts))]
     gaps = log_gaps(histories)
     gap = np.add.reduceat(gaps, starts) / lengths
     client = np.repeat(np.arange(len(lengths)), lengths)

@@ -23,6 +23,9 @@ from subquad.tasks.transactions.options import ClientOptions
 from subquad.tasks.transactions.splits import Splits, split, split_unlabelled
 from subquad.tasks.transactions.summary import summarise
 
+OWN_FEATURES = ("labels", "clients", "events", "target", "time_form", "amount_form")
+"""Features that a run learns from its own data even if it starts with those of another run."""
+
 
 class Data(NamedTuple):
     """All clients, and the indices of those in each split."""
@@ -79,7 +82,7 @@ class Clients:
         training = histories.select(splits.train)
         features = learn(training, options.amounts, histories, rare=options.rare, buckets=options.hash_buckets)
         if options.start:
-            own = {name: getattr(features, name) for name in ("labels", "clients", "events", "target", "time_form")}
+            own = {name: getattr(features, name) for name in OWN_FEATURES}
             features = replace(self.started, **own, wide={})
             features.require_fields(histories)
         features = replace(features, summary=summarise(histories, features))
@@ -194,4 +197,5 @@ def _as_read(how: Reading, features: Features) -> Reading:
         static=frozenset(column.name for column in features.static_columns),
         time_form=features.time_form or ("" if is_old else how.time_form),
         order=features.labels or None,
+        amount_form=features.amount_form,
     )

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from subquad.data.column_values import ColumnValues
-from subquad.data.columns import NUMBERS, Column, recognise
+from subquad.data.columns import NUMBERS, Column, adapted, is_missing, number_form, sample
 from subquad.data.tables import LARGEST_NUMBER, Chunk, Names, StoredColumn, Tally, find_column
 from subquad.data.times import ReadTime, day_is_first, detect, guess, is_ambiguous, lenient, numbers
 from subquad.tasks.columns.reading import FurtherReaders, further_roles
@@ -66,6 +66,7 @@ class Reading:
         clients: file with one row for each client; None if there is none, or if it lies in the folder of the events.
         time_form: how times are written, by a name in times.WRITTEN; "auto" to guess, "" to read as earlier versions did.
         order: names of the classes in the order that a run was trained with.
+        amount_form: how amounts are written, by a name in columns.NUMBERS; empty to recognize it.
     """
 
     labels: tuple[str, ...] = ()
@@ -78,6 +79,7 @@ class Reading:
     clients: Path | None = None
     time_form: str = "auto"
     order: tuple[str, ...] | None = None
+    amount_form: str = ""
 
     def label_columns(self, columns: Columns, names: list[str]) -> dict[str, str]:
         """The columns of labels that a table has, by role; empty if it lacks one of them."""
@@ -118,6 +120,7 @@ class Events(NamedTuple):
     columns: list[ColumnValues]
     unused: list[Column]
     time_form: str
+    amount_form: str
     complaints: list[str]
 
 
@@ -131,32 +134,53 @@ def collect(
 ) -> Events:
     """Converts texts to numbers chunk by chunk. Invalid rows are left out and counted."""
     names = {role: Names() for role in ("client", "code", "type")}
-    further, time_form = FurtherReaders(how.kinds, how.decided), how.time_form
+    further, time_form, amount_form = FurtherReaders(how.kinds, how.decided), how.time_form, how.amount_form
     parts: list[tuple[ndarray, ...]] = []
     fields: tuple[str, ...] = ()
     complaints: list[str] = []
-    read_amount: ReadTime | None = None
     for chunk in chunks:
         cells, rows = chunk.columns, len(chunk.lines)
         fields = tuple(role for role in OPTIONAL if role in cells)
         if read_time is None:
-            time_form, read_time = _time_reader(cells["time"], time_form, complaints, tally.path)
+            time_form = _adapted_form("time", time_form, cells["time"], how)
+            time_form, read_time = _time_reader(cells["time"], time_form)
+            if time_form == "day-first" != how.time_form and is_ambiguous(cells["time"]):
+                complaints.append(day_is_first(tally.path.name, can_choose=how.decided is None))
         times = numbers(cells["time"], read_time) if read_time else np.full(rows, np.nan)
-        if read_amount is None and "amount" in cells:
-            form = recognise("amount", cells["amount"]).form
-            read_amount = NUMBERS[form] if form in ("comma", "grouped") else float
-        amounts = numbers(cells["amount"], read_amount) if read_amount else np.zeros(rows)
+        if not parts and "amount" in cells:
+            own = number_form(sample(cells["amount"]).counts)[0]
+            amount_form = _adapted_form("number", amount_form, cells["amount"], how) or own
+        amounts, missing = _amounts(cells.get("amount") or ["0"] * rows, amount_form or "point")
         keys = [cells.get(role) or [""] * rows for role in names]
         numbered = [names[role].number(column) for role, column in zip(names, keys, strict=True)]
-        good = _good(chunk, tally, numbered[0] == names["client"].numbers.get("", -1), times, amounts, nobody)
+        nameless = numbered[0] == names["client"].numbers.get("", -1)
+        good = _good(chunk, tally, nameless, times, np.where(missing, 0.0, amounts), nobody)
         further.keep(further.read(chunk), good)
         parts.append(tuple(column[good] for column in (*numbered, amounts, times)))
     empty = [np.zeros(0, kind) for kind in (np.int32, np.int32, np.int32, float, float)]
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)] or empty
     client, code, kind = (names[role].ordered() for role in ("client", "code", "type"))
     complaints += further.sentences(tally.path.name)
-    about = (fields, further.finished(), further.unused, "" if time_form == "auto" else time_form, complaints)
+    forms = ("" if time_form == "auto" else time_form, amount_form)
+    about = (fields, further.finished(), further.unused, *forms, complaints)
     return Events(joined[0], client, joined[1], code, joined[2], kind, joined[3], joined[4], *about)
+
+
+def _adapted_form(kind: Literal["number", "time"], form: str, cells: Sequence[str], how: Reading) -> str:
+    """How numbers or times of new data are written: as in those trained on, unless these are written otherwise."""
+    is_known = how.decided is not None and form not in ("", "auto")
+    return adapted(Column(kind, kind, form), cells).form if is_known else form
+
+
+def _amounts(cells: Sequence[str], form: str) -> tuple[Float[ndarray, "rows"], Bool[ndarray, "rows"]]:
+    """Amounts, NaN for those that cannot be read, and marks of the cells without one, whose amount is NaN, too."""
+    if isinstance(cells, StoredColumn) and (stored := cells.numbers()) is not None:
+        return stored, np.isnan(stored)
+    amounts = numbers(cells, NUMBERS[form])
+    missing = np.isnan(amounts)
+    for at in np.flatnonzero(missing).tolist():
+        missing[at] = is_missing(cells[at].strip())
+    return amounts, missing
 
 
 def _good(chunk: Chunk, tally: Tally, nameless: ndarray, times: ndarray, amounts: ndarray, nobody: str) -> ndarray:
@@ -172,10 +196,10 @@ def _good(chunk: Chunk, tally: Tally, nameless: ndarray, times: ndarray, amounts
     return good
 
 
-def _time_reader(column: Sequence[str], form: str, complaints: list[str], path: Path) -> tuple[str, ReadTime | None]:
+def _time_reader(column: Sequence[str], form: str) -> tuple[str, ReadTime | None]:
     """The format of times and its reader, by the first cells; None for a reader if no format fits."""
     if isinstance(column, StoredColumn) and column.is_time:
-        return "seconds", float
+        return "auto", float
     if not form:
         return form, detect(column)
     if form != "auto":
@@ -183,6 +207,4 @@ def _time_reader(column: Sequence[str], form: str, complaints: list[str], path: 
     guessed = guess(column)
     if guessed is None:
         return form, detect(column)
-    if guessed == "day-first" and is_ambiguous(column):
-        complaints.append(day_is_first(path.name))
     return guessed, lenient(guessed)

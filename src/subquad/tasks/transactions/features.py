@@ -77,6 +77,7 @@ class Features(Checked):
     events: Count = 1
     buckets: Whole = 0  # number of symbols that codes and types without a symbol of their own share
     time_form: Words = ""  # how times are written; empty for runs of earlier versions
+    amount_form: Words = ""  # how amounts are written; empty for runs of earlier versions
     further: tuple[dict[str, Any], ...] = ()  # features of further columns of events
     static: tuple[dict[str, Any], ...] = ()  # features of columns of clients
     unused: tuple[tuple[str, str], ...] = ()  # names of columns that are not used, with the reason
@@ -141,9 +142,10 @@ class Features(Checked):
         encoded[:, 0] = self._symbols(self.codes, histories.code_names)[histories.codes]
         encoded[:, 1] = self._symbols(self.types, histories.type_names)[histories.types]
         if self.amounts == "quantile":
-            encoded[:, 2] = np.searchsorted(np.array(self.edges), histories.amounts, side="right") + 1
+            bins = np.searchsorted(np.array(self.edges), histories.amounts, side="right") + 1
+            encoded[:, 2] = np.where(np.isnan(histories.amounts), UNKNOWN, bins)
         else:
-            encoded[:, 4] = (signed_log(histories.amounts) - self.amount_mean) / self.amount_scale
+            encoded[:, 4] = np.nan_to_num((signed_log(histories.amounts) - self.amount_mean) / self.amount_scale)
         encoded[:, 3] = np.floor(histories.times / DAY) % WEEKDAYS
         angle = histories.times % DAY * (2.0 * np.pi / DAY)
         encoded[:, 5], encoded[:, 6] = np.sin(angle), np.cos(angle)
@@ -170,8 +172,9 @@ def learn(training: Histories, amounts: Amounts, everybody: Histories, *, rare: 
     Values of columns with many different ones share `buckets` symbols if fewer than `rare` clients have them.
     """
     assert training.label_names is not None
-    logs, gaps, age = signed_log(training.amounts), log_gaps(training), ages(training)
-    quantiles = np.quantile(training.amounts, np.arange(1, BINS) / BINS)
+    known = training.amounts[~np.isnan(training.amounts)] if not np.isnan(training.amounts).all() else np.zeros(1)
+    logs, gaps, age = signed_log(known), log_gaps(training), ages(training)
+    quantiles = np.quantile(known, np.arange(1, BINS) / BINS)
     client = np.repeat(np.arange(len(training.clients)), training.lengths)
     codes, more_codes = _present(training.codes, training.code_names, client, rare)
     types, more_types = _present(training.types, training.type_names, client, rare)
@@ -196,6 +199,7 @@ def learn(training: Histories, amounts: Amounts, everybody: Histories, *, rare: 
         events=len(everybody.times),
         buckets=buckets if more_codes or more_types else 0,
         time_form=everybody.time_form,
+        amount_form=everybody.amount_form,
         further=tuple(as_json(column) for column in further),
         static=tuple(as_json(column) for column in static),
         unused=tuple((column.name, column.why) for column in unused),

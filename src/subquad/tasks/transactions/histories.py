@@ -22,7 +22,7 @@ class Histories(NamedTuple):
     code_names: list[str]
     types: Int[ndarray, "events"]
     type_names: list[str]
-    amounts: Float[ndarray, "events"]
+    amounts: Float[ndarray, "events"]  # NaN where there is none
     times: Float[ndarray, "events"]  # in seconds, with the data's origin
     labels: Int[ndarray, "clients"]  # number of the class, 0 where a target is known that is no class, -1 without any
     label_names: tuple[str, ...] | None  # names of the classes, or of several labels
@@ -34,6 +34,7 @@ class Histories(NamedTuple):
     target_kind: str = "classes"
     truth: Float[ndarray, "clients k"] | None = None  # what is predicted of each client, if it is no class
     time_form: str = ""  # how times are written, by a name in times.WRITTEN; empty if that does not matter
+    amount_form: str = ""  # how amounts are written, by a name in columns.NUMBERS; empty if that does not matter
 
     @property
     def lengths(self) -> Int[ndarray, "clients"]:

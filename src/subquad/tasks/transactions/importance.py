@@ -1,6 +1,6 @@
 """Which columns of clients matter to a model: how much worse it is when their values are exchanged."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,8 +20,8 @@ ORDER = "order of events"
 Predict = Callable[[Histories], Float[ndarray, "n p"]]
 
 
-def importance_rows(target: Target, test: Histories, predict: Predict, fields: tuple[str, ...]) -> Iterator[Row]:
-    """Yields by how much the deciding metric falls when a column's values are exchanged between test clients.
+def importance_rows(target: Target, test: Histories, predict: Predict, used: Sequence[str]) -> Iterator[Row]:
+    """Yields by how much the deciding metric falls when the values of a used column are exchanged between test clients.
 
     The values of a column of events are exchanged between all events of all clients. For the order of events, those of each
     client are shuffled and its times stay. Intervals are by drawing clients again.
@@ -29,23 +29,25 @@ def importance_rows(target: Target, test: Histories, predict: Predict, fields: t
     test = test.select(np.arange(min(len(test.clients), MOST_PERMUTED)))
     rng = np.random.default_rng(0)
     before = target.metrics(test.targets, predict(test))[target.deciding]
-    for column, permuted in _permuted(test, fields, rng):
+    for column, permuted in _permuted(test, used, rng):
         after = target.metrics(test.targets, predict(permuted))[target.deciding]
         yield {"metric": "importance", "column": column, "of": target.deciding, **interval_of(before - after)._asdict()}
 
 
-def _permuted(test: Histories, fields: tuple[str, ...], rng: np.random.Generator) -> Iterator[tuple[str, Histories]]:
-    """Yields the histories with one column after the other exchanged."""
+def _permuted(test: Histories, used: Sequence[str], rng: np.random.Generator) -> Iterator[tuple[str, Histories]]:
+    """Yields the histories with one used column after the other exchanged."""
     events, clients = rng.permutation(len(test.times)), rng.permutation(len(test.clients))
     for name, part in (("code", "codes"), ("type", "types"), ("amount", "amounts")):
-        if name in fields:
+        if name in used:
             yield name, test._replace(**{part: getattr(test, part)[events]})
     for at, column in enumerate(test.columns):
-        columns = (*test.columns[:at], column.take(events), *test.columns[at + 1 :])
-        yield column.column.name, test._replace(columns=columns)
+        if column.column.name in used:
+            columns = (*test.columns[:at], column.take(events), *test.columns[at + 1 :])
+            yield column.column.name, test._replace(columns=columns)
     for at, column in enumerate(test.static):
-        columns = (*test.static[:at], column.take(clients), *test.static[at + 1 :])
-        yield column.column.name, test._replace(static=columns)
+        if column.column.name in used:
+            columns = (*test.static[:at], column.take(clients), *test.static[at + 1 :])
+            yield column.column.name, test._replace(static=columns)
     mixed = _shuffled_within(test, rng)
     yield (
         ORDER,

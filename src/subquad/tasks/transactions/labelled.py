@@ -187,7 +187,9 @@ class TransactionsTask(Task[Any]):
         rows += curve_rows(target, truth, predicted)
         if self.options.importance:
             test = histories.select(splits.test)
-            rows += importance_rows(target, test, lambda some: self.predicted(model, some), self.features.fields)
+            columns = (*self.features.further_columns, *self.features.static_columns)
+            used = (*self.features.fields, *(column.name for column in columns))
+            rows += importance_rows(target, test, lambda some: self.predicted(model, some), used)
         return rows
 
     def baselines(self) -> dict[str, Float[ndarray, "test p"]]:

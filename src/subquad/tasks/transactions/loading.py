@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from subquad.data.column_values import ColumnValues
 from subquad.data.columns import Column
+from subquad.data.json_tables import JSON_LINES
 from subquad.data.ragged import offsets_of
 from subquad.data.tables import PARQUET, Chunk, Names, Tally, find_column, listed, read_table
 from subquad.data.times import short_date
@@ -20,7 +21,7 @@ from subquad.tasks.targets.labels import OBSERVED, UNLABELLED, LabelTexts, count
 from subquad.tasks.transactions.collecting import KNOWN, Columns, Events, Reading, collect
 from subquad.tasks.transactions.histories import Histories
 
-TABLES = (".csv", ".tsv", ".txt", *PARQUET)
+TABLES = (".csv", ".tsv", ".txt", *JSON_LINES, *PARQUET)
 EVENT_FILES = ("transactions", "events")
 """Names, without the suffix, of the table of events in a folder."""
 CLIENT_FILES = ("clients", "customers", "labels", "gender_train")
@@ -262,6 +263,7 @@ def assemble(
         static=tuple(static),
         unused=(*events.unused, *(table.unused if table is not None else ())),
         time_form=events.time_form,
+        amount_form=events.amount_form,
     )
     if labels is not None:
         named = order or (how.order if how.order and len(how.order) == 2 else None)

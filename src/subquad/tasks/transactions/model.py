@@ -43,8 +43,8 @@ class EventEmbedding(nn.Module):
             # changing habits show in the code and the time together, and are learned sooner if other fields are weaker
             self.symbols[IDS.index("code")] *= LOUD
             self.numbers[NUMBERS.index("time since the first event")] *= LOUD
-            for vectors in self.symbols[:2]:
-                vectors[UNKNOWN] = 0.0  # unknown symbols are never trained, so they should add nothing
+            for vectors in self.symbols[: IDS.index("weekday")]:
+                vectors[UNKNOWN] = 0.0  # unknown symbols may never be trained, so they should add nothing
         self.norm = nn.LayerNorm(model_dim)
         self.mix = nn.Linear(model_dim, 2 * model_dim)
         initialise(self.mix, generator=generator)

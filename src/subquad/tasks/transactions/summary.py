@@ -64,6 +64,7 @@ def _roles(histories: Histories) -> Iterator[Entry]:
             missing = float((numbers == names.index("")).mean()) if "" in names else 0.0
             yield entry(name, "event", "category", len(set(names) - {""}), missing)
     if "amount" in histories.fields:
-        low, high = float(histories.amounts.min()), float(histories.amounts.max())
-        different = len(np.unique(histories.amounts[:100_000]))
-        yield entry("amount", "event", "number", different, note=f"{compact(low)} to {compact(high)}")
+        known = histories.amounts[~np.isnan(histories.amounts)]
+        note = f"{compact(float(known.min()))} to {compact(float(known.max()))}" if len(known) else ""
+        missing = 1.0 - len(known) / len(histories.amounts)
+        yield entry("amount", "event", "number", len(np.unique(known[:100_000])), missing, note)

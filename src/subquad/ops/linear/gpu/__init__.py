@@ -44,7 +44,7 @@ def takes(q: Tensor) -> bool:
 
 def serves(q: Tensor) -> bool:
     """Whether Triton kernels process these queries."""
-    return takes(q) and is_chosen()
+    return is_chosen() and takes(q)
 
 
 def computes(q: Tensor, maps: FusedMaps) -> bool:
