@@ -1,7 +1,9 @@
 """How the time of each mechanism grows with the length: the exponent p of a straight line through log(time) by log(length).
 
 Run by `python benchmarks/growth.py`. Lengths take turns, on one thread. CPU time of the thread is counted, so that other
-processes on the machine matter less. The exponent is the median over rounds, with its 95% interval.
+processes on the machine matter less. Each call is made twice, and the second one is timed: a virtual machine may give free
+memory back to its host, and the time to get it again is not that of the attention. The exponent is the median over rounds,
+with its 95% interval.
 """
 
 import math
@@ -67,15 +69,15 @@ def call(attention: Any, form: str, part: str, length: int, heads: int) -> Call:
 def exponent(by_length: dict[int, Call], rounds: int) -> tuple[Interval, dict[int, float]]:
     """The exponent over rounds, and the shortest CPU time at each length in seconds."""
     slopes, least = [], dict.fromkeys(by_length, math.inf)
-    for number in range(-1, rounds):  # the first round only warms up
+    for _ in range(rounds):
         seconds = {}
         for length, run in by_length.items():
+            run()  # so that the memory that the timed call asks for has just been used
             start = time.thread_time()
             run()
             seconds[length] = time.thread_time() - start
-        if number >= 0:
-            slopes.append(float(np.polyfit(np.log(list(seconds)), np.log(list(seconds.values())), 1)[0]))
-            least = {length: min(least[length], seconds[length]) for length in least}
+        slopes.append(float(np.polyfit(np.log(list(seconds)), np.log(list(seconds.values())), 1)[0]))
+        least = {length: min(least[length], seconds[length]) for length in least}
     return median_interval(slopes), least
 
 
