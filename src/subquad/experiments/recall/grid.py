@@ -118,7 +118,7 @@ SCALES: dict[str, Grid] = {
             evaluate_every=240,
             checkpoint_every=1200,
         ),
-        minutes="about 20 minutes on two cores, by extrapolation; further seeds follow at the best rates",
+        minutes="about 35 minutes on two cores; further seeds follow at the best rates",
     ),
     "paper": Grid(
         seeds=(0, 1, 2),
