@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
-from subquad.attention import options_from
+from subquad.attention import Layers, Outside, joined, options_from
+from subquad.attention.outside.trust import trusting
 from subquad.capacity import require_memory
 from subquad.checking import read, read_as, read_kind
 from subquad.errors import SubquadError
@@ -21,7 +23,7 @@ from subquad.results import Run, holds_run, place_of
 from subquad.tasks import TASKS, Task, TaskOptions
 from subquad.tasks.base import Completion, Drawing, Outlook, Predictions, Stream, Vectors
 from subquad.training import TrainOptions
-from subquad.training.loop import generator
+from subquad.training.loop import BATCH, generator
 from subquad.training.resuming import load_model
 from subquad.types import AttentionOptions
 
@@ -137,13 +139,39 @@ def build_model(options: RunOptions, task: Task[Any], *, seed: int) -> Built:
     return Built(task, task.build(options.attention, options.model, generator(seed, INITIAL_STREAM)))
 
 
+def fitted(attention: AttentionOptions, task: Task[Any]) -> AttentionOptions:
+    """The attention for the sequences of a task, if it is one of others whose constructor asks for their length."""
+    if not attention.traits.foreign:
+        return attention
+    longest = max(int(some.max()) for some in task.lengths().values())
+
+    def fit(part: AttentionOptions) -> AttentionOptions:
+        if not isinstance(part, Outside):
+            return part
+        if part.is_fixed:  # it takes sequences of one length only
+            return part.for_length(task.model_length(task.batch(1, torch.Generator().manual_seed(0))))
+        return part.for_length(longest + 1)
+
+    return joined([fit(part) for part in (attention.mechanisms if isinstance(attention, Layers) else (attention,))])
+
+
+def try_training(options: RunOptions, task: Task[Any], *, seed: int) -> None:
+    """Computes the gradients of two batches on a model of its own, to see whether an attention of others can be trained."""
+    with torch.random.fork_rng():
+        model = build_model(options, task, seed=seed).model.train()
+        for number in range(2):
+            batch = task.batch(options.training.batch, generator(seed, BATCH, number))
+            for losses in task.losses(model, batch):
+                losses.total.backward()
+
+
 def rebuild(about: Mapping[str, Any]) -> tuple[RunOptions, Built]:
     """Returns the options, the task and a model with initial weights, as described by the contents of a run.json."""
     options = read_options(about["options"])
     return options, build(options, seed=about["seed"], learned=about.get("learned"))
 
 
-def load(folder: str | Path, *, say: Callable[[str], None] = warnings.warn) -> TrainedModel:
+def load(folder: str | Path, *, trust: Sequence[str] = (), say: Callable[[str], None] = warnings.warn) -> TrainedModel:
     """Loads the model of a run of `subquad train` with its best weights, or with its newest if no best ones were kept.
 
     For a run of `subquad convert` whose original was such a run, the converted model is loaded, and for a race of `subquad
@@ -151,10 +179,13 @@ def load(folder: str | Path, *, say: Callable[[str], None] = warnings.warn) -> T
 
     Args:
         folder: the folder of the run.
+        trust: names of modules of others that may be imported, and whose code may run, if the run's attention is of one of
+            them; a package stands for its modules too. The environment variable SUBQUAD_TRUST names such modules as well.
         say: called with a sentence about each checkpoint that cannot be read and is skipped.
     """
     run = _trained_run(Path(folder))
-    options, built = rebuild(run.about)
+    with trusting((trust,) if isinstance(trust, str) else trust):
+        options, built = rebuild(run.about)
     load_model(run.folder, built.model, say)
     return TrainedModel(built.model, built.task, options, run)
 

@@ -16,11 +16,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from subquad.attention.outside.conventions import Layout, MaskKind
+from subquad.attention.outside.importing import sentence_of
 from subquad.check.findings import Finding
 from subquad.check.guessing import Request, guess
-from subquad.check.importing import sentence_of
 from subquad.check.models import ModelRequest
-from subquad.check.outside import Layout, MaskKind
 from subquad.check.suite import CAUSAL, CHECKS, MODELS, AttentionCase, ModelCase, answer
 from subquad.errors import SubquadError
 

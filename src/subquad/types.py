@@ -168,7 +168,8 @@ class Traits:
     causal: bool = True
     """Whether the module has `causal` and `step`."""
     steps: bool = True
-    """Whether the causal form continues a state, as decoding does; false only for attentions of other packages."""
+    """Whether the causal form continues a state of its own, as decoding does; false only for attentions of other packages,
+    which then read everything again at every position."""
     foreign: bool = False
     """Whether the module runs code that is no mechanism of this interface, which commands run in child processes only."""
     constant_state: bool = True

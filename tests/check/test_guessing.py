@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from subquad.attention import Outside, options_from
+from subquad.attention.outside.importing import import_named
+from subquad.attention.outside.trust import trusting
 from subquad.check.guessing import CallError, Request, guess
-from subquad.check.importing import import_named
-from subquad.check.outside import Outside
-from subquad.cli.outside import read_arguments, read_variant
+from subquad.cli.outside import read_arguments
 from subquad.errors import SubquadError
 
 HERE = "tests.check.faults"
@@ -142,16 +143,20 @@ def test_an_outside_attention_is_a_mechanism() -> None:
     assert mixed.shape == (2, 1, 11, 24)
     k[:, :, 7:] = 100
     torch.testing.assert_close(attend(q, k, v, keep=keep), mixed)
-    assert attend.causal(q, k, v)[1] is None
+    whole, state = attend.causal(q[:, :, :7], k[:, :, :7], v[:, :, :7])[0], None
+    for at in range(7):  # it keeps no state of its own, so it reads everything again
+        step, state = attend.step(*(x[:, :, at : at + 1] for x in (q, k, v)), state)
+        torch.testing.assert_close(step, whole[:, :, at : at + 1])
     assert (options.traits.causal, options.traits.steps, options.traits.foreign) == (True, False, True)
 
 
 def test_an_outside_attention_comes_back_from_a_file() -> None:
     options = guess(Request(f"{HERE}:Layer", heads=3, head_dim=8)).outside
-    assert read_variant(asdict(options), "a file") == options
-    assert isinstance(options, Outside)
-    with pytest.raises(SubquadError, match="layout"):
-        read_variant({**asdict(options), "layout": "dnhb"}, "a file")
+    with trusting([HERE]):
+        assert options_from(asdict(options), "a file") == options
+        assert isinstance(options, Outside)
+        with pytest.raises(SubquadError, match="layout"):
+            options_from({**asdict(options), "layout": "dnhb"}, "a file")
 
 
 @pytest.mark.parametrize(

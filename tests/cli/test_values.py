@@ -35,10 +35,18 @@ def test_lengths_that_are_none(given: list[str], words: str) -> None:
         parse_lengths(given)
 
 
-def test_attentions_of_other_packages_are_no_mechanisms() -> None:
+def test_attentions_of_other_packages_are_named_where_they_are_taken() -> None:
     assert parse_attention("linear*2,softmax", ["linear", "softmax"]) == ["linear", "linear", "softmax"]
-    with pytest.raises(SubquadError, match=r"--mechanisms takes mechanisms, .* 'pkg.mod:Mine': make it one and offer it by"):
+    with pytest.raises(SubquadError, match=r"--mechanisms takes mechanisms of this package, but was given 'pkg.mod:Mine'"):
         parse_attention("pkg.mod:Mine", ["linear"], "--mechanisms")
+    names = parse_attention("linear,pkg.mod:Mine*2", ["linear"], takes_imported=True)
+    assert names == ["linear", "pkg.mod:Mine", "pkg.mod:Mine"]
+
+
+@pytest.mark.parametrize("text", ["pkg.mod", "pkg:", "3:4", "linear,pkg.mod"])
+def test_names_to_import_have_a_module_and_a_name(text: str) -> None:
+    with pytest.raises(SubquadError, match="is no attention: write MODULE:NAME"):
+        parse_attention(text, ["linear"], takes_imported=True)
 
 
 @pytest.mark.parametrize(

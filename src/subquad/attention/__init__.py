@@ -20,6 +20,8 @@ from subquad.attention.linear import Linear, LinearAttention
 from subquad.attention.linformer import Linformer, LinformerAttention
 from subquad.attention.lsh import Lsh, LshAttention, LshState
 from subquad.attention.nystrom import Nystrom, NystromAttention
+from subquad.attention.outside.mechanism import Outside
+from subquad.attention.outside.trust import require_trust
 from subquad.attention.softmax import Softmax, SoftmaxAttention, SoftmaxState
 from subquad.attention.sparse import Sparse, SparseAttention, SparseState
 from subquad.attention.window import Window, WindowAttention
@@ -50,7 +52,11 @@ COMMON = ("linear", "favor", "linformer")
 
 
 def options_from(values: object, where: str = "the attention") -> AttentionOptions:
-    """Reads options from the values that `dataclasses.asdict` gave; `where` names their place in error messages."""
+    """Reads options from the values that `dataclasses.asdict` gave; `where` names their place in error messages.
+
+    The values may come from a file of somebody else: an attention that is imported by name is read only if its module is
+    trusted (see `subquad.attention.outside.trust`).
+    """
     if isinstance(values, Mapping) and values.get("kind") == Layers.kind:
         listed = read_as(list[dict[str, Any]], values.get("mechanisms"), f"{where}: mechanisms")
         mechanisms = [options_from(each, f"{where}: mechanisms[{at}]") for at, each in enumerate(listed)]
@@ -58,6 +64,10 @@ def options_from(values: object, where: str = "the attention") -> AttentionOptio
             return Layers(tuple(mechanisms))
         except OptionError as error:
             raise SubquadError(f"{where}: {error}") from None
+    if isinstance(values, Mapping) and values.get("kind") == Outside.kind:
+        outside: Outside = read_kind({Outside.kind: Outside}, values, where)
+        require_trust(outside.target, where)
+        return outside
     if isinstance(values, Mapping):
         values = {
             name: read_kind(FEATURE_MAPS, value, f"{where}: {name}") if isinstance(value, Mapping) else value
@@ -97,12 +107,12 @@ def traits_of(attend: nn.Module) -> Traits | None:
 def require_causal(attention: AttentionOptions | nn.Module) -> None:
     """Raises `SubquadError` for a mechanism (built, or its options) without a causal form."""
     if isinstance(attention, Mechanism):
-        has_causal, name = attention.traits.causal, attention.options.kind
+        has_causal, name = attention.traits.causal, attention.options.name
     elif isinstance(attention, nn.Module):
         has_causal, name = isinstance(attention, CausalAttention), type(attention).__name__
     else:
         without = [part for part in attention.parts if not part.traits.causal]
-        has_causal, name = not without, without[0].kind if without else attention.kind
+        has_causal, name = not without, without[0].name if without else attention.name
     if has_causal:
         return
     causal = [other for other, options_class in MECHANISMS.items() if options_class().traits.causal]
@@ -115,7 +125,7 @@ def require_length(options: AttentionOptions, length: int) -> None:
         longest = part.traits.max_length
         if longest is not None and length > longest:
             raise SubquadError(
-                f"k has {length} positions, but {part.kind} was built for max_length={longest}: build it with a larger one"
+                f"k has {length} positions, but {part.name} was built for max_length={longest}: build it with a larger one"
             )
 
 
@@ -146,6 +156,7 @@ __all__ = [
     "Mechanism",
     "Nystrom",
     "NystromAttention",
+    "Outside",
     "Softmax",
     "SoftmaxAttention",
     "SoftmaxState",

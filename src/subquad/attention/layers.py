@@ -31,7 +31,7 @@ class Layers(AttentionOptions):
 
     @property
     def name(self) -> str:
-        return run_lengths([options.kind for options in self.mechanisms])
+        return run_lengths([options.name for options in self.mechanisms])
 
     @property
     def parts(self) -> tuple[AttentionOptions, ...]:
@@ -53,6 +53,8 @@ class Layers(AttentionOptions):
             space=" or ".join(dict.fromkeys(traits.space for traits in each)),
             gives_up="; ".join(dict.fromkeys(traits.gives_up for traits in each)),
             causal=all(traits.causal for traits in each),
+            steps=all(traits.steps for traits in each),
+            foreign=any(traits.foreign for traits in each),
             constant_state=all(traits.constant_state for traits in each),
             max_length=min(lengths, default=None),
             window=windows.pop() if len(windows) == 1 else None,

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from subquad.check.building import parameters_of
-from subquad.check.importing import sentence_of
-from subquad.check.outside import Outside, OutsideAttention
+from subquad.attention.outside.building import parameters_of
+from subquad.attention.outside.importing import sentence_of
+from subquad.attention.outside.mechanism import Outside, OutsideAttention
 from subquad.errors import SubquadError
 
 

@@ -10,8 +10,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from subquad.check.attempts import Attempt, changed, effect, problem_of
-from subquad.check.building import (
+from subquad.attention.outside.building import (
     CAUSAL_NAMES,
     Sizes,
     call_of,
@@ -20,8 +19,10 @@ from subquad.check.building import (
     required_of,
     size_arguments,
 )
-from subquad.check.importing import gpu_advice, import_named
-from subquad.check.outside import Layout, MaskKind, MaskShape, Outside, OutsideAttention
+from subquad.attention.outside.conventions import Layout, MaskKind, MaskShape
+from subquad.attention.outside.importing import gpu_advice, import_named
+from subquad.attention.outside.mechanism import Outside, OutsideAttention
+from subquad.check.attempts import Attempt, changed, effect, problem_of
 from subquad.checking import LARGEST, Checked, Count, Words
 from subquad.errors import SubquadError
 from subquad.types import AttentionOptions

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from subquad.check.building import Sizes, build, call_of, parameters_of, size_arguments
+from subquad.attention.outside.building import Sizes, build, call_of, parameters_of, size_arguments
+from subquad.attention.outside.importing import import_named, is_import_name
 from subquad.check.findings import Finding, not_asked
 from subquad.check.guessing import Length
-from subquad.check.importing import import_named, is_import_name
 from subquad.check.subjects import Inputs, Subject
 from subquad.checking import Checked, Count, FileName
 from subquad.errors import SubquadError

@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from subquad.attention.outside.importing import sentence_of
 from subquad.check.attempts import deviation
 from subquad.check.findings import Finding, judged, not_asked
-from subquad.check.importing import sentence_of
 from subquad.check.properties import RANDOM
 from subquad.check.subjects import Inputs, Subject
 

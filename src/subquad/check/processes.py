@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import psutil
 
-from subquad.check.importing import sentence_of
+from subquad.attention.outside.importing import sentence_of
 from subquad.errors import SubquadError
 from subquad.measure.memory import limit_memory
 from subquad.measure.workers import context, interrupts_wait, join_parent, silence_output, start_child

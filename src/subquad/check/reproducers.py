@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from subquad.check.building import Sizes, is_built_first
+from subquad.attention.outside.building import Sizes, is_built_first
+from subquad.attention.outside.mechanism import callable_of
 from subquad.check.findings import Finding
 from subquad.check.guessing import Request
 from subquad.check.models import ModelRequest
-from subquad.check.outside import callable_of
 from subquad.check.subjects import AttentionSubject
 from subquad.types import AttentionOptions
 

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from subquad.attention.outside.building import Sizes
+from subquad.attention.outside.importing import import_named
+from subquad.attention.outside.mechanism import OutsideAttention
 from subquad.check.attempts import changed, draw, effect
-from subquad.check.building import Sizes
 from subquad.check.guessing import Guessed, Request
-from subquad.check.importing import import_named
-from subquad.check.outside import OutsideAttention
 
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Largest difference of two results that must be the same, over their root mean square."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from subquad.attention.outside.importing import import_named, sentence_of
 from subquad.check.findings import Finding, not_asked
 from subquad.check.growth import Make, judge_growth, measure_growth
 from subquad.check.guessing import CallError, Guessed, Request, guess
-from subquad.check.importing import import_named, sentence_of
 from subquad.check.models import ModelRequest, ModelSubject, generation, load_model, usable_ids
 from subquad.check.precision import gradients, half_precision
 from subquad.check.processes import BrokenCallError, Helper

@@ -97,7 +97,7 @@ def _parts(
     """The mechanisms of each attention with a name and the number of its layers; the name is the attention's for one."""
     return {
         name: [
-            (name if len(options.parts) == 1 else f"{name}: {part.kind}", part, count)
+            (name if len(options.parts) == 1 else f"{name}: {part.name}", part, count)
             for part, count in options.counts(model.layers)
         ]
         for name, options in attentions.items()

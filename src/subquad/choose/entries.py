@@ -1,7 +1,8 @@
 """Which attentions enter a race: those that are named or sensible for the task, as far as the task takes them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,8 @@ import torch
 from subquad.attention import MECHANISMS, joined
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
-from subquad.runs import RunOptions, check_options
+from subquad.results import Row
+from subquad.runs import RunOptions, check_options, fitted, try_training
 from subquad.tasks.base import Task, TaskOptions
 from subquad.training import TrainOptions
 from subquad.types import AttentionOptions
@@ -17,6 +19,10 @@ from subquad.words import run_lengths
 
 USUAL = ("softmax", "linear", "favor", "hybrid", "window", "linformer")
 """Attentions that are raced if none are named, as far as they have the form that the task needs."""
+
+
+Trying = Callable[[RunOptions], str]
+"""Trains an attention of others for a moment, where it does no harm; returns why that fails, or an empty text."""
 
 
 class Entries(NamedTuple):
@@ -33,6 +39,8 @@ def enter(
     model: ModelOptions,
     training: TrainOptions,
     longest: int,
+    outside: Entries | None = None,
+    trying: Trying = lambda options: "",
 ) -> Entries:
     """Returns the attentions of a race, with the options that the task prefers.
 
@@ -43,6 +51,8 @@ def enter(
         model: the size of the models.
         training: how the models are trained.
         longest: the length of the longest sequence.
+        outside: attentions of others among the names, and those of them that cannot be called.
+        trying: trains an attention of others for a moment. Their code does not run here.
     """
     wanted = names or [[name] for name in USUAL if MECHANISMS[name]().traits.causal or not task.is_causal]
     attentions: dict[str, AttentionOptions] = {}
@@ -50,9 +60,14 @@ def enter(
     for layers in wanted:
         name = run_lengths(layers)
         try:
-            attention = joined([_preferred(each, task, options, longest) for each in layers])
-            check_options(RunOptions(options, attention, model, training))
-            task.build(attention, model, torch.Generator().manual_seed(0))
+            attention = joined([_known(each, outside) or _preferred(each, task, options, longest) for each in layers])
+            attention = fitted(attention, task)
+            entrant = RunOptions(options, attention, model, training)
+            check_options(entrant)
+            if not attention.traits.foreign:
+                task.build(attention, model, torch.Generator().manual_seed(0))
+            elif problem := _causal_problem(attention, task) or trying(entrant):
+                raise SubquadError(problem)
         except SubquadError as error:
             left_out[name] = str(error)
             continue
@@ -61,6 +76,25 @@ def enter(
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise SubquadError(f"the task takes none of the attentions ({why}): name others by --mechanisms")
     return Entries(attentions, left_out)
+
+
+def _known(name: str, outside: Entries | None) -> AttentionOptions | None:
+    """An attention of others by its name; None for a mechanism. Raises `SubquadError` if it cannot be called."""
+    if outside is not None and name in outside.left_out:
+        raise SubquadError(outside.left_out[name])
+    return None if outside is None else outside.attentions.get(name)
+
+
+def _causal_problem(attention: AttentionOptions, task: Task[Any]) -> str:
+    """Says that a task needs a causal form which an attention of others has not; empty if it fits."""
+    without = [part.name for part in attention.parts if not part.traits.causal]
+    return f"the task is causal, but {without[0]} has no causal form" if task.is_causal and without else ""
+
+
+def train_briefly(task: Task[Any], folder: Path, *, options: RunOptions, seed: int) -> list[Row]:
+    """Trains an attention of others for a moment, in a process of its own. There are no rows."""
+    try_training(options, task, seed=seed)
+    return []
 
 
 def _preferred(name: str, task: Task[Any], options: TaskOptions, longest: int) -> AttentionOptions:

@@ -47,7 +47,7 @@ class Setting(NamedTuple):
     def words(self) -> str:
         """The options that differ from their defaults, and the learning rate, in words."""
         parts = self.attention.parts
-        plain = type(parts[0])() if len(parts) == 1 else None
+        plain = type(parts[0])() if len(parts) == 1 and not parts[0].traits.foreign else None
         values = {} if plain is None else _differing(self.attention, plain)
         return ", ".join(
             [*(f"{name.replace('_', ' ')} {value}" for name, value in values.items()), f"rate {self.learning_rate:.2g}"]

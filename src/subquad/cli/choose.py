@@ -4,10 +4,11 @@ import dataclasses
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,22 +18,25 @@ from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn
 
 from subquad.attention import MECHANISMS, Softmax
+from subquad.attention.outside.importing import is_import_name
+from subquad.attention.outside.trust import trusting
 from subquad.checking import Checked, Count, FilePath, NonNegative, Positive, Seed, Whole, Words
 from subquad.choose.converting import ModelRace
 from subquad.choose.cutting import enter_cut
 from subquad.choose.decision import Decision, Training, Wishes, decide
-from subquad.choose.entries import USUAL, enter
+from subquad.choose.entries import USUAL, Entries, enter, train_briefly
 from subquad.choose.race import Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.remote import Remote, hold_tasks
 from subquad.choose.space import import_optuna
 from subquad.choose.standings import READ_AT, SOFTMAX, read_gives_up, read_standings
 from subquad.choose.timing import early_sentence, time_sentence
-from subquad.choose.workers import Pool
+from subquad.choose.workers import PRELOAD, Job, Pool
 from subquad.cli import INTERRUPTED
 from subquad.cli.choose_model import Opened, is_model_race, new_model_race, open_model_race
 from subquad.cli.options import clashing, is_resumed, registry
 from subquad.cli.options import joined as joined_parts
+from subquad.cli.outside import Calling, imported_parts, open_outside, trust_prefix
 from subquad.cli.parsing import check_parts, parse
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.spelling import training_words
@@ -45,15 +49,18 @@ from subquad.places.cluster import Cluster, open_cluster
 from subquad.places.options import Placing
 from subquad.report.choose import brief_table, write_choice_page
 from subquad.results import Row, Run, describe_run, new_folder, refuse_taken
+from subquad.runs import RunOptions
 from subquad.tasks import TASKS, Task, TaskOptions
 from subquad.tasks.base import DATA_FIELDS, DataSize
 from subquad.training import TrainOptions
 from subquad.training.loop import import_accelerate
-from subquad.types import Traits
+from subquad.types import AttentionOptions, Traits
 
 PROG = "subquad choose"
 MOST_JOBS = 1024
 """Largest number of runs side by side."""
+TRYING_SECONDS = 120.0
+"""Time limit for reading the data in another process and training an attention of others on two batches."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,8 @@ class Choose(Checked):
     mechanisms: Annotated[
         tuple[Words, ...],
         tyro.conf.arg(
-            help=f"Attentions to race: {', '.join(MECHANISMS)}; or several by layer, such as linear*3,softmax. Default: "
-            f"{', '.join(USUAL)}, as far as the task takes them."
+            help=f"Attentions to race: {', '.join(MECHANISMS)}; several by layer, such as linear*3,softmax; and yours on q, "
+            f"k and v, as MODULE:NAME. Default: {', '.join(USUAL)}, as far as the task takes them."
         ),
     ] = ()
     cut: Whole | None = None
@@ -139,9 +146,7 @@ def _usage() -> str:
 def _new_race(words: Sequence[str], started: float) -> int:
     name = choose("task", words[0], TASKS)
     command, task_options, task = _parse(name, list(words[1:]))
-    parts = [parse_attention(text, MECHANISMS, "--mechanisms") for text in dict.fromkeys(command.choose.mechanisms)]
-    longest = max(int(some.max()) for some in task.lengths().values())
-    entries = enter(parts, task, task_options, command.model, command.training, longest)
+    entries = _enter(command, task_options, task)
     field, traits = with_cut(Field(task_options, command.model, command.training, entries.attentions), task, command.choose)
     folder = command.choose.out or new_folder("choose", name)
     refuse_taken(folder)
@@ -158,7 +163,33 @@ def _new_race(words: Sequence[str], started: float) -> int:
     for each, why in entries.left_out.items():
         say(f"{each} is left out: {why}")
     run = Run.create(folder, "choose", about, rows)
-    return _race(run, kept, task, started, cluster)
+    with trusting(part.target for each in entries.attentions.values() for part in imported_parts(each)):
+        return _race(run, kept, task, started, cluster)
+
+
+def _enter(command: Any, options: TaskOptions, task: Task[Any]) -> Entries:
+    """The attentions of a race. Those that are imported by name are called and trained for a moment in other processes."""
+    texts = dict.fromkeys(command.choose.mechanisms)
+    layers = [parse_attention(text, MECHANISMS, "--mechanisms", takes_imported=True) for text in texts]
+    longest = max(int(some.max()) for some in task.lengths().values())
+    imported = [name for name in dict.fromkeys(chain(*layers)) if is_import_name(name)]
+    entering = partial(enter, layers, task, options, command.model, command.training, longest)
+    if not imported:
+        return entering()
+    sizes = {"heads": command.model.attention_heads, "head_dim": command.model.head_dim}
+    opened = open_outside(imported, command.outside, **sizes, preload=PRELOAD)
+    workers = Pool(partial(prepare_again, options, task.learned), 1, memory_share(1))
+    try:
+        return entering(Entries(*opened), partial(_try, workers, command.choose.seed))
+    finally:
+        workers.close()
+
+
+def _try(workers: Pool, seed: int, options: RunOptions) -> str:
+    """Trains an attention of others for a moment in a process of its own; returns why that fails, or an empty text."""
+    job = Job("trying", partial(train_briefly, options=options, seed=seed), Path(), TRYING_SECONDS)
+    ended = next(iter(workers.run([job], lambda job: True)))
+    return f"a training step fails: {ended.message}" if ended.failure else ""
 
 
 def _cluster(placing: Placing, task: Task[Any], options: TaskOptions, folder: Path, jobs: int | None) -> Cluster | None:
@@ -217,7 +248,7 @@ def _parse_with(
     groups = _groups(defaults_of or plain, size) | {"task": plain}
     flags = clashing(groups)
     return parse(
-        joined_parts("Choice", groups),
+        joined_parts("Choice", groups, {"outside": Calling()}),
         words,
         prog=f"{PROG} {name}",
         description=f"Races attentions on your sequences and recommends one. The task: {TASKS[name].__doc__}",
@@ -261,7 +292,7 @@ def _race(run: Run, kept: Kept, task: Task[Any], started: float, cluster: Cluste
         race = Race(run, kept.field, kept.terms, task, workers, training_words, watch, started=started)
         is_interrupted = _goes(race)
     conclude(race, kept.wishes, console)
-    return _ended(run, is_interrupted=is_interrupted)
+    return _ended(run, kept.field.attentions.values(), is_interrupted=is_interrupted)
 
 
 def _race_model(opened: Opened, started: float) -> int:
@@ -272,7 +303,7 @@ def _race_model(opened: Opened, started: float) -> int:
         race = opened.race(watch, started)
         is_interrupted = _goes(race)
     conclude_model(race, console)
-    return _ended(run, is_interrupted=is_interrupted)
+    return _ended(run, (), is_interrupted=is_interrupted)
 
 
 @contextmanager
@@ -308,10 +339,10 @@ def _goes(race: Race | ModelRace) -> bool:
     return False
 
 
-def _ended(run: Run, *, is_interrupted: bool) -> int:
+def _ended(run: Run, attentions: Iterable[AttentionOptions], *, is_interrupted: bool) -> int:
     if not is_interrupted:
         return 0
-    again = f"subquad choose --resume {shlex.quote(str(run.folder))}"
+    again = f"{trust_prefix(attentions)}subquad choose --resume {shlex.quote(str(run.folder))}"
     print(f"subquad: interrupted; the answer above is from what was done; go on with: {again}", file=sys.stderr)
     return INTERRUPTED
 

@@ -25,7 +25,7 @@ from subquad.cli.compare_nodes import compare_nodes
 from subquad.cli.compared import ALL, Attentions, choose_attentions, without_form
 from subquad.cli.kernels import kernels_on, tell_kernels, tell_roofline
 from subquad.cli.options import clashing, registry
-from subquad.cli.outside import Calling, read_variant
+from subquad.cli.outside import Calling, trust_prefix
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.streams import say
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
         return compare_nodes(arguments, options.where, options.out, options.resume, Output())
     if options.resume is not None:
         run = Run.open(options.resume, "compare")
-        plan, limits = read_plan(run.about["options"], read_variant)
+        plan, limits = read_plan(run.about["options"])
     else:
         (plan, left_out), limits = _plan(options), _limits(options)
         about = describe_run(plan, limits, shlex.join(["subquad", "compare", *arguments]))
@@ -152,7 +152,9 @@ def main(arguments: Sequence[str]) -> int:
         try:
             measure_run(run, plan, limits, _budget(options), Output(), verbose=options.verbose)
         except KeyboardInterrupt:
-            print(f"subquad: interrupted; what was measured is kept, go on with: {_resume_command(run)}", file=sys.stderr)
+            print(
+                f"subquad: interrupted; what was measured is kept, go on with: {_resume_command(run, plan)}", file=sys.stderr
+            )
             return INTERRUPTED
     if not (options.resume or options.mechanisms or options.grid):
         Output().print(f"There are more: --mechanisms {ALL} also measures {', '.join(_others())}.", soft_wrap=True)
@@ -189,11 +191,11 @@ def measure_run(run: Run, plan: Plan, limits: Limits, budget: float, console: Co
         names = ", ".join(_name(group) for group in left[:3]) + (", ..." if len(left) > 3 else "")
         groups = ("1 group" if len(left) == 1 else f"{len(left)} groups") + " of measurements"
         groups += f" ({names})" if verbose else ""
-        console.print(f"The budget had no time for {groups}. Go on with: {_resume_command(run)}", soft_wrap=True)
+        console.print(f"The budget had no time for {groups}. Go on with: {_resume_command(run, plan)}", soft_wrap=True)
 
 
-def _resume_command(run: Run) -> str:
-    return f"subquad compare --resume {shlex.quote(str(run.folder))}"
+def _resume_command(run: Run, plan: Plan) -> str:
+    return f"{trust_prefix(plan.variants.values())}subquad compare --resume {shlex.quote(str(run.folder))}"
 
 
 def _refuse_other_options(options: Compare) -> None:

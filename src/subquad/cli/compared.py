@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from subquad.attention import COMMON, Softmax, joined
-from subquad.check.importing import is_import_name
+from subquad.attention.outside.importing import is_import_name
 from subquad.checking import excerpt
 from subquad.cli.outside import Calling, open_outside
 from subquad.cli.values import choose, parse_attention
@@ -74,7 +74,7 @@ def without_form(attentions: Attentions, forms: Sequence[Form]) -> Attentions:
 
 def no_causal_form(options: AttentionOptions) -> str:
     """Says which of the mechanisms has no causal form."""
-    without = [part.kind for part in options.parts if not part.traits.causal]
+    without = [part.name for part in options.parts if not part.traits.causal]
     if options.depth == 1:
         return "it has no causal form"
     return f"{' and '.join(without)} among its layers {'has' if len(without) == 1 else 'have'} no causal form"

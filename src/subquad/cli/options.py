@@ -51,17 +51,19 @@ def attention_in(words: Sequence[str]) -> str | None:
     return attention
 
 
-def joined(name: str, parts: Mapping[str, Any]) -> Any:
+def joined(name: str, parts: Mapping[str, Any], prefixed: Mapping[str, Any] | None = None) -> Any:
     """Returns one dataclass out of several whose options stand side by side on a command line.
 
-    Each part is an instance, whose values are the defaults, or a class with a required argument, which must come first.
+    Each part is an instance, whose values are the defaults, or a class with a required argument, which must come first. The
+    options of `prefixed` parts, which come last, begin with the name of their part.
     """
-    fields = []
+    fields: list[tuple[str, Any, Any]] = []
     for part, options in parts.items():
         is_class = isinstance(options, type)
         default = dataclasses.field() if is_class else dataclasses.field(default=options)
         kind = options if is_class else type(options)
         fields.append((part, Annotated[kind, tyro.conf.OmitArgPrefixes], default))
+    fields += [(part, type(options), dataclasses.field(default=options)) for part, options in (prefixed or {}).items()]
     return dataclasses.make_dataclass(name, fields, frozen=True)
 
 

@@ -2,19 +2,21 @@
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
-from subquad.attention import MECHANISMS, options_from
+from subquad.attention import MECHANISMS, Outside
+from subquad.attention.outside.importing import is_import_name, sentence_of
+from subquad.attention.outside.trust import trust_words
 from subquad.check import processes
 from subquad.check.findings import Finding
 from subquad.check.guessing import LAYER_ADVICE, Request
-from subquad.check.importing import is_import_name
-from subquad.check.outside import Outside
 from subquad.check.processes import Helper
 from subquad.check.suite import open_attention
-from subquad.checking import Checked, Words, excerpt, read_kind
+from subquad.checking import Checked, Words, excerpt
+from subquad.cli.explanations import explanation
 from subquad.cli.values import choose
 from subquad.compare import plan
 from subquad.errors import SubquadError
@@ -47,14 +49,6 @@ class Calling(Checked):
     """Arguments of every call, as NAME=VALUE."""
 
 
-def read_variant(values: object, where: str) -> AttentionOptions:
-    """Reads the options of an attention from a file: of a mechanism, or of one that is imported by name."""
-    if isinstance(values, Mapping) and values.get("kind") == "outside":
-        options: AttentionOptions = read_kind({"outside": Outside}, values, where)
-        return options
-    return options_from(values, where)
-
-
 def request_of(name: str, calling: Calling, *, heads: int, head_dim: int) -> Request:
     """What the options say of an attention, which is a name to import, or one of this package."""
     if "." in name and ":" not in name:
@@ -81,16 +75,71 @@ class Opened(NamedTuple):
     left_out: dict[str, str]
 
 
-def open_outside(names: Sequence[str], calling: Calling, *, heads: int, head_dim: int) -> Opened:
-    """Finds out how attentions that are named as MODULE:NAME are called, for measuring them beside others."""
+def open_outside(
+    names: Sequence[str], calling: Calling, *, heads: int, head_dim: int, preload: Sequence[str] = plan.PRELOAD
+) -> Opened:
+    """Finds out how attentions that are named as MODULE:NAME are called, for using them beside others.
+
+    `preload` names modules that the processes of the command need later on, to be imported once for all.
+    """
     opened = Opened({}, {})
-    with Helper(OPENING_BYTES, (*plan.PRELOAD, *processes.PRELOAD)) as helper:
+    with Helper(OPENING_BYTES, (*preload, *processes.PRELOAD)) as helper:
         for name in names:
             try:
                 opened.attentions[name] = _open(helper, request_of(name, calling, heads=heads, head_dim=head_dim))
             except SubquadError as error:
                 opened.left_out[name] = CALLING_OPTION.sub("--outside.", str(error).replace(LAYER_ADVICE, ""))
     return opened
+
+
+def require_outside(name: str, calling: Calling, *, heads: int, head_dim: int) -> Outside:
+    """Finds out how an attention that is named as MODULE:NAME is called. Raises `SubquadError` if it cannot be."""
+    opened, left_out = open_outside([name], calling, heads=heads, head_dim=head_dim)
+    if name in left_out:
+        raise SubquadError(f"{name} cannot be used: {left_out[name]}")
+    return opened[name]
+
+
+def imported_parts(attention: AttentionOptions) -> list[Outside]:
+    """The attentions that are imported by name among those of the layers."""
+    return [part for part in attention.parts if isinstance(part, Outside)]
+
+
+def trust_prefix(attentions: Iterable[AttentionOptions]) -> str:
+    """What comes before a command that opens files with these attentions, so that they are trusted; mostly nothing."""
+    return trust_words(part.target for attention in attentions for part in imported_parts(attention))
+
+
+def calling_of(parts: Sequence[Outside]) -> Calling:
+    """How all of some attentions are called. What differs among them is left to guessing."""
+    known = [
+        Calling(
+            part.layout,
+            part.mask or "guess",
+            part.mask_argument,
+            spell_arguments(part.arguments),
+            spell_arguments(part.call),
+        )
+        for part in parts
+    ]
+    same = {field.name: {getattr(each, field.name) for each in known} for field in fields(Calling)}
+    return Calling(**{name: values.pop() for name, values in same.items() if len(values) == 1})
+
+
+@contextmanager
+def naming_outside(attention: AttentionOptions) -> Iterator[None]:
+    """What code of others raises inside the block becomes a sentence with the name of the attention."""
+    names = " and ".join(part.name for part in imported_parts(attention))
+    try:
+        yield
+    except SystemExit as ended:
+        if not names:
+            raise
+        raise SubquadError(f"the model with {names} ends the process (SystemExit: {ended.code})") from ended
+    except Exception as error:
+        if not names or explanation(error) is not None:
+            raise
+        raise SubquadError(f"the model with {names} raises {sentence_of(error)}") from error
 
 
 def _open(helper: Helper, request: Request) -> Outside:
@@ -105,7 +154,10 @@ def _open(helper: Helper, request: Request) -> Outside:
 
 
 def read_arguments(option: str, words: Sequence[str]) -> dict[str, Any]:
-    """Reads NAME=VALUE words. Values are Python's numbers, truth values, lists or None, and any other word is a text."""
+    """Reads NAME=VALUE words. Values are Python's numbers, truth values, lists or None, and any other word is a text.
+
+    A tuple becomes a list, as it does in the files of a run.
+    """
     values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -113,6 +165,14 @@ def read_arguments(option: str, words: Sequence[str]) -> dict[str, Any]:
             raise SubquadError(f"{option} takes words such as features=256, but was given {excerpt(word)}")
         values[name] = _value(text)
     return values
+
+
+def spell_arguments(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The NAME=VALUE words that `read_arguments` reads as these values."""
+    texts = {
+        name: value if isinstance(value, str) and _value(value) == value else repr(value) for name, value in values.items()
+    }
+    return tuple(f"{name}={text}" for name, text in texts.items())
 
 
 def _value(text: str) -> Any:
@@ -123,4 +183,11 @@ def _value(text: str) -> Any:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text
-    return value if isinstance(value, int | float | str | list | tuple | dict | None) else text
+    return as_lists(value) if isinstance(value, int | float | str | list | tuple | dict | None) else text
+
+
+def as_lists(value: Any) -> Any:
+    """A value whose tuples are lists, inside of lists and dictionaries as well."""
+    if isinstance(value, dict):
+        return {name: as_lists(each) for name, each in value.items()}
+    return [as_lists(each) for each in value] if isinstance(value, list | tuple) else value

@@ -11,6 +11,7 @@ from subquad.checking import Checked, Count, FilePath, InnerShare, NonNegative, 
 from subquad.cli.follow import follow
 from subquad.cli.foreign import options_of_train
 from subquad.cli.lines import BadLines, LeftOut, Line, csv_text, open_lines
+from subquad.cli.outside import naming_outside
 from subquad.cli.parsing import parse
 from subquad.cli.streams import say
 from subquad.errors import SubquadError
@@ -91,11 +92,17 @@ def main(arguments: Sequence[str]) -> int:
     _check(options)
     outlook = _outlook(options)
     trained = load(options.run, say=say)
-    options = _with_named_file(options, trained)
+    with naming_outside(trained.options.attention):
+        _predict(trained, _with_named_file(options, trained), outlook)
+    return 0
+
+
+def _predict(trained: TrainedModel, options: Predict, outlook: Outlook | None) -> None:
+    """Prints or writes what the options ask of a model."""
     if _is_drawing(options):
         trained.task.require_drawing()
         _draw(trained, options)
-        return 0
+        return
     named = {name: value for name in COMPLETION if (value := getattr(options, name)) is not None}
     completion = {} if outlook else named
     if completion or options.text is not None:
@@ -108,7 +115,6 @@ def main(arguments: Sequence[str]) -> int:
         print(trained.reply(options.sequence))
     else:
         _answer_lines(trained, options)
-    return 0
 
 
 def _check(options: Predict) -> None:

@@ -1,10 +1,11 @@
 """Writes options as the words of a command line of `subquad train`."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
-from subquad.attention import Layers
 from subquad.cli.options import clashing
+from subquad.cli.outside import Calling, calling_of, imported_parts
 from subquad.cli.training_options import Shared
 from subquad.cli.trainings import option_words
 from subquad.runs import RunOptions
@@ -17,9 +18,13 @@ def training_words(options: RunOptions, seed: int) -> list[str]:
 
 def _words(options: RunOptions) -> Iterator[str]:
     """Yields all options except for the task's defaults, since defaults of the others depend on the task."""
-    parts = options.attention.parts if isinstance(options.attention, Layers) else (options.attention,)
-    attention: dict[str, Any] = {part.kind: part for part in parts} if len(parts) > 1 else {"attention": parts[0]}
+    parts = options.attention.parts
+    own = [part for part in parts if not part.traits.foreign]
+    attention: dict[str, Any] = {part.kind if len(parts) > 1 else "attention": part for part in own}
     groups = {"task": options.task, **attention, "model": options.model, "training": options.training}
     flags = clashing({"shared": Shared(), **groups})
     for name, part in groups.items():
         yield from option_words(part, flags, skip_defaults=name == "task")
+    if imported := imported_parts(options.attention):
+        names = {(Calling, field.name): f"outside.{field.name.replace('_', '-')}" for field in fields(Calling)}
+        yield from option_words(calling_of(imported), names, skip_defaults=True)

@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from subquad.attention.outside.trust import trusting
 from subquad.cli import INTERRUPTED
 from subquad.cli.launching import is_launched, launch
 from subquad.cli.options import Resume, is_resumed
+from subquad.cli.outside import naming_outside, trust_prefix
 from subquad.cli.parsing import parse
 from subquad.cli.show import CountColumn, Output, PlainColumn
 from subquad.cli.streams import say
@@ -26,7 +28,7 @@ from subquad.parallel import check_cut, points_for
 from subquad.report.client_baselines import baseline_sentences, trivial_sentence
 from subquad.report.event_baselines import standing_sentence
 from subquad.results import FORMAT, Row, Run, describe_run, folder_name, new_folder
-from subquad.runs import Built, RunOptions, build_model, check_options, load, read_options, rebuild
+from subquad.runs import Built, RunOptions, build_model, check_options, fitted, load, read_options, rebuild, try_training
 from subquad.tasks import TASKS
 from subquad.training import sharding
 from subquad.training.loop import Progress, import_accelerate, parameters, train
@@ -63,15 +65,17 @@ def main(arguments: Sequence[str]) -> int:
         if processes > 1 and not is_launched():
             return launch(words, processes, run.folder)
         with _writing(run):
-            options, built = rebuild(run.about)
+            with naming_outside(read_options(run.about["options"]).attention):
+                options, built = rebuild(run.about)
             return _train(run, options, built, lambda: _begin(options, built), restart=resume.restart)
-    plan = plan_run(words)
-    processes = plan.options.training.sequence_parallel
-    if processes > 1 and not is_launched():
-        return launch([*words, "--out", str(plan.folder)], processes, plan.folder)
-    run = _create(plan.folder, plan.about, plan.built)
-    with _writing(run):
-        return _train(run, plan.options, plan.built)
+    with trusting(CommandLine(words).imported):
+        plan = plan_run(words)
+        processes = plan.options.training.sequence_parallel
+        if processes > 1 and not is_launched():
+            return launch([*words, "--out", str(plan.folder)], processes, plan.folder)
+        run = _create(plan.folder, plan.about, plan.built)
+        with _writing(run):
+            return _train(run, plan.options, plan.built)
 
 
 def _is_main() -> bool:
@@ -103,8 +107,12 @@ def plan_run(words: Sequence[str]) -> Plan:
     if (size := task.data_size) is not None:
         command = command_line.parse_again(command, size)
         check_options(command.options)
-    options, shared = command.options, command.shared
-    built = build_model(options, task, seed=shared.seed)
+    shared = command.shared
+    options = command.options._replace(attention=fitted(command.options.attention, task))
+    with naming_outside(options.attention):
+        if options.attention.traits.foreign:
+            try_training(options, task, seed=shared.seed)
+        built = build_model(options, task, seed=shared.seed)
     _check_processes(options, built, shared.out)
     _begin(options, built)
     about = describe_run(options.as_json(), ["train", *words], seed=shared.seed, page=shared.page)
@@ -168,7 +176,10 @@ def _train(
     columns = (TextColumn("step"), CountColumn(), BarColumn(BAR_WIDTH), PlainColumn(), TimeRemainingColumn())
     lines = Lines(console, options.training.steps)
     try:
-        with Bar(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal) as bar:
+        with (
+            naming_outside(options.attention),
+            Bar(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal) as bar,
+        ):
             steps_bar = bar.add_task("", total=options.training.steps)
 
             def watch(done: Progress) -> None:
@@ -187,7 +198,8 @@ def _train(
                 restart=restart,
             )
     except KeyboardInterrupt:
-        print(f"subquad: interrupted; go on with: subquad train --resume {shlex.quote(str(run.folder))}", file=sys.stderr)
+        again = f"{trust_prefix([options.attention])}subquad train --resume {shlex.quote(str(run.folder))}"
+        print(f"subquad: interrupted; go on with: {again}", file=sys.stderr)
         return INTERRUPTED
     if _is_main():
         _show_results(run, console)

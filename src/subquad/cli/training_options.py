@@ -11,10 +11,12 @@ from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from subquad.attention import MECHANISMS, Layers, joined
+from subquad.attention import MECHANISMS, Layers, Outside, joined
+from subquad.attention.outside.importing import is_import_name
 from subquad.checking import Checked, FilePath, Seed, Words
 from subquad.cli.options import attention_in, clashing, registry
 from subquad.cli.options import joined as joined_parts
+from subquad.cli.outside import Calling, imported_parts, require_outside
 from subquad.cli.parsing import check_parts, parse
 from subquad.cli.values import choose, parse_attention
 from subquad.errors import SubquadError
@@ -37,7 +39,7 @@ class Shared(Checked):
         Words,
         tyro.conf.arg(
             help=f"Attention mechanism: {', '.join(MECHANISMS)}; or several by layer, repeated where there are more layers, "
-            "such as linear*3,softmax. Their options are listed below."
+            "such as linear*3,softmax; or one of yours on q, k and v, as MODULE:NAME. Their options are listed below."
         ),
     ] = "linear"
     seed: Seed = 0
@@ -53,6 +55,8 @@ class ParsedCommand(NamedTuple):
 
     shared: Shared
     options: RunOptions
+    calling: Calling = Calling()
+    """How attentions that are named as MODULE:NAME are called."""
 
 
 class CommandLine:
@@ -62,35 +66,59 @@ class CommandLine:
         self.words = list(words[1:])
         self.task = choose("task", words[0], TASKS)
         self.named_attention = attention_in(self.words)
-        self.attentions = parse_attention(self.named_attention or Shared.attention, MECHANISMS)
+        self.attentions = parse_attention(self.named_attention or Shared.attention, MECHANISMS, takes_imported=True)
         """Name of the mechanism of each layer; one for all if there is one."""
+        self.opened: dict[tuple[str, int, int], Outside] = {}
+        """Attentions that are imported by name, by name, heads and dimension of a head."""
+
+    @property
+    def imported(self) -> list[str]:
+        """The attentions that the command line names as MODULE:NAME."""
+        return [name for name in dict.fromkeys(self.attentions) if is_import_name(name)]
 
     def parse(self) -> ParsedCommand:
         """Returns the options before the data are read. Prints the help and exits if --help is among the words."""
         task_options = self._task_options()
         if not task_options.start:
-            return self._parse(self._defaults(task_options))
+            return self._open(self._parse(self._defaults(task_options)))
         started = read_options(Run.open(Path(task_options.start), "train").about["options"])
         named, self.attentions = self.attentions, _names(started.attention)
         command = self._parse(started._replace(task=TASKS[self.task](), training=self._defaults(task_options).training))
         names_another = self.named_attention is not None and named != self.attentions
-        if names_another or (command.options.attention, command.options.model) != (started.attention, started.model):
+        same = (command.options.attention, command.options.model, command.calling)
+        if names_another or same != (started.attention, started.model, Calling()):
             raise SubquadError(
                 f"--start takes the attention and the shape of the model in {task_options.start}: leave out --attention, "
                 "--layers and such"
             )
         return command
 
+    def _open(self, command: ParsedCommand) -> ParsedCommand:
+        """Finds out how attentions that are named as MODULE:NAME are called. Raises `SubquadError` if one cannot be."""
+        attention, model = command.options.attention, command.options.model
+        if not self.imported:
+            return command
+        for name in self.imported:
+            key = (name, model.attention_heads, model.head_dim)
+            if key not in self.opened:
+                self.opened[key] = require_outside(
+                    name, command.calling, heads=model.attention_heads, head_dim=model.head_dim
+                )
+        layers = attention.mechanisms if isinstance(attention, Layers) else (attention,)
+        found = [self.opened.get((part.name, model.attention_heads, model.head_dim), part) for part in layers]
+        return command._replace(options=command.options._replace(attention=joined(found)))
+
     def parse_again(self, command: ParsedCommand, size: DataSize) -> ParsedCommand:
         """Returns the options with the defaults for data of this size. With --start, attention and model stay the same."""
         defaults = self._defaults(command.options.task, size)
         if command.options.task.start:
             defaults = defaults._replace(attention=command.options.attention, model=command.options.model)
-        return self._parse(defaults)
+            return self._parse(defaults)
+        return self._open(self._parse(defaults))
 
     def _task_options(self) -> TaskOptions:
         """The options of the task, on which the other defaults may depend."""
-        attention = joined([MECHANISMS[name]() for name in self.attentions])
+        attention = joined([_plain(name) for name in self.attentions])
         plain = RunOptions(TASKS[self.task](), attention, ModelOptions(), TrainOptions())
         words = [word for word in self.words if word not in HELP]
         try:
@@ -104,7 +132,7 @@ class CommandLine:
 
     def _defaults(self, task: TaskOptions, size: DataSize | None = None) -> RunOptions:
         declared = {name: task.defaults(name, size) for name in self.attentions}
-        by_name = {name: _replaced(MECHANISMS[name](), of_task.attention) for name, of_task in declared.items()}
+        by_name = {name: _replaced(_plain(name), of_task.attention) for name, of_task in declared.items()}
         # of several mechanisms, the first that is not softmax decides on the defaults of the model and of the training
         deciding = next((name for name in declared if name != "softmax"), self.attentions[0])
         return RunOptions(
@@ -117,8 +145,9 @@ class CommandLine:
     def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None, *, checked: bool = True) -> ParsedCommand:
         parts = _parts(defaults)
         flags = clashing(parts)
+        outside = {"outside": Calling()} if imported_parts(defaults.attention) else {}
         parsed: Any = parse(
-            joined_parts("Train", parts),
+            joined_parts("Train", parts, outside),
             self.words if words is None else words,
             prog=f"subquad train {self.task}",
             description=" ".join(filter(None, (TASKS[self.task].__doc__, TASKS[self.task].default_notes))),
@@ -126,21 +155,34 @@ class CommandLine:
             flags=flags,
             checked=checked,
         )
-        several = len(defaults.attention.parts) > 1
-        by_layer = [getattr(parsed, name) for name in self.attentions] if several else [parsed.attention]
-        return ParsedCommand(parsed.shared, RunOptions(parsed.task, joined(by_layer), parsed.model, parsed.training))
+        by_name = {part.name: part for part in defaults.attention.parts}
+        by_name |= {name: getattr(parsed, group) for name, group in _groups(defaults.attention).items()}
+        attention = joined([by_name[name] for name in self.attentions])
+        options = RunOptions(parsed.task, attention, parsed.model, parsed.training)
+        return ParsedCommand(parsed.shared, options, parsed.outside if outside else Calling())
 
 
 def _parts(defaults: RunOptions) -> dict[str, Any]:
     """The groups of options of the command, each with its defaults. Each of several mechanisms is a group of its own."""
-    several = len(defaults.attention.parts) > 1
-    attention = {part.kind: part for part in defaults.attention.parts} if several else {"attention": defaults.attention}
+    groups = _groups(defaults.attention)
+    attention = {groups[part.name]: part for part in defaults.attention.parts if part.name in groups}
     rest = {"model": defaults.model, "training": defaults.training}
     return {"shared": Shared(), "task": defaults.task, **attention, **rest}
 
 
+def _groups(attention: AttentionOptions) -> dict[str, str]:
+    """Name of the group of options of each mechanism. Attentions that are imported by name have no options of their own."""
+    several = len(attention.parts) > 1
+    return {part.name: part.kind if several else "attention" for part in attention.parts if not part.traits.foreign}
+
+
+def _plain(name: str) -> AttentionOptions:
+    """The options of a mechanism by its name, or an attention to import whose calls are not known yet."""
+    return Outside(name) if is_import_name(name) else MECHANISMS[name]()
+
+
 def _names(attention: AttentionOptions) -> list[str]:
-    return [part.kind for part in (attention.mechanisms if isinstance(attention, Layers) else (attention,))]
+    return [part.name for part in (attention.mechanisms if isinstance(attention, Layers) else (attention,))]
 
 
 def _replaced(options: Any, values: Mapping[str, Any]) -> AttentionOptions:

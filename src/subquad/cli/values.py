@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from subquad.attention.outside.importing import is_import_name
 from subquad.checking import LARGEST, excerpt
 from subquad.errors import OptionError, SubquadError
 from subquad.words import names_by_layer
@@ -82,18 +83,34 @@ def _whole(digits: str) -> int:
     return int(digits) if len(digits) < 30 else (LARGEST + 1) * (-1 if digits.startswith("-") else 1)
 
 
-def parse_attention(text: str, names: Iterable[str], option: str = "--attention") -> list[str]:
+def parse_attention(
+    text: str, names: Iterable[str], option: str = "--attention", *, takes_imported: bool = False
+) -> list[str]:
     """Parses the name of an attention, or names by layer such as linear*3,softmax, into a list of names.
 
-    `option` is the option that took the text, for error messages.
+    Args:
+        text: what the user wrote.
+        names: the known names.
+        option: the option that took the text, for error messages.
+        takes_imported: whether names to import, MODULE:NAME, are taken as well.
     """
     known: list[str] = list(names)
-    if ":" in text:
+    if ":" in text and not takes_imported:
         raise SubquadError(
-            f"{option} takes mechanisms, of which models can be built, but was given {excerpt(text)}: make it one and offer "
-            "it by the entry point group subquad.mechanisms; `subquad compare` and `subquad check` take it as it is"
+            f"{option} takes mechanisms of this package, but was given {excerpt(text)}: `subquad train`, `choose TASK`, "
+            "`compare` and `check` take an attention of another package, as MODULE:NAME"
         )
     try:
-        return [choose("attention", name, known) for name in names_by_layer(text)]
+        listed = names_by_layer(text)
     except OptionError as error:
         raise SubquadError(f"{option} {error.problem}") from None
+    return [name if takes_imported and _is_imported(name) else choose("attention", name, known) for name in listed]
+
+
+def _is_imported(name: str) -> bool:
+    """Whether a name is one to import. Raises `SubquadError` if it only looks like one."""
+    if is_import_name(name):
+        return True
+    if ":" in name or "." in name:
+        raise SubquadError(f"{excerpt(name)} is no attention: write MODULE:NAME, as in mypackage.attention:MyAttention")
+    return False

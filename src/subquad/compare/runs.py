@@ -1,7 +1,7 @@
 """Conversion of a comparison's plan to the fields of run.json, and back."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from subquad.machine import circumstances
 from subquad.measure.devices import device_name, require_device
 from subquad.measure.workers import Limits
 from subquad.results import place_of
-from subquad.types import AttentionOptions
 
 
 @dataclass(frozen=True)
@@ -45,16 +44,12 @@ def describe_run(plan: Plan, limits: Limits, command: str) -> dict[str, Any]:
     return {"options": options, "mechanisms": traits, "seed": plan.seed, **devices, **circumstances(command)}
 
 
-ReadVariant = Callable[[object, str], AttentionOptions]
-"""Reads the options of an attention from the values in a file, with the place to name in error messages."""
-
-
-def read_plan(options: Mapping[str, Any], read_variant: ReadVariant = options_from) -> tuple[Plan, Limits]:
+def read_plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
     """Returns the plan and the limits in the options of a run.json. A plan that cannot be measured here is refused."""
     place = f"{place_of(options)}: options"
     kept = read(PlanFields, options, place)
     plan = Plan(
-        variants={name: read_variant(values, f"{place}: variants: {name}") for name, values in kept.variants.items()},
+        variants={name: options_from(values, f"{place}: variants: {name}") for name, values in kept.variants.items()},
         lengths=kept.lengths,
         forms=kept.forms,
         whats=kept.whats,

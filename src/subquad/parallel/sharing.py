@@ -24,9 +24,11 @@ def check_cut(mechanisms: Sequence[AttentionOptions], *, causal: bool) -> None:
     """Raises `SubquadError` if one of a model's mechanisms cannot be cut over processes."""
     for options in mechanisms:
         if options.kind not in CUTS:
+            is_foreign = options.traits.foreign
+            why = "as it is code of another package" if is_foreign else "as all of its positions choose among each other"
             raise SubquadError(
-                f"{options.kind} cannot be cut over processes, as all of its positions choose among each other: leave "
-                f"--sequence-parallel out, or choose among {', '.join(CUTS)}"
+                f"{options.name} cannot be cut over processes, {why}: leave --sequence-parallel out, or choose among "
+                f"{', '.join(CUTS)}"
             )
         CUTS[options.kind].check(options, causal=causal)
 

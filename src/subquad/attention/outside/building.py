@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from subquad.check.importing import gpu_advice, sentence_of
+from subquad.attention.outside.importing import gpu_advice, sentence_of
 from subquad.errors import SubquadError
 from subquad.types import AttentionOptions
 
@@ -99,14 +99,23 @@ def size_arguments(thing: Any, given: Mapping[str, Any], *, layer: bool) -> dict
     return {name: "head_dim" if size == "model_dim" else size for name, size in named.items()}
 
 
-def build(thing: Any, arguments: Mapping[str, Any], sizes: Mapping[str, Size], numbers: Sizes) -> Any:
-    """Builds the attention with these arguments. Raises `SubquadError` in words where that fails."""
+def build(
+    thing: Any,
+    arguments: Mapping[str, Any],
+    sizes: Mapping[str, Size],
+    numbers: Sizes,
+    generator: torch.Generator | None = None,
+) -> Any:
+    """Builds the attention with these arguments. Raises `SubquadError` in words where that fails.
+
+    `generator` is what a mechanism of this interface draws from; anything else draws from PyTorch's own random numbers.
+    """
     name = getattr(thing, "__name__", type(thing).__name__)
     try:
         if _is_options_class(thing):
             thing = thing(**arguments)
         if isinstance(thing, AttentionOptions):
-            drawing = torch.Generator().manual_seed(0)
+            drawing = torch.Generator().manual_seed(0) if generator is None else generator
             options = thing.for_length(numbers.length)
             return options.build(heads=numbers.heads, head_dim=numbers.head_dim, generator=drawing)
         return thing(**{argument: numbers.value(size) for argument, size in sizes.items()}, **arguments)

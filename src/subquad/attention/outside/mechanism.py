@@ -1,30 +1,22 @@
 """An attention of someone else, as a mechanism: how it is built and called, and a module that calls it so."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention import Mechanism
-from subquad.check.building import Size, Sizes, build, is_built_first
-from subquad.check.importing import import_named
+from subquad.attention.base import Mechanism
+from subquad.attention.outside.building import Size, Sizes, build, is_built_first
+from subquad.attention.outside.conventions import CausalBy, Layout, MaskKind, MaskShape, as_mask, first_tensor, is_behind
+from subquad.attention.outside.importing import import_named
 from subquad.checking import Count, Whole, Words
 from subquad.errors import SubquadError
 from subquad.types import AttentionOptions, MechanismSize, Traits
-
-Layout = Literal["bhnd", "bnhd", "bnm", "nbm"]
-"""Axes of the inputs: b batch, h heads, n positions, d numbers of a head, m numbers of all heads."""
-MaskKind = Literal["keep", "pad", "additive", "lengths"]
-"""What a padding mask holds: true for real keys, true for padding, numbers that are added to the scores, or the number of
-real keys of each sequence, which come first."""
-MaskShape = Literal["keys", "scores"]
-"""Shape of a padding mask: (batch, keys), or (batch, 1, 1, keys) as added to scores."""
-CausalBy = Literal["nothing", "itself", "method", "call", "constructor", "mask"]
-"""What makes the attention causal: it always is; its method `causal`; an argument of its call or constructor; a mask of
-scores, (queries, keys)."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +25,11 @@ class Outside(AttentionOptions):
 
     target: Words
     """Module and name, as in ``package.module:Name``."""
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict, hash=False)
     """Constructor arguments."""
-    sizes: dict[str, Size] = field(default_factory=dict)
+    sizes: dict[str, Size] = field(default_factory=dict, hash=False)
     """Constructor arguments that stand for a size, with the size that they stand for."""
-    call: dict[str, Any] = field(default_factory=dict)
+    call: dict[str, Any] = field(default_factory=dict, hash=False)
     """Arguments of every call."""
     layer: bool = False
     """Whether it takes one input x, of which it makes queries, keys and values itself."""
@@ -65,6 +57,10 @@ class Outside(AttentionOptions):
     kind: str = field(default="outside", init=False)
 
     @property
+    def name(self) -> str:
+        return self.target
+
+    @property
     def traits(self) -> Traits:
         return Traits(
             exact=False,
@@ -88,24 +84,52 @@ class Outside(AttentionOptions):
     def build(self, *, heads: int, head_dim: int, generator: torch.Generator | None = None) -> "OutsideAttention":
         if self.layer:
             raise SubquadError(f"{self.target} takes x, not q, k and v: use it where a whole layer is asked for")
-        forms = self.forms(import_named(self.target), Sizes(heads, head_dim, self.length))
-        return OutsideAttention(self, heads, head_dim, forms)
+        with _drawing_from(generator):
+            forms = self.forms(import_named(self.target), Sizes(heads, head_dim, self.length), generator)
+        return AttentionOfModel(self, heads, head_dim, forms)
 
     def for_length(self, length: int) -> Self:
         return replace(self, length=length) if self.traits.max_length is not None else self
 
-    def forms(self, thing: Any, numbers: Sizes) -> nn.ModuleDict:
-        """Builds the bidirectional and the causal form, which are the same object unless the constructor chooses."""
+    def forms(self, thing: Any, numbers: Sizes, generator: torch.Generator | None = None) -> nn.ModuleDict:
+        """Builds the bidirectional and the causal form, which are the same object unless the constructor chooses.
+
+        Two objects share the parameters that they both have.
+        """
         if not is_built_first(thing):
             attend = copy.deepcopy(thing) if isinstance(thing, nn.Module) else thing  # its dtype will be changed
             return _held(attend, attend)
         if self.causal_by != "constructor":
-            attend = build(thing, self.arguments, self.sizes, numbers)
+            attend = build(thing, self.arguments, self.sizes, numbers, generator)
             return _held(attend, attend)
         plain, causal = (
-            build(thing, {**self.arguments, self.causal_argument: value}, self.sizes, numbers) for value in (False, True)
+            build(thing, {**self.arguments, self.causal_argument: value}, self.sizes, numbers, generator)
+            for value in (False, True)
         )
-        return _held(plain, causal)
+        held = _held(plain, causal)
+        _share_parameters(held["bidirectional"], held["causal"])
+        return held
+
+
+@contextmanager
+def _drawing_from(generator: torch.Generator | None) -> Iterator[None]:
+    """Inside the block, PyTorch's own random numbers on a CPU follow from the generator, and are as before after it."""
+    if generator is None:
+        yield
+        return
+    seed = int(torch.randint(2**62, (), generator=generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _share_parameters(module: nn.Module, other: nn.Module) -> None:
+    """Gives another module the parameters of this one, as far as it has some of the same names and shapes."""
+    known = dict(module.named_parameters())
+    for name, parameter in list(other.named_parameters()):
+        if name in known and known[name].shape == parameter.shape:
+            path, _, last = name.rpartition(".")
+            setattr(other.get_submodule(path), last, known[name])
 
 
 def _held(plain: Any, causal: Any) -> nn.ModuleDict:
@@ -228,18 +252,53 @@ class OutsideAttention(Mechanism):
         return self.options.layer or mixed.shape[1] * mixed.shape[3] == x.shape[1] * x.shape[3]
 
 
-def first_tensor(returned: Any) -> Tensor:
-    """The tensor that a call returned, alone or as the first part of a tuple or list."""
-    mixed = returned[0] if isinstance(returned, tuple | list) and returned else returned
-    if not isinstance(mixed, Tensor):
-        raise SubquadError(f"it returns {type(mixed).__name__}, not a tensor")
-    return mixed
+class History(NamedTuple):
+    """Everything that an attention without a state has read so far, as it reads all of it again at every step."""
+
+    q: Float[Tensor, "b h n d"]
+    k: Float[Tensor, "b h n d"]
+    v: Float[Tensor, "b h n d"]
+    keep: Bool[Tensor, "b n"]
+
+    def followed_by(self, other: "History") -> "History":
+        """Both, one after the other."""
+        q, k, v = (torch.cat(pair, 2) for pair in zip(self[:3], other[:3], strict=True))
+        return History(q, k, v, torch.cat([self.keep, other.keep], 1))
 
 
-def as_mask(keep: Bool[Tensor, "*shape"], kind: MaskKind, dtype: torch.dtype) -> Tensor:
-    """A mask that is true for what is seen, in the convention `kind`."""
-    if kind == "lengths":
-        return keep.sum(-1)
-    if kind == "additive":
-        return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill(~keep, -torch.inf)
-    return keep if kind == "keep" else ~keep
+class AttentionOfModel(OutsideAttention):
+    """An attention of others as a part of a model: every causal one goes on from a state, and masks are never ignored."""
+
+    def causal(self, *inputs: Any, keep: Bool[Tensor, "b s"] | None = None) -> tuple[Tensor, Any]:
+        """The causal form. Padding behind the last real position needs no mask there: no earlier position sees it."""
+        if self.options.continues:
+            return super().causal(*inputs, keep=keep)
+        q, k, v = inputs[:3]
+        before: History | None = inputs[3] if len(inputs) > 3 else None
+        now = History(q, k, v, q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool) if keep is None else keep)
+        whole = now if before is None else before.followed_by(now)
+        needs_mask = (keep is not None or before is not None) and not is_behind(whole.keep)
+        self.require_both_masks(needs_mask=needs_mask)
+        mixed = super().causal(*whole[:3], keep=whole.keep if needs_mask else None)[0]
+        return mixed[:, :, -q.shape[2] :], whole
+
+    def require_both_masks(self, *, needs_mask: bool) -> None:
+        """Raises `SubquadError` if the causal form needs a padding mask and has no room for it."""
+        options = self.options
+        if needs_mask and options.causal_by == "mask" and options.causal_argument == options.mask_argument:
+            raise SubquadError(
+                f"{options.target} takes its padding mask and its causal mask by the same argument, so that its causal form "
+                "cannot have sequences with padding in front: use it with sequences of one length"
+            )
+
+    def mask_arguments(self, inputs: tuple[Tensor, ...], keep: Tensor | None) -> dict[str, Any]:
+        if keep is not None and self.options.mask is None:
+            if bool(keep.all()):
+                return {}
+            raise SubquadError(
+                f"{self.options.target} takes no padding mask, but the sequences have different lengths: give its call an "
+                "argument for one, or use it with sequences of one length"
+            )
+        if keep is not None and self.options.mask == "lengths" and not is_behind(keep):
+            raise SubquadError(f"{self.options.target} takes numbers of real keys, which must come first, but padding does")
+        return super().mask_arguments(inputs, keep)
