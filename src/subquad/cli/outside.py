@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from subquad.attention import MECHANISMS, Outside
@@ -150,7 +150,7 @@ def _open(helper: Helper, request: Request) -> Outside:
     outside = case.guessed.outside
     if outside.layer:
         raise SubquadError(f"it takes x, not q, k and v: `subquad check {request.target}` measures how its costs grow")
-    return replace(outside, length=1) if outside.is_fixed else outside
+    return outside
 
 
 def read_arguments(option: str, words: Sequence[str]) -> dict[str, Any]:

@@ -139,9 +139,9 @@ def build(cell: Cell, generator: torch.Generator) -> nn.ModuleList:
     """Builds the mechanism of each layer for sequences as long as the cell's; most cells have one layer."""
     if cell.mechanism == BASELINE:
         return nn.ModuleList([Fused()])
-    options, longest = cell.options, cell.options.traits.max_length
-    if longest is not None and longest < cell.length:
-        options = options.for_length(cell.length)
+    options, traits = cell.options, cell.options.traits
+    if traits.foreign or (traits.max_length is not None and traits.max_length < cell.length):
+        options = options.for_length(cell.length)  # an attention of others may take exactly that length
     return _by_layer(cell, options, generator)
 
 
