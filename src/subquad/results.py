@@ -148,7 +148,7 @@ def new_folder(*names: str) -> Path:
 
 def folder_name(attention: str) -> str:
     """The name of an attention, or of several by layer, as part of a folder's name."""
-    return attention.replace("*", "x").replace(",", "-").replace(" ", "-")
+    return attention.replace("*", "x").replace(",", "-").replace(" ", "-").replace(":", ".")
 
 
 def holds_run(folder: Path) -> bool:

@@ -36,7 +36,7 @@ from subquad.cli import INTERRUPTED
 from subquad.cli.choose_model import Opened, is_model_race, new_model_race, open_model_race
 from subquad.cli.options import clashing, is_resumed, registry
 from subquad.cli.options import joined as joined_parts
-from subquad.cli.outside import Calling, imported_parts, open_outside, trust_prefix
+from subquad.cli.outside import FLAGS, OUTSIDE, Calling, imported_parts, open_outside, trust_prefix
 from subquad.cli.parsing import check_parts, parse
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.spelling import training_words
@@ -248,12 +248,12 @@ def _parse_with(
     groups = _groups(defaults_of or plain, size) | {"task": plain}
     flags = clashing(groups)
     return parse(
-        joined_parts("Choice", groups, {"outside": Calling()}),
+        joined_parts("Choice", groups, {OUTSIDE: Calling()}),
         words,
         prog=f"{PROG} {name}",
         description=f"Races attentions on your sequences and recommends one. The task: {TASKS[name].__doc__}",
         registry=registry([type(groups[part]) for part in ("task", "model", "training")], flags),
-        flags=flags,
+        flags=flags | FLAGS,
         checked=checked,
     )
 

@@ -25,7 +25,7 @@ from subquad.cli.compare_nodes import compare_nodes
 from subquad.cli.compared import ALL, Attentions, choose_attentions, without_form
 from subquad.cli.kernels import kernels_on, tell_kernels, tell_roofline
 from subquad.cli.options import clashing, registry
-from subquad.cli.outside import Calling, trust_prefix
+from subquad.cli.outside import FLAGS, Calling, trust_prefix
 from subquad.cli.parsing import parse
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.streams import say
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a comparison, prints the answer and writes the page."""
     flags = clashing({"shared": Compare, **{name: options for name, options in MECHANISMS.items() if name != BASELINE}})
     rules = registry(MECHANISMS.values(), flags)
-    options = parse(Compare, arguments, prog="subquad compare", registry=rules, flags=flags)
+    options = parse(Compare, arguments, prog="subquad compare", registry=rules, flags=flags | FLAGS)
     options.where.require_cluster()
     if options.resume is not None:
         _refuse_other_options(options)

@@ -17,6 +17,7 @@ from subquad.check.processes import Helper
 from subquad.check.suite import open_attention
 from subquad.checking import Checked, Words, excerpt
 from subquad.cli.explanations import explanation
+from subquad.cli.options import Flags
 from subquad.cli.values import choose
 from subquad.compare import plan
 from subquad.errors import SubquadError
@@ -47,6 +48,12 @@ class Calling(Checked):
     """Arguments of its constructor, as NAME=VALUE."""
     call: tuple[Words, ...] = ()
     """Arguments of every call, as NAME=VALUE."""
+
+
+OUTSIDE = "outside"
+"""Name of the group of these options in commands that have others beside them, with which they begin there."""
+FLAGS: Flags = {(Calling, field.name): f"{OUTSIDE}.{field.name.replace('_', '-')}" for field in fields(Calling)}
+"""Names of these options on the command line of such a command."""
 
 
 def request_of(name: str, calling: Calling, *, heads: int, head_dim: int) -> Request:

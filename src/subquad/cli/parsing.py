@@ -120,7 +120,7 @@ def _sentence(box: str, prog: str) -> str:
     first, _, rest = re.sub(r"\n-{3,}(?=\n)", "\n─", "\n".join(lines)).partition("\n─")
     words, help_lists = " ".join(first.split()), f"`{prog} --help` lists the options"
     if unknown := re.search(r"Unrecognized options: (.*?)(?:, |$)", words):
-        near = re.search(r"Perhaps you meant:\s*(--[\w-]+)", rest)
+        near = re.search(r"Perhaps you meant:\s*(--[\w.-]+)", rest)
         if not unknown[1].startswith("-"):
             return f"{excerpt(unknown[1])} is one word too many: {help_lists}"
         return f"there is no option {unknown[1]}: " + (f"did you mean {near[1]}?" if near else help_lists)

@@ -1,11 +1,10 @@
 """Writes options as the words of a command line of `subquad train`."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 from subquad.cli.options import clashing
-from subquad.cli.outside import Calling, calling_of, imported_parts
+from subquad.cli.outside import FLAGS, calling_of, imported_parts
 from subquad.cli.training_options import Shared
 from subquad.cli.trainings import option_words
 from subquad.runs import RunOptions
@@ -26,5 +25,4 @@ def _words(options: RunOptions) -> Iterator[str]:
     for name, part in groups.items():
         yield from option_words(part, flags, skip_defaults=name == "task")
     if imported := imported_parts(options.attention):
-        names = {(Calling, field.name): f"outside.{field.name.replace('_', '-')}" for field in fields(Calling)}
-        yield from option_words(calling_of(imported), names, skip_defaults=True)
+        yield from option_words(calling_of(imported), FLAGS, skip_defaults=True)

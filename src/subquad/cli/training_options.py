@@ -16,7 +16,7 @@ from subquad.attention.outside.importing import is_import_name
 from subquad.checking import Checked, FilePath, Seed, Words
 from subquad.cli.options import attention_in, clashing, registry
 from subquad.cli.options import joined as joined_parts
-from subquad.cli.outside import Calling, imported_parts, require_outside
+from subquad.cli.outside import FLAGS, OUTSIDE, Calling, imported_parts, require_outside
 from subquad.cli.parsing import check_parts, parse
 from subquad.cli.values import choose, parse_attention
 from subquad.errors import SubquadError
@@ -145,14 +145,14 @@ class CommandLine:
     def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None, *, checked: bool = True) -> ParsedCommand:
         parts = _parts(defaults)
         flags = clashing(parts)
-        outside = {"outside": Calling()} if imported_parts(defaults.attention) else {}
+        outside = {OUTSIDE: Calling()} if imported_parts(defaults.attention) else {}
         parsed: Any = parse(
             joined_parts("Train", parts, outside),
             self.words if words is None else words,
             prog=f"subquad train {self.task}",
             description=" ".join(filter(None, (TASKS[self.task].__doc__, TASKS[self.task].default_notes))),
             registry=registry([*map(type, defaults), *map(type, defaults.attention.parts)], flags),
-            flags=flags,
+            flags=flags | FLAGS,
             checked=checked,
         )
         by_name = {part.name: part for part in defaults.attention.parts}
