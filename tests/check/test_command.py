@@ -156,7 +156,9 @@ def test_a_helper_starts_again_after_its_process_ended() -> None:
         assert not hasattr(case, "verdict")
 
 
-def test_compare_measures_an_attention_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_measures_an_attention_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     sizes = ["--lengths", "16", "32", "--heads", "2", "--head-dim", "8", "--threads", "1", "--budget", "6"]
     words = ["--mechanisms", f"{HERE}:clean", "--causal", "--what", "forward", "step", *sizes]
@@ -164,6 +166,7 @@ def test_compare_measures_an_attention_by_name(tmp_path: Path, capsys: pytest.Ca
     measured = {(row["mechanism"], row["what"]) for row in Run.open(run).rows() if row["metric"] == "seconds"}
     assert (f"{HERE}:clean", "forward") in measured
     assert (f"{HERE}:clean", "step") not in measured  # it has no state
+    monkeypatch.setenv("SUBQUAD_TRUST", "tests.check")
     assert main(["compare", "--resume", str(run), "--budget", "0.001"]) == 0
     capsys.readouterr()
     assert main(["compare", "--mechanisms", f"{HERE}:Layer", *sizes]) == 2
