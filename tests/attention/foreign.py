@@ -1,11 +1,12 @@
 """Attentions as another package might have them, imported by name in tests."""
 
+import os
 import subprocess
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Placed", "Weary", "Weighted", "mixes_all", "subprocess"]
+__all__ = ["Deadly", "Placed", "Untrained", "Weary", "Weighted", "mixes_all", "subprocess"]
 
 
 def _mixed(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
@@ -49,6 +50,24 @@ class Weary(nn.Module):
         self.calls += self.training
         if self.calls > 2:
             raise RuntimeError("that is enough")
+        return _mixed(q, k, v, causal=causal)
+
+
+class Untrained(nn.Module):
+    """Raises in training."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+        if self.training:
+            raise NotImplementedError("for inference only")
+        return _mixed(q, k, v, causal=causal)
+
+
+class Deadly(nn.Module):
+    """Ends the process in training."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+        if self.training:
+            os._exit(3)
         return _mixed(q, k, v, causal=causal)
 
 

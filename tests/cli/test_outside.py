@@ -164,6 +164,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made = made_costs({"softmax": 1.0, WEIGHTED: 0.2, f"softmax,{HERE}:Placed": 0.3}, {"softmax": 5.0}, length=12)
         patch.setattr(costs, "measure_costs", lambda *arguments, **named: made)
         names = [WEIGHTED, "softmax", f"softmax,{HERE}:Placed", f"{HERE}:mixes_all", f"{HERE}:Nothing", f"{HERE}:Weary"]
+        names += [f"{HERE}:Untrained", f"{HERE}:Deadly"]
         words = ["--mechanisms", *names, "--budget", "10m", "--jobs", "1", "--out", str(folder)]
         assert main(["choose", "recall", *DATA, *MODEL, *words]) == 0
     return folder
@@ -179,9 +180,15 @@ def test_attentions_of_others_are_raced(raced: Path) -> None:
 
 def test_what_cannot_be_raced_is_left_out_with_a_sentence(raced: Path) -> None:
     left_out = {row["mechanism"]: row["message"] for row in Run.open(raced, "choose").rows() if row["metric"] == "left out"}
-    assert left_out.keys() == {f"{HERE}:mixes_all", f"{HERE}:Nothing"}
-    assert "mixes_all has no causal form" in left_out[f"{HERE}:mixes_all"]
-    assert "has no 'Nothing'" in left_out[f"{HERE}:Nothing"]
+    expected = {
+        "mixes_all": "the task is causal, but tests.attention.foreign:mixes_all has no causal form",
+        "Nothing": "tests.attention.foreign has no 'Nothing'",
+        "Untrained": "a training step fails: NotImplementedError: for inference only",
+        "Deadly": "a training step fails: the process ended, with code 3",
+    }
+    assert left_out.keys() == {f"{HERE}:{name}" for name in expected}
+    for name, says in expected.items():
+        assert left_out[f"{HERE}:{name}"].startswith(says)
 
 
 def test_a_run_in_which_it_raises_is_a_row(raced: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,30 +17,30 @@ from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn
 
 from subquad.attention import MECHANISMS, Softmax
-from subquad.attention.outside.importing import is_import_name
 from subquad.attention.outside.trust import trusting
 from subquad.checking import Checked, Count, FilePath, NonNegative, Positive, Seed, Whole, Words
 from subquad.choose.converting import ModelRace
 from subquad.choose.cutting import enter_cut
 from subquad.choose.decision import Decision, Training, Wishes, decide
-from subquad.choose.entries import USUAL, Entries, enter, train_briefly
+from subquad.choose.entries import USUAL
 from subquad.choose.race import Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.remote import Remote, hold_tasks
 from subquad.choose.space import import_optuna
 from subquad.choose.standings import READ_AT, SOFTMAX, read_gives_up, read_standings
 from subquad.choose.timing import early_sentence, time_sentence
-from subquad.choose.workers import PRELOAD, Job, Pool
+from subquad.choose.workers import Pool
 from subquad.cli import INTERRUPTED
 from subquad.cli.choose_model import Opened, is_model_race, new_model_race, open_model_race
+from subquad.cli.entering import enter_race, prepare_again
 from subquad.cli.options import clashing, is_resumed, registry
 from subquad.cli.options import joined as joined_parts
-from subquad.cli.outside import FLAGS, OUTSIDE, Calling, imported_parts, open_outside, trust_prefix
+from subquad.cli.outside import FLAGS, OUTSIDE, Calling, imported_parts, trust_prefix
 from subquad.cli.parsing import check_parts, parse
 from subquad.cli.show import Output, PlainColumn, show
 from subquad.cli.spelling import training_words
 from subquad.cli.streams import say
-from subquad.cli.values import choose, parse_attention, parse_bytes, parse_seconds
+from subquad.cli.values import choose, parse_bytes, parse_seconds
 from subquad.errors import SubquadError
 from subquad.machine import cores
 from subquad.models import ModelOptions
@@ -59,8 +58,6 @@ from subquad.types import AttentionOptions, Traits
 PROG = "subquad choose"
 MOST_JOBS = 1024
 """Largest number of runs side by side."""
-TRYING_SECONDS = 120.0
-"""Time limit for reading the data in another process and training an attention of others on two batches."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,14 @@ def _usage() -> str:
 def _new_race(words: Sequence[str], started: float) -> int:
     name = choose("task", words[0], TASKS)
     command, task_options, task = _parse(name, list(words[1:]))
-    entries = _enter(command, task_options, task)
+    entries = enter_race(
+        command.choose.mechanisms,
+        RunOptions(task_options, Softmax(), command.model, command.training),
+        task,
+        command.outside,
+        seconds=parse_seconds("--budget", command.choose.budget),
+        seed=command.choose.seed,
+    )
     field, traits = with_cut(Field(task_options, command.model, command.training, entries.attentions), task, command.choose)
     folder = command.choose.out or new_folder("choose", name)
     refuse_taken(folder)
@@ -165,31 +169,6 @@ def _new_race(words: Sequence[str], started: float) -> int:
     run = Run.create(folder, "choose", about, rows)
     with trusting(part.target for each in entries.attentions.values() for part in imported_parts(each)):
         return _race(run, kept, task, started, cluster)
-
-
-def _enter(command: Any, options: TaskOptions, task: Task[Any]) -> Entries:
-    """The attentions of a race. Those that are imported by name are called and trained for a moment in other processes."""
-    texts = dict.fromkeys(command.choose.mechanisms)
-    layers = [parse_attention(text, MECHANISMS, "--mechanisms", takes_imported=True) for text in texts]
-    longest = max(int(some.max()) for some in task.lengths().values())
-    imported = [name for name in dict.fromkeys(chain(*layers)) if is_import_name(name)]
-    entering = partial(enter, layers, task, options, command.model, command.training, longest)
-    if not imported:
-        return entering()
-    sizes = {"heads": command.model.attention_heads, "head_dim": command.model.head_dim}
-    opened = open_outside(imported, command.outside, **sizes, preload=PRELOAD)
-    workers = Pool(partial(prepare_again, options, task.learned), 1, memory_share(1))
-    try:
-        return entering(Entries(*opened), partial(_try, workers, command.choose.seed))
-    finally:
-        workers.close()
-
-
-def _try(workers: Pool, seed: int, options: RunOptions) -> str:
-    """Trains an attention of others for a moment in a process of its own; returns why that fails, or an empty text."""
-    job = Job("trying", partial(train_briefly, options=options, seed=seed), Path(), TRYING_SECONDS)
-    ended = next(iter(workers.run([job], lambda job: True)))
-    return f"a training step fails: {ended.message}" if ended.failure else ""
 
 
 def _cluster(placing: Placing, task: Task[Any], options: TaskOptions, folder: Path, jobs: int | None) -> Cluster | None:
@@ -398,8 +377,3 @@ def _write_page(run: Run, console: Output) -> None:
     page = run.folder / "report.html"
     write_choice_page([run], page)
     console.print(f"The page: {page}", soft_wrap=True)
-
-
-def prepare_again(options: TaskOptions, learned: Any, variant: TaskOptions | None) -> Task[Any]:
-    """Returns the task in a process of its own, with what was learned from the data, or the task of other options."""
-    return options.prepare(learned) if variant is None else variant.prepare()
