@@ -19,8 +19,9 @@ from typing import Any
 from subquad.attention.outside.conventions import Layout, MaskKind
 from subquad.attention.outside.importing import sentence_of
 from subquad.check.findings import Finding
-from subquad.check.guessing import Request, guess
+from subquad.check.guessing import guess
 from subquad.check.models import ModelRequest
+from subquad.check.request import Request
 from subquad.check.suite import CAUSAL, CHECKS, MODELS, AttentionCase, ModelCase, answer
 from subquad.errors import SubquadError
 

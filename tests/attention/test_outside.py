@@ -10,7 +10,8 @@ import torch
 
 from subquad.attention import Layers, Linear, Outside, options_from, require_causal
 from subquad.attention.outside.trust import VARIABLE, trust_words, trusting
-from subquad.check.guessing import Request, guess
+from subquad.check.guessing import guess
+from subquad.check.request import Request
 from subquad.errors import SubquadError
 
 HERE = "tests.attention.foreign"
@@ -26,7 +27,7 @@ def _built(target: str, seed: int = 0, **known: Any) -> Any:
 
 
 def test_initial_weights_follow_the_generator_and_nothing_else_changes() -> None:
-    options = _opened(f"{HERE}:Weighted")
+    options: Any = _opened(f"{HERE}:Weighted")
     before = torch.random.get_rng_state()
     generators = [torch.Generator().manual_seed(seed) for seed in (3, 3, 4)]
     first, again, other = (options.build(heads=2, head_dim=4, generator=generator) for generator in generators)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from subquad.attention import MECHANISMS
-from subquad.check.guessing import Request
 from subquad.check.processes import BrokenCallError, Helper
+from subquad.check.request import Request
 from subquad.check.suite import open_attention
 from subquad.cli import installed, main
 from subquad.cli.installed import join_installed

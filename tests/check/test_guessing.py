@@ -9,7 +9,8 @@ import torch
 from subquad.attention import Outside, options_from
 from subquad.attention.outside.importing import import_named
 from subquad.attention.outside.trust import trusting
-from subquad.check.guessing import CallError, Request, guess
+from subquad.check.guessing import CallError, guess
+from subquad.check.request import Request
 from subquad.cli.outside import read_arguments
 from subquad.errors import SubquadError
 

@@ -11,7 +11,8 @@ import torch
 from subquad.attention import MECHANISMS
 from subquad.check.findings import Finding
 from subquad.check.growth import Grown, judge_growth
-from subquad.check.guessing import Request, guess
+from subquad.check.guessing import guess
+from subquad.check.request import Request
 from subquad.check.suite import AttentionCase, answer
 from subquad.testing import PROPERTIES, ask, contract
 from tests.check.faults import Layer

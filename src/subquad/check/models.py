@@ -9,10 +9,18 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from subquad.attention.outside.building import Sizes, build, call_of, parameters_of, size_arguments
+from subquad.attention.outside.building import (
+    MissingArgumentError,
+    Size,
+    Sizes,
+    build,
+    call_of,
+    parameters_of,
+    size_arguments,
+)
 from subquad.attention.outside.importing import import_named, is_import_name
 from subquad.check.findings import Finding, not_asked
-from subquad.check.guessing import Length
+from subquad.check.request import Length
 from subquad.check.subjects import Inputs, Subject
 from subquad.checking import Checked, Count, FileName
 from subquad.errors import SubquadError
@@ -59,13 +67,20 @@ def load_model(request: ModelRequest) -> nn.Module:
         model = thing
     else:  # a class, or a function that makes a model
         sizes = size_arguments(thing, request.arguments, layer=True)
-        model = build(thing, request.arguments, sizes, Sizes(request.heads, request.head_dim, 512))
+        model = _made(request, thing, sizes)
     if not isinstance(model, nn.Module):
         raise SubquadError(
             f"{request.model} is no PyTorch module and makes none, but a {type(model).__name__}: name a module, its "
             "class, or a function that makes it"
         )
     return model
+
+
+def _made(request: ModelRequest, thing: Any, sizes: Mapping[str, Size]) -> Any:
+    try:
+        return build(thing, request.arguments, sizes, Sizes(request.heads, request.head_dim, 512))
+    except MissingArgumentError as error:
+        raise SubquadError(f"{error}; give it with --arguments {error.argument}=VALUE") from None
 
 
 class ModelSubject(Subject):

@@ -11,8 +11,8 @@ from torch import nn
 from subquad.attention.outside.building import Sizes, is_built_first
 from subquad.attention.outside.mechanism import callable_of
 from subquad.check.findings import Finding
-from subquad.check.guessing import Request
 from subquad.check.models import ModelRequest
+from subquad.check.request import Request
 from subquad.check.subjects import AttentionSubject
 from subquad.types import AttentionOptions
 

@@ -12,7 +12,8 @@ from subquad.attention.outside.building import Sizes
 from subquad.attention.outside.importing import import_named
 from subquad.attention.outside.mechanism import OutsideAttention
 from subquad.check.attempts import changed, draw, effect
-from subquad.check.guessing import Guessed, Request
+from subquad.check.guessing import Guessed
+from subquad.check.request import Request
 
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Largest difference of two results that must be the same, over their root mean square."""

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 from subquad.attention.outside.importing import import_named, sentence_of
 from subquad.check.findings import Finding, not_asked
 from subquad.check.growth import Make, judge_growth, measure_growth
-from subquad.check.guessing import CallError, Guessed, Request, guess
+from subquad.check.guessing import CallError, Guessed, guess
 from subquad.check.models import ModelRequest, ModelSubject, generation, load_model, usable_ids
 from subquad.check.precision import gradients, half_precision
 from subquad.check.processes import BrokenCallError, Helper
 from subquad.check.properties import Question, batch, chunks, determinism, future, padding, steps, thread_safety
 from subquad.check.reproducers import asking, reproducer
+from subquad.check.request import Request
 from subquad.check.subjects import AttentionSubject, Subject
 from subquad.errors import SubquadError
 from subquad.measure.workers import Limits

@@ -13,9 +13,9 @@ from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from subquad.attention.outside.importing import is_import_name
 from subquad.check.findings import Finding, not_asked
 from subquad.check.growth import check_lengths
-from subquad.check.guessing import Length, Request
 from subquad.check.models import ModelRequest
 from subquad.check.processes import Helper
+from subquad.check.request import Length, Request
 from subquad.check.suite import CHECKS, GROWTH, MODELS, AttentionCase, Case, Plan, examine, open_attention, open_model
 from subquad.checking import Count, FileName, FilePath, Positive, Several, Words
 from subquad.cli import CHECK_FAILED, INTERRUPTED

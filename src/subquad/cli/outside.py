@@ -1,7 +1,6 @@
 """Attentions that are named as MODULE:NAME on the command line, and how they are called."""
 
 import ast
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -12,8 +11,8 @@ from subquad.attention.outside.importing import is_import_name, sentence_of
 from subquad.attention.outside.trust import trust_words
 from subquad.check import processes
 from subquad.check.findings import Finding
-from subquad.check.guessing import LAYER_ADVICE, Request
 from subquad.check.processes import Helper
+from subquad.check.request import Request
 from subquad.check.suite import open_attention
 from subquad.checking import Checked, Words, excerpt
 from subquad.cli.explanations import explanation
@@ -27,8 +26,6 @@ OPENING_SECONDS = 60.0
 """Time limit for importing an attention and trying how it is called."""
 OPENING_BYTES = 2**32
 """Memory limit of the process in which an attention is tried."""
-CALLING_OPTION = re.compile(r"--(?=(layout|mask|mask-argument|arguments|call)\b)")
-"""Beginning of an option of `Calling`."""
 Layouts = Literal["guess", "bhnd", "bnhd", "bnm", "nbm"]
 Masks = Literal["guess", "keep", "pad", "additive", "lengths"]
 
@@ -56,8 +53,8 @@ FLAGS: Flags = {(Calling, field.name): f"{OUTSIDE}.{field.name.replace('_', '-')
 """Names of these options on the command line of such a command."""
 
 
-def request_of(name: str, calling: Calling, *, heads: int, head_dim: int) -> Request:
-    """What the options say of an attention, which is a name to import, or one of this package."""
+def request_of(name: str, calling: Calling, *, heads: int, head_dim: int, prefix: str = "") -> Request:
+    """What the options, which begin with `prefix`, say of an attention: a name to import, or one of this package."""
     if "." in name and ":" not in name:
         raise SubquadError(f"{excerpt(name)} is no attention: write MODULE:NAME, as in mypackage.attention:MyAttention")
     if not is_import_name(name):
@@ -70,8 +67,9 @@ def request_of(name: str, calling: Calling, *, heads: int, head_dim: int) -> Req
         layout=None if calling.layout == "guess" else calling.layout,
         mask=None if calling.mask == "guess" else calling.mask,
         mask_argument=calling.mask_argument,
-        arguments=read_arguments("--arguments", calling.arguments),
-        call=read_arguments("--call", calling.call),
+        arguments=read_arguments(f"--{prefix}arguments", calling.arguments),
+        call=read_arguments(f"--{prefix}call", calling.call),
+        prefix=prefix,
     )
 
 
@@ -93,9 +91,10 @@ def open_outside(
     with Helper(OPENING_BYTES, (*preload, *processes.PRELOAD)) as helper:
         for name in names:
             try:
-                opened.attentions[name] = _open(helper, request_of(name, calling, heads=heads, head_dim=head_dim))
+                request = request_of(name, calling, heads=heads, head_dim=head_dim, prefix=f"{OUTSIDE}.")
+                opened.attentions[name] = _open(helper, request)
             except SubquadError as error:
-                opened.left_out[name] = CALLING_OPTION.sub("--outside.", str(error).replace(LAYER_ADVICE, ""))
+                opened.left_out[name] = str(error)
     return opened
 
 

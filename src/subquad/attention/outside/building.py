@@ -34,6 +34,14 @@ FIRST_INPUTS = frozenset({"q", "query", "queries", "Q", "x", "hidden_states", "i
 """Names of the first argument of a function that computes attention."""
 
 
+class MissingArgumentError(SubquadError):
+    """A constructor asks for an argument that was not given."""
+
+    def __init__(self, name: str, argument: str) -> None:
+        super().__init__(f"{name} cannot be built: its argument {argument!r} has no default")
+        self.argument = argument
+
+
 class Sizes(NamedTuple):
     """Numbers that a constructor may ask for."""
 
@@ -124,10 +132,7 @@ def build(
     except TypeError as error:
         missing = [name for name in required_of(parameters_of(thing)) if name not in sizes and name not in arguments]
         if missing:
-            raise SubquadError(
-                f"{name} cannot be built: its argument {missing[0]!r} has no default; give it with --arguments "
-                f"{missing[0]}=VALUE"
-            ) from None
+            raise MissingArgumentError(name, missing[0]) from None
         raise SubquadError(f"{name} cannot be built: {sentence_of(error)}") from None
     except Exception as error:  # a constructor may raise anything
         said = sentence_of(error)
