@@ -52,7 +52,7 @@ def test_tables(tmp_path: Path) -> None:
     brief = brief_table(standings, decision)
     assert [row[0].text for row in brief.rows] == ["softmax", "linear *", "counts", "guessing"]
     assert [row[3].text for row in brief.rows] == ["standard", "level", "no attention", "no attention"]
-    assert advantage_table(standings).rows[1][1].text == "-0.007 (-0.012 to -0.002)"
+    assert advantage_table(standings).rows[1][1].text == "-0.0070 (-0.0120 to -0.0020)"
     runs = run_table([row for row in run.rows() if row["metric"] == "score"])
     assert [row[-1].text for row in runs.rows] == ["0.3", "not finite"]
 
