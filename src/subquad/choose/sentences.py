@@ -31,13 +31,17 @@ class Doubt(NamedTuple):
 def nothing(
     standings: Standings, trivial: Contestant, best: Contestant, gain: Interval, budget: float | None, usual_steps: int
 ) -> tuple[str, ...]:
-    """Says that no model is better than the trivial answer. A larger budget helps only if runs had less than usual steps."""
+    """Says that no model is better than the trivial answer, by an advantage that is widened for the number of models.
+
+    A larger budget is proposed only if runs had less than the usual steps.
+    """
     larger = "a larger --budget" if budget is None else f"a larger --budget, such as {said_budget(budget)},"
     if usual_steps and all((each.steps or 0.0) >= usual_steps for each in standings.of("attention")):
         larger = f"more --steps than the usual {usual_steps:,}"
     return (
         f"Nothing can be told: no model is better than {trivial.name}, which has {score(standings, trivial)}.",
-        f"The best model, {best.name}, has {score(standings, best)}, {beside(gain, 'it')}.",
+        f"The best model, {best.name}, has {score(standings, best)}, {beside(gain, 'it')} if one allows for taking the best of "
+        f"{len(standings.of('attention', 'rival'))}.",
         f"More data, other columns or {larger} may show something.",
     )
 

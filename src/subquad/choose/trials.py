@@ -61,6 +61,13 @@ class Trial:
     """Largest number of training steps, however many its seconds allow; None for no limit."""
 
     @property
+    def expected_seconds(self) -> float:
+        """Seconds of training: fewer than it may have if it reaches its largest number of steps before, as far as known."""
+        if self.pace is None or self.most_steps is None:
+            return self.seconds
+        return min(self.seconds, self.most_steps * self.pace)
+
+    @property
     def labels(self) -> Row:
         """Fields of the rows about the run."""
         about = {"trial": self.name, "mechanism": self.mechanism, "stage": self.stage, "seed": self.seed}
