@@ -38,10 +38,10 @@ def nothing(
     larger = "a larger --budget" if budget is None else f"a larger --budget, such as {said_budget(budget)},"
     if usual_steps and all((each.steps or 0.0) >= usual_steps for each in standings.of("attention")):
         larger = f"more --steps than the usual {usual_steps:,}"
+    allowing = f"if one allows for taking the best of {len(standings.of('attention', 'rival'))}"
     return (
         f"Nothing can be told: no model is better than {trivial.name}, which has {score(standings, trivial)}.",
-        f"The best model, {best.name}, has {score(standings, best)}, {beside(gain, 'it')} if one allows for taking the best of "
-        f"{len(standings.of('attention', 'rival'))}.",
+        f"The best model, {best.name}, has {score(standings, best)}, {beside(gain, 'it')} {allowing}.",
         f"More data, other columns or {larger} may show something.",
     )
 
