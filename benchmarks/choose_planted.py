@@ -1,6 +1,8 @@
 """Races whose answer is planted: does `subquad choose` find it?
 
-    python benchmarks/choose_planted.py --seeds 10 --budget 5m
+    python benchmarks/choose_planted.py --seeds 10 --budget 5m --folder FOLDER
+
+Races that ended in the folder are not run again, so that the command can be given again after an interrupt.
 
 | case | data | right if |
 |---|---|---|
@@ -12,6 +14,7 @@
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,9 @@ from subquad.results import Run
 
 CLIENTS, LONGEST = 1200, 60
 """Number of clients of a table, and the largest number of their transactions."""
+
+PAGE = "report.html"
+"""Name of the page that a race leaves at its end."""
 
 Check = Callable[[Standings, Decision], bool]
 
@@ -108,33 +114,39 @@ CASES: dict[str, Case] = {
 
 
 def race(name: str, seed: int, options: argparse.Namespace, folder: Path) -> bool:
-    """Runs a race, prints its answer, and returns whether it is the planted one."""
+    """Runs a race if it did not end before, prints its answer, and returns whether it is the planted one."""
     out = folder / f"{name}-{seed}"
     words = [*CASES[name].words(folder, seed), "--seed", str(seed), "--budget", options.budget, "--out", str(out)]
     jobs = ["--jobs", str(options.jobs)] if options.jobs else []
-    subprocess.run([sys.executable, "-m", "subquad", "choose", *words, *jobs], check=True, stdout=subprocess.DEVNULL)
+    if not (out / PAGE).exists():
+        shutil.rmtree(out, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "subquad", "choose", *words, *jobs], check=True, stdout=subprocess.DEVNULL)
     standings, decision = load_decision(Run.open(out, "choose"))
     right = CASES[name].is_right(standings, decision)
-    print(f"{name}, seed {seed}: {'right' if right else 'WRONG'}: {' '.join(decision.sentences)}", flush=True)
-    print(time_sentence(Run.open(out).rows(), options.jobs or cores()), flush=True)
+    rows = Run.open(out).rows()
+    took = sum(row["value"] for row in rows if row["metric"] == "phase")
+    print(f"{name}, seed {seed}, {took:.0f} s: {'right' if right else 'WRONG'}: {' '.join(decision.sentences)}", flush=True)
+    print(time_sentence(rows, options.jobs or cores()), flush=True)
     return right
 
 
 def main() -> None:
-    """Runs all cases with all seeds and prints how often the planted answer came out."""
+    """Runs all cases with all seeds, seed by seed, and prints how often the planted answer came out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--budget", default="5m")
-    parser.add_argument("--jobs", type=int, default=0)
-    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--jobs", type=int, default=0, help="runs side by side; default: the number of cores")
+    parser.add_argument("--folder", type=Path, default=None, help="where races are kept; default: a temporary folder")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="planted-"))
     folder.mkdir(parents=True, exist_ok=True)
-    for name in options.cases:
-        right = [race(name, seed, options, folder) for seed in range(options.first_seed, options.first_seed + options.seeds)]
-        print(f"{name}: {sum(right)} of {len(right)}", flush=True)
+    right = dict.fromkeys(options.cases, 0)
+    for count, seed in enumerate(range(options.first_seed, options.first_seed + options.seeds), start=1):
+        for name in options.cases:
+            right[name] += race(name, seed, options, folder)
+        print("; ".join(f"{name}: {number} of {count}" for name, number in right.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from subquad.words import (
     share_of_memory,
     short,
     times_as_fast,
+    to_precision,
 )
 
 
@@ -69,3 +70,20 @@ def test_only_the_first_letter_is_made_large() -> None:
     assert capitalized("linear*3,softmax is faster") == "linear*3,softmax is faster"
     assert capitalized("linear,softmax is faster") == "linear,softmax is faster"
     assert capitalized("linear, which is faster") == "Linear, which is faster"
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "said"),
+    [
+        (2.0746, 0.065, "+2.075"),
+        (-0.000272, 0.0077, "-0.0003"),
+        (-6.17e-10, 0.007, "+0.0000"),
+        (0.5, 0.09999999999999998, "+0.50"),
+        (1234.5, 220.0, "+1234"),
+        (0.2, float("nan"), "+0.2"),
+        (0.2, 0.0, "+0.2"),
+    ],
+)
+def test_numbers_have_the_precision_of_their_interval(value: float, spread: float, said: str) -> None:
+    assert to_precision(value, spread, signed=True) == said
+    assert to_precision(value, spread) == said.removeprefix("+")

@@ -33,6 +33,11 @@ class Interval(NamedTuple):
         """The fields ``value``, ``low`` and ``high`` of a row."""
         return cls(row["value"], row["low"], row["high"])
 
+    @property
+    def spread(self) -> float:
+        """Half of the width of the interval; not finite if it has no ends."""
+        return (self.high - self.low) / 2
+
 
 class Verdict(NamedTuple):
     """A claim, whether it held, and the figures that decide it."""

@@ -46,6 +46,15 @@ def compact(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1 else digits(value)
 
 
+def to_precision(value: float, spread: float, *, signed: bool = False) -> str:
+    """A number with as many decimals as give half of the width of its interval two digits; `compact` where it has none."""
+    if not math.isfinite(spread) or spread <= 0:
+        return f"{value:+.3g}" if signed else compact(value)
+    decimals = max(0, 1 - int(f"{spread:.1e}".partition("e")[2]))
+    rounded = round(value, decimals) + 0.0  # no negative zero
+    return f"{rounded:{'+' if signed else ''}.{decimals}f}"
+
+
 def between(found: "Interval", form: str = "") -> str:
     """A value and its interval, by a format such as ``.3f``, or with two to three digits where none is named."""
 

@@ -24,7 +24,7 @@ from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.space import Setting
 from subquad.choose.stages import Numbers
 from subquad.choose.timing import time_spent
-from subquad.choose.trials import Trial, _Clock, run_trial, step_seconds, with_steps
+from subquad.choose.trials import LOSS_POINTS, Trial, _Clock, loss_curve, run_trial, step_seconds, with_steps
 from subquad.choose.workers import Ended, Inline, Job, MayStart
 from subquad.cli.spelling import training_words
 from subquad.errors import DivergedError
@@ -211,6 +211,19 @@ def test_measuring_a_step_leaves_the_weights() -> None:
     """A learning rate that only works with its warm-up or clipping must not end a run before it begins."""
     wild = replace(TRAINING, learning_rate=1e30, clip=0.0)
     assert step_seconds(TASK, RunOptions(TASK, Softmax(), MODEL, wild), 0, 1.0) > 0
+
+
+def test_the_curve_of_losses_is_averaged_over_ranges_of_steps() -> None:
+    steps = 2 * LOSS_POINTS
+    losses: list[Row] = [
+        {"metric": "loss", "value": float(step), "unit": "nats", "step": step, "split": "train"}
+        for step in range(1, steps + 1)
+    ]
+    other: Row = {"metric": "nll", "value": 9.0, "unit": "nats", "step": steps, "split": "held out"}
+    curve = loss_curve([*losses, other])
+    assert [row["step"] for row in curve] == list(range(2, steps + 1, 2))
+    assert [row["value"] for row in curve[:2]] == [1.5, 3.5]
+    assert loss_curve([other]) == []
 
 
 def test_rivals_that_fail_leave_the_attentions(tmp_path: Path) -> None:

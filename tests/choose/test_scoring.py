@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from subquad.choose.scoring import Entrant, score_draws, score_rows
+from subquad.choose.scoring import Entrant, score_draws, score_rows, typical_variance
 from subquad.results import Row
 from subquad.tasks.comparing import Judged, judged_means
 
@@ -37,7 +37,29 @@ def test_scatter_of_seeds_widens_intervals() -> None:
     rows = score_rows([Entrant("calm", "attention", calm), Entrant("restless", "attention", restless)])
     gain = advantage(rows, "calm", "restless")
     assert gain["value"] == pytest.approx(0.0, abs=1e-9)
-    assert gain["high"] - gain["low"] == pytest.approx(2 * 2.447 * 0.1 / np.sqrt(3), rel=1e-3)  # Student's t, 6 degrees
+    typical = 0.1**2 * 2 / 1.386 / 2  # the median of chi-squared with 2 degrees; half-way between it and 0
+    variance = (4 * 2 * typical + 2 * 0.1**2) / 6
+    assert gain["high"] - gain["low"] == pytest.approx(2 * 2.447 * np.sqrt(variance / 3), rel=1e-3)  # Student's t, 6 degrees
+
+
+def test_one_restless_attention_leaves_the_others_certain() -> None:
+    """An attention that learned with one of two seeds only made the others look no better than guessing."""
+    scores = {"softmax": (1.0, 1.0), "linear": (0.235, 0.231), "hybrid": (0.999, 0.230)}
+    entrants = [
+        Entrant(name, "attention", {seed: judged(np.full(400, score)) for seed, score in enumerate(known)})
+        for name, known in scores.items()
+    ]
+    rows = score_rows([*entrants, Entrant("guessing", "trivial", {0: judged(np.full(400, 0.083))})])
+    assert advantage(rows, "softmax", "guessing")["low"] > 0.9
+    assert advantage(rows, "softmax", "linear")["low"] > 0.7
+    assert advantage(rows, "softmax", "hybrid")["low"] < 0
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_typical_variance_is_not_too_small(seeds: int) -> None:
+    drawn = np.random.default_rng(0).normal(scale=3.0, size=(4001, seeds, 1))
+    assert typical_variance(list(map(list, drawn))) == pytest.approx(9.0, rel=0.1)
+    assert typical_variance([[np.zeros(1)], []]) == 0.0
 
 
 def test_intervals_of_shares_stay_between_none_and_all() -> None:

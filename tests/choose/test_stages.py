@@ -1,9 +1,12 @@
 """Numbers of runs and their seconds follow from the budget and fit into it."""
 
+import math
+
 import pytest
 
 from subquad.choose.stages import (
     SEMIFINAL_SHARE,
+    end_of,
     finals_share,
     generations,
     most_steps,
@@ -24,7 +27,7 @@ def test_stages_fit_into_the_budget(budget: float, jobs: int, attentions: int) -
     assert 2 <= seeds <= 5
     left, efficiency = stop_time(0.0, budget), 0.8
     for share, runs in ((search_share(semifinalists), settings), (SEMIFINAL_SHARE, semifinalists), (1.0, seeds)):
-        seconds = run_seconds(left, share, runs * attentions, jobs, efficiency)
+        seconds = run_seconds(share * left * efficiency, [math.inf] * runs * attentions, jobs)
         rounds = -(-runs * attentions // jobs)
         assert seconds * rounds / efficiency <= share * left * (1 + 1e-9) or seconds == 0.2
         left -= seconds * rounds / efficiency
@@ -77,7 +80,16 @@ def test_few_settings_are_tried_together() -> None:
 
 
 def test_no_time_left_gives_the_shortest_runs() -> None:
-    assert run_seconds(-5.0, 1.0, 10, 2, 0.5) == 0.2
+    assert run_seconds(-5.0, [math.inf] * 10, 2) == 0.2
+
+
+def test_short_runs_leave_their_time_to_the_others() -> None:
+    inf = math.inf
+    assert run_seconds(30.0, [inf] * 6, 2) == pytest.approx(10.0)
+    assert run_seconds(30.0, [inf, inf, 4.0, inf, inf, 4.0], 2) == pytest.approx(13.0)
+    assert run_seconds(30.0, [9.0, 4.0] * 3, 2) == pytest.approx(30.0)  # all of them have their steps
+    assert run_seconds(30.0, [inf, 9.0], 2) == pytest.approx(30.0)
+    assert end_of([3.0, 1.0, 1.0, 1.0], 2) == 3.0
 
 
 def test_no_run_is_longer_than_a_usual_training() -> None:

@@ -19,6 +19,7 @@ def made(folder: Path) -> Run:
     rows += [{"metric": "sequences", "value": 7, "unit": "1", "part": "train", "positions": 99}]
     about: Row = {"mechanism": "linear", "stage": "final", "trial": "linear-final-0", "seed": 0}
     rows += [{"metric": "curve", "value": 0.1 * step, "step": step, "of": "accuracy", **about} for step in (1, 2, 3)]
+    rows += [{"metric": "loss_curve", "value": 1.0 / step, "step": step, "unit": "nats", **about} for step in (1, 2, 3)]
     scored: Row = {"seconds": 1.5, "steps": 30, "said": "rate 0.01", "of": "accuracy"}
     rows += [{"metric": "score", "value": 0.3, **scored, **about}]
     rows += [{"metric": "score", "value": None, "failure": "not finite", "message": "nan at step 2", **about}]
@@ -32,7 +33,8 @@ def test_the_page_has_the_answer_the_front_and_all_charts(tmp_path: Path) -> Non
     assert page.answer.endswith("What is given up: some exactness.")
     assert page.picture is not None
     assert page.picture.name == "front"
-    assert [picture.name for picture in page.pictures] == ["front", "curves", "cost-layer", "cost-memory", "lengths"]
+    names = ["front", "curves", "losses", "cost-layer", "cost-memory", "lengths"]
+    assert [picture.name for picture in page.pictures] == names
     written = render(page)
     assert "linear-final-0: not finite (nan at step 2)" in written
     assert "How it was done" in written
@@ -52,7 +54,7 @@ def test_tables(tmp_path: Path) -> None:
     brief = brief_table(standings, decision)
     assert [row[0].text for row in brief.rows] == ["softmax", "linear *", "counts", "guessing"]
     assert [row[3].text for row in brief.rows] == ["standard", "level", "no attention", "no attention"]
-    assert advantage_table(standings).rows[1][1].text == "-0.007 (-0.012 to -0.002)"
+    assert advantage_table(standings).rows[1][1].text == "-0.0070 (-0.0120 to -0.0020)"
     runs = run_table([row for row in run.rows() if row["metric"] == "score"])
     assert [row[-1].text for row in runs.rows] == ["0.3", "not finite"]
 

@@ -228,13 +228,16 @@ def _fits(contestant: Contestant, wishes: Wishes) -> bool:
 
 
 def _without_gain(standings: Standings) -> tuple[Contestant, Contestant, Interval] | None:
-    """The trivial answer, the best contestant and its advantage, if not even that one is better; None otherwise."""
+    """The trivial answer, the best contestant and its advantage, if not even that one is better; None otherwise.
+
+    The advantages are widened for the number of contestants.
+    """
     trivial, others = standings.of("trivial"), standings.of("attention", "rival")
     if not trivial:
         return None
     known = [(each, standings.advantage(each.name, trivial[0].name)) for each in others]
-    gains = [(each, gain) for each, gain in known if gain is not None]
-    if not gains or any(widened(gain, len(others)).low > 0 for _, gain in gains):
+    gains = [(each, widened(gain, len(others))) for each, gain in known if gain is not None]
+    if not gains or any(gain.low > 0 for _, gain in gains):
         return None
     return (trivial[0], *gains[0])
 

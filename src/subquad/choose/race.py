@@ -3,6 +3,7 @@
 Everything that is known is in the rows of the run. What comes next follows from them, so a race that was killed goes on.
 """
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -192,7 +193,7 @@ class Race:
             return
         count = self.numbers.settings
         share = search_share(self.numbers.semifinalists)
-        allotted = self._allot("search", share, count * len(self.field.attentions))
+        allotted = self._allot("search", share, [math.inf] * count * len(self.field.attentions))
         jobs = [] if self.ledger.has("rival") else [self._rivals_job()]
         for generation, wanted in enumerate(generations(count)):
             trials = [self._generation(name, generation, wanted, allotted) for name in self.field.attentions]
@@ -216,7 +217,8 @@ class Race:
         if self.numbers.semifinalists < 2 or self.ledger.scored("final"):
             return
         best = {name: self.ledger.ranking(name, "search")[: self.numbers.semifinalists] for name in self.field.attentions}
-        allotted = self._allot("semifinal", SEMIFINAL_SHARE, sum(map(len, best.values())))
+        longest = [self._longest(name, "semifinal", each.setting) for name, settings in best.items() for each in settings]
+        allotted = self._allot("semifinal", SEMIFINAL_SHARE, sorted(longest, reverse=True))
         trials = [
             [self._trial(name, "semifinal", at, each.setting, allotted) for at, each in enumerate(settings)]
             for name, settings in best.items()
@@ -245,23 +247,32 @@ class Race:
         self.ledger.keep([row | {"elapsed": self._elapsed()} for row in rows])
 
     def _final(self) -> None:
-        """Trains the finalists with several seeds, seed by seed, and scores each run on the test."""
+        """Trains the finalists with several seeds, seed by seed and long runs first, and scores each run on the test."""
         finalists, seeds = self.ledger.finalists(), self.numbers.seeds
-        allotted = self._allot("final", 1.0, len(finalists) * seeds)
+        longest = {name: self._longest(name, "final", setting) for name, setting in finalists.items()}
+        ordered = sorted(finalists, key=lambda name: -longest[name])
+        allotted = self._allot("final", 1.0, [longest[name] for name in ordered] * seeds)
         trials = [
-            self._trial(name, "final", at, setting, allotted, seed=self.terms.seed + at)
+            self._trial(name, "final", at, finalists[name], allotted, seed=self.terms.seed + at)
             for at in range(seeds)
-            for name, setting in finalists.items()
+            for name in ordered
         ]
         self._run("final", trials)
 
-    def _allot(self, stage: StageName, share: float, runs: int) -> Allotment:
-        """What each run of a stage gets, decided once and kept as a row."""
+    def _longest(self, name: str, stage: StageName, setting: Setting) -> float:
+        """Seconds after which a run has all of its steps, at the pace of an earlier one; infinite if that is not known."""
+        most = most_steps(stage, self.field.usual_steps, self.numbers.semifinalists)
+        pace = self.ledger.pace(name, setting)
+        return math.inf if most is None or pace is None else most * pace
+
+    def _allot(self, stage: StageName, share: float, longest: Sequence[float]) -> Allotment:
+        """What each run of a stage gets, decided once and kept as a row. `longest` is as in `run_seconds`."""
         for row in self.ledger.rows:
             if row["metric"] == "allotment" and row["stage"] == stage:
                 return Allotment(float(row["value"]), row["evaluations"])
         left = self.stop - time.monotonic()
-        seconds = run_seconds(left, share, runs, self.terms.jobs, self.ledger.efficiency())
+        seconds = run_seconds(share * left * self.ledger.efficiency(), longest, self.terms.jobs)
+        runs = len(longest)
         evaluations = self.ledger.evaluations(stage, seconds)
         if left <= 0 or not runs:  # nothing starts any more, and a later resume may have more time
             return Allotment(seconds, evaluations)
@@ -300,7 +311,7 @@ class Race:
 
     def _may_start(self, trial: Trial | None) -> bool:
         """Whether there is time for a run. A search that takes longer than planned leaves time for the final runs."""
-        needed = 0.0 if trial is None or trial.stage != "final" else 0.8 * trial.seconds
+        needed = 0.0 if trial is None or trial.stage != "final" else 0.8 * trial.expected_seconds
         if trial is not None and trial.stage == "search" and self.ledger.scored("search", trial.mechanism):
             return self._elapsed() < LATEST_SEARCH * self.terms.budget
         return time.monotonic() + needed < self.stop

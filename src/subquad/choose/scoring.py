@@ -2,7 +2,8 @@
 
 Two sources of chance are added: which sequences are in the test, by drawing them again, the same for all contestants; and
 which seed a model was trained with, by the scatter of its seeds. Scatters of few seeds are hardly known by themselves, so
-each is moderated by the typical one of all contestants, as if that had been seen `PRIOR_SEEDS` times (Smyth 2004).
+each is moderated by the typical one of all attentions, as if that had been seen `PRIOR_SEEDS` times (Smyth 2004). The
+difference of two attentions has twice the typical variance, as if their seeds had nothing in common.
 """
 
 import math
@@ -47,16 +48,13 @@ def score_rows(entrants: Sequence[Entrant]) -> list[Row]:
     sign = 1.0 if judged.good == "high" else -1.0
     draws = {each.name: {seed: score_draws(known) for seed, known in each.judged.items()} for each in entrants}
     about = {"of": judged.metric, "good": judged.good, "unit": judged.unit}
-    rows = list(_quality_rows(entrants, draws, about))
-    pairs = {
-        (ours.name, theirs.name): differences
-        for ours, theirs in combinations(entrants, 2)
-        if (differences := _differences(ours, theirs, draws, sign))
-    }
-    typical = _typical_variance(list(pairs.values()))
-    for (ours_name, theirs_name), by_seed in pairs.items():
-        about_pair: Row = {"metric": "advantage", "mechanism": ours_name, "against": theirs_name, "unit": judged.unit}
-        rows.append({**about_pair, **_ends(_interval(by_seed, typical))})
+    typical = typical_variance([list(draws[each.name].values()) for each in entrants if each.role == "attention"])
+    rows = list(_quality_rows(entrants, draws, about, typical))
+    for ours, theirs in combinations(entrants, 2):
+        if differences := _differences(ours, theirs, draws, sign):
+            trained = (ours.role, theirs.role).count("attention")
+            about_pair: Row = {"metric": "advantage", "mechanism": ours.name, "against": theirs.name, "unit": judged.unit}
+            rows.append({**about_pair, **_ends(_interval(differences, trained * typical))})
     return [row for row in rows if all(math.isfinite(row[end]) for end in Interval._fields)]  # one class has no AUROC
 
 
@@ -68,10 +66,8 @@ def score_draws(judged: Judged, resamples: int = RESAMPLES) -> Draws:
 
 
 def _quality_rows(
-    entrants: Sequence[Entrant], draws: Mapping[str, Mapping[int, Draws]], about: Mapping[str, str]
+    entrants: Sequence[Entrant], draws: Mapping[str, Mapping[int, Draws]], about: Mapping[str, str], typical: float
 ) -> Iterator[Row]:
-    trained = [list(draws[each.name].values()) for each in entrants if each.role == "attention"]
-    typical = _typical_variance(trained)
     for each in entrants:
         by_seed = list(draws[each.name].values())
         found = _interval(by_seed, typical if each.role == "attention" else 0.0)
@@ -91,11 +87,20 @@ def _differences(ours: Entrant, theirs: Entrant, draws: Mapping[str, Mapping[int
     return [sign * (a - b) for a in mine.values() for b in other.values()]
 
 
-def _typical_variance(groups: Sequence[Sequence[Draws]]) -> float:
-    """The median over groups of the variance between seeds; 0 if no group has two."""
-    variances = [float(np.var([each[0] for each in group], ddof=1)) for group in groups if len(group) > 1]
-    known = [variance for variance in variances if math.isfinite(variance) and variance > 0]
-    return median(known) if known else 0.0
+def typical_variance(groups: Sequence[Sequence[Draws]]) -> float:
+    """The median over attentions of the variance between their seeds; 0 if no attention has two seeds.
+
+    One attention that learns with some seeds only does not make the others uncertain. The variance of few seeds is mostly
+    below the true one, so each is divided by the median of its distribution, for seeds that are normally distributed.
+    """
+    known = []
+    for group in groups:
+        freedom = len(group) - 1
+        if freedom > 0:
+            variance = float(np.var([each[0] for each in group], ddof=1))
+            known.append(variance * freedom / float(scipy.stats.chi2.median(freedom)))
+    finite = [variance for variance in known if math.isfinite(variance)]
+    return median(finite) if finite else 0.0
 
 
 def _interval(by_seed: Sequence[Draws], typical: float) -> Interval:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from subquad.choose.standings import READ_AT, SOFTMAX, WORTH, Contestant, Standings, speedup
 from subquad.statistics import Interval
-from subquad.words import amount, capitalized, compact, digits, duration
+from subquad.words import amount, capitalized, compact, digits, duration, to_precision
 
 Level = Literal["better", "level", "worse", "unclear"]
 TIME_NOISE = 1.1
@@ -31,13 +31,17 @@ class Doubt(NamedTuple):
 def nothing(
     standings: Standings, trivial: Contestant, best: Contestant, gain: Interval, budget: float | None, usual_steps: int
 ) -> tuple[str, ...]:
-    """Says that no model is better than the trivial answer. A larger budget helps only if runs had less than usual steps."""
+    """Says that no model is better than the trivial answer, by an advantage that is widened for the number of models.
+
+    A larger budget is proposed only if runs had less than the usual steps.
+    """
     larger = "a larger --budget" if budget is None else f"a larger --budget, such as {said_budget(budget)},"
     if usual_steps and all((each.steps or 0.0) >= usual_steps for each in standings.of("attention")):
         larger = f"more --steps than the usual {usual_steps:,}"
+    allowing = f"if one allows for taking the best of {len(standings.of('attention', 'rival'))}"
     return (
         f"Nothing can be told: no model is better than {trivial.name}, which has {score(standings, trivial)}.",
-        f"The best model, {best.name}, has {score(standings, best)}, {beside(gain, 'it')}.",
+        f"The best model, {best.name}, has {score(standings, best)}, {beside(gain, 'it')} {allowing}.",
         f"More data, other columns or {larger} may show something.",
     )
 
@@ -126,27 +130,30 @@ def too_short(standings: Standings, best: Contestant, doubt: Doubt, budget: floa
 
 
 def score(standings: Standings, contestant: Contestant) -> str:
-    """A score with its interval, such as "an accuracy of 0.91 (0.9 to 0.92)" or "4.31 (4.1 to 4.5) nats per token"."""
+    """A score with its interval, such as "an accuracy of 0.910 (0.901 to 0.919)" or "4.31 (4.12 to 4.50) nats per token"."""
     name = standings.metric.replace("_", " ")
     article = "an" if name[:1] in "aeiou" or name[:3] == "nll" else "a"
-    low, high = contestant.quality.low, contestant.quality.high
-    spread = f" ({compact(low)} to {compact(high)})" if math.isfinite(low) and math.isfinite(high) else ""
-    value = f"{compact(contestant.quality.value)}{spread}"
-    return f"{value} {name}" if name.startswith(("nats ", "bits ")) else f"{article} {name} of {value}"
+    found = contestant.quality
+    value, low, high = (to_precision(number, found.spread) for number in found)
+    said = f"{value} ({low} to {high})" if math.isfinite(found.spread) else value
+    return f"{said} {name}" if name.startswith(("nats ", "bits ")) else f"{article} {name} of {said}"
 
 
 def beside(gain: Interval, other: str = "") -> str:
-    """An advantage with its interval, such as "0.01 behind softmax (0.02 behind to 0.005 ahead)"."""
-    value = "level" if gain.value == 0 else f"{compact(abs(gain.value))} {_side(gain.value)}"
-    whom = "" if not other else f" with {other}" if gain.value == 0 else f" {other}" if gain.value < 0 else f" of {other}"
+    """An advantage with its interval, such as "0.010 behind softmax (0.022 behind to 0.002 ahead)"."""
+    value, low, high = (to_precision(abs(number), gain.spread) for number in gain)
+    if float(value) == 0:
+        said = f"level with {other}" if other else "level"
+    else:
+        said = f"{value} {_side(gain.value)}" + (f" {'of ' if gain.value > 0 else ''}{other}" if other else "")
     if not math.isfinite(gain.low):
-        return f"{value}{whom} (one seed)"
+        return f"{said} (one seed)"
     if gain.low == gain.high:
-        return f"{value}{whom}"
+        return said
     if gain.low * gain.high > 0:
-        near, far = sorted((abs(gain.low), abs(gain.high)))
-        return f"{value}{whom} ({compact(near)} to {compact(far)})"
-    return f"{value}{whom} ({compact(abs(gain.low))} behind to {compact(abs(gain.high))} ahead)"
+        near, far = sorted((low, high), key=float)
+        return f"{said} ({near} to {far})"
+    return f"{said} ({low} behind to {high} ahead)"
 
 
 def said_budget(seconds: float) -> str:

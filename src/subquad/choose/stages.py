@@ -4,7 +4,9 @@ Every attention has the same number of runs in every stage, and every run of a s
 later stage starts anew, with its own schedule: a schedule that is cut short says little about the whole one.
 """
 
+import heapq
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 MOST_SECONDS = 1e8
@@ -23,6 +25,8 @@ COST_SHARE, MOST_COST_SECONDS = 0.03, 60.0
 """Part of the budget in which costs are measured, and its largest number of seconds."""
 LEAST_SECONDS = 0.2
 """Smallest number of training seconds of a run."""
+HALVINGS = 40
+"""Number of steps in which the training seconds of a run are found."""
 USUAL_EFFICIENCY = 0.85
 """Share of a worker's time that is expected to be training, until it is known."""
 SEARCH_SECONDS, FINAL_SECONDS, LONG_FINAL_SECONDS = 4.0, 6.0, 90.0
@@ -107,10 +111,34 @@ def needed_budget(jobs: int, attentions: int, usual_seconds: float) -> float:
     return MOST_SECONDS
 
 
-def run_seconds(left: float, share: float, runs: int, jobs: int, efficiency: float) -> float:
-    """Training seconds of each of so many runs that take a share of the time left, side by side on so many workers."""
-    rounds = math.ceil(max(1, runs) / jobs)
-    return max(LEAST_SECONDS, share * max(0.0, left) * efficiency / rounds)
+def run_seconds(time: float, longest: Sequence[float], jobs: int) -> float:
+    """Largest number of training seconds that each run of a stage may have, so that all of them end in a time.
+
+    Runs that are done sooner leave their time to the others.
+
+    Args:
+        time: seconds for all runs.
+        longest: for each run the seconds after which it has all of its steps, in the order in which runs start.
+        jobs: number of runs side by side.
+    """
+    fits, fits_not = 0.0, max(0.0, time)
+    if end_of([min(fits_not, each) for each in longest], jobs) <= fits_not:
+        return max(LEAST_SECONDS, fits_not)
+    for _ in range(HALVINGS):
+        middle = (fits + fits_not) / 2
+        if end_of([min(middle, each) for each in longest], jobs) <= time:
+            fits = middle
+        else:
+            fits_not = middle
+    return max(LEAST_SECONDS, fits)
+
+
+def end_of(durations: Sequence[float], jobs: int) -> float:
+    """The time after which the last of some runs ends, each of which starts in its turn as soon as a worker is free."""
+    free = [0.0] * jobs
+    for duration in durations:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)
 
 
 def most_steps(stage: StageName, usual_steps: int, semifinalists: int) -> int | None:

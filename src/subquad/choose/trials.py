@@ -32,6 +32,8 @@ OVERTIME = 1.25
 """A run ends early once it has trained for so many times its seconds, which happens if steps turn out slower."""
 EVALUATIONS: dict[StageName, int] = {"search": 3, "semifinal": 4, "final": 8}
 """Largest number of evaluations on the development sequences in a run."""
+LOSS_POINTS = 30
+"""Number of points that the curve of a final run's training loss is averaged to."""
 EVALUATION_SHARE = 0.03
 """Part of a run's seconds that its evaluations may take in addition, if there is more than one."""
 
@@ -57,6 +59,13 @@ class Trial:
     """Time of day, by `time.time`, at which the run ends early so that the race keeps its budget."""
     most_steps: int | None = None
     """Largest number of training steps, however many its seconds allow; None for no limit."""
+
+    @property
+    def expected_seconds(self) -> float:
+        """Seconds of training: fewer than it may have if it reaches its largest number of steps before, as far as known."""
+        if self.pace is None or self.most_steps is None:
+            return self.seconds
+        return min(self.seconds, self.most_steps * self.pace)
 
     @property
     def labels(self) -> Row:
@@ -116,14 +125,32 @@ def run_trial(task: Task[Any], folder: Path, *, trial: Trial, spell: Spell) -> l
     about |= {"probing": opened - before, "evaluating": clock.evaluating, "judging": time.perf_counter() - ended}
     about["evaluation_seconds"] = clock.evaluating / max(1, clock.evaluations)
     known = {**about, "of": ranked.metric, "good": ranked.good, "unit": task.units.get(ranked.metric, "share")}
+    labels = {name: trial.labels[name] for name in ("trial", "mechanism", "seed", "stage")}
     curve = [
-        {"metric": "curve", "value": row["value"], "step": row["step"], "unit": known["unit"], "of": ranked.metric}
-        | {name: trial.labels[name] for name in ("trial", "mechanism", "seed", "stage")}
+        {"metric": "curve", "value": row["value"], "step": row["step"], "unit": known["unit"], "of": ranked.metric} | labels
         for row in evaluated
         if row["value"] is not None
     ]
+    if trial.stage == "final":
+        curve += [row | labels for row in loss_curve(run.rows())]
     took = {"wall_seconds": time.perf_counter() - before}
     return [*curve, *rows, {"metric": "score", "value": score, **known, **took, **trial.labels}]
+
+
+def loss_curve(rows: list[Row]) -> list[Row]:
+    """Rows with the training loss of a run, averaged over ranges of steps; `step` is the last one of its range."""
+    losses = [row for row in rows if row["metric"] == "loss" and row.get("split") == "train" and row["value"] is not None]
+    width = max(1, -(-len(losses) // LOSS_POINTS))
+    ranges = [losses[at : at + width] for at in range(0, len(losses), width)]
+    return [
+        {
+            "metric": "loss_curve",
+            "value": mean(row["value"] for row in each),
+            "step": each[-1]["step"],
+            "unit": each[-1]["unit"],
+        }
+        for each in ranges
+    ]
 
 
 def _open(task: Task[Any], trial: Trial, folder: Path, spell: Spell) -> tuple[Run, RunOptions]:

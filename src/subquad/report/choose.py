@@ -14,7 +14,7 @@ from subquad.report.runs import command_of, machine_of
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.results import Row, Run, holds_run
 from subquad.statistics import Interval
-from subquad.words import amount, compact, duration
+from subquad.words import amount, compact, duration, to_precision
 
 METHOD = (
     "Every attention had the same number of runs in each stage, and every run of a stage the same training seconds, on one "
@@ -135,8 +135,9 @@ def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, traini
 def brief_table(standings: Standings, decision: Decision) -> Table:
     """Returns the table of all contestants for a terminal: score, advantage over the standard, level and time."""
     whole = quality_table(standings, decision)
-    scores = {each.name: each.quality.value for each in standings.contestants.values()}
-    rows = [[row[0], Cell(compact(scores[row[0].text.removesuffix(" *")])), *row[2:5]] for row in whole.rows]
+    found = {each.name: each.quality for each in standings.contestants.values()}
+    scores = {name: Cell(to_precision(quality.value, quality.spread), quality.value) for name, quality in found.items()}
+    rows = [[row[0], scores[row[0].text.removesuffix(" *")], *row[2:5]] for row in whole.rows]
     return Table(whole.caption, whole.columns[:5], rows)
 
 
@@ -185,8 +186,8 @@ def _cost_cells(each: Contestant) -> list[Cell]:
 
 
 def _range(found: Interval, *, signed: bool = False) -> Cell:
-    say = (lambda value: f"{value:+.3g}") if signed else compact
-    return Cell(f"{say(found.value)} ({say(found.low)} to {say(found.high)})", found.value)
+    value, low, high = (to_precision(number, found.spread, signed=signed) for number in found)
+    return Cell(f"{value} ({low} to {high})", found.value)
 
 
 def advantage_table(standings: Standings) -> Table:

@@ -32,6 +32,8 @@ def choice_charts(rows: Sequence[Row], standings: Standings) -> Iterator[Drawn]:
         metric = next(row["of"] for row in rows if row["metric"] == "curve").replace("_", " ")
         caption = f"Learning curves of the final runs: {metric} in development by step"
         yield "curves", caption, curves(curve, metric, colour_of=colour_of)
+    if losses := curve_points(rows, "loss_curve"):
+        yield "losses", "Training loss of the final runs by step", curves(losses, "loss", colour_of=colour_of)
     bins = [row for row in rows if row["metric"] == "length_bin"]
     for what, caption in COSTS.items():
         if costs := [row for row in rows if row["metric"] == "cost" and row["what"] == what and row["value"]]:
@@ -98,9 +100,9 @@ def fastest_for_quality(points: Sequence[Row], good: str) -> list[Row]:
     return front
 
 
-def curve_points(rows: Sequence[Row]) -> list[Row]:
+def curve_points(rows: Sequence[Row], metric: str = "curve") -> list[Row]:
     """Returns the learning curves of the final runs, labelled by attention. A single point is no curve."""
-    points = [row for row in rows if row["metric"] == "curve" and row["stage"] == "final"]
+    points = [row for row in rows if row["metric"] == metric and row["stage"] == "final"]
     counts = Counter(row["trial"] for row in points)
     return [
         {"label": row["mechanism"], "run": row["trial"], "step": row["step"], "value": row["value"]}

@@ -16,6 +16,7 @@ from torch import Tensor
 from subquad.ops import exact
 from subquad.ops.autocast import precise, prefers_parallel, product
 from subquad.ops.nystrom.inverse import pseudo_inverse
+from subquad.ops.nystrom.means import segment_means, with_means
 from subquad.ops.packing import pick
 
 
@@ -45,20 +46,10 @@ def attend(
     if keep is None and not prefers_parallel(q):
         if q.shape[2] <= landmarks or k.shape[2] <= landmarks:
             return exact.attend(q, k, v)
-        q_means, k_means = segment_means(q, landmarks), segment_means(k, landmarks)
+        (q, q_means), (k, k_means) = with_means(q, landmarks), with_means(k, landmarks)
         inverse = pseudo_inverse(_weights(q_means, k_means), iterations)
         return exact.attend(q, k_means, product(inverse, exact.attend(q_means, k, v)))
     return _attend_padded(q, k, v, keep, landmarks, iterations)
-
-
-def segment_means(x: Float[Tensor, "b h n d"], landmarks: int) -> Float[Tensor, "b h m d"]:
-    """Returns the means of m runs of positions, the first n mod m of which are one position longer than the others."""
-    size, longer = divmod(x.shape[2], landmarks)
-    if not longer:
-        return x.unflatten(2, (landmarks, size)).mean(3)
-    first, rest = x.split([longer * (size + 1), (landmarks - longer) * size], dim=2)
-    parts = (first.unflatten(2, (longer, size + 1)), rest.unflatten(2, (landmarks - longer, size)))
-    return torch.cat([part.mean(3) for part in parts], dim=2)
 
 
 def _weights(q: Float[Tensor, "b h n d"], k: Float[Tensor, "b h s d"]) -> Float[Tensor, "b h n s"]:
