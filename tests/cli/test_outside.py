@@ -61,6 +61,14 @@ def test_the_page_of_a_run_needs_no_trust(trained: Path, tmp_path: Path) -> None
     assert main(["report", str(trained), "--out", str(tmp_path / "page.html")]) == 0
 
 
+def test_a_matrix_is_not_drawn_of_what_may_have_none(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, "tests")
+    assert main(["spectrum", str(trained), "--out", str(tmp_path / "spectrum")]) == 2
+    assert f"whether {WEIGHTED} weighs values by a matrix is not known" in capsys.readouterr().err
+
+
 def test_trained_weights_of_the_attention_are_loaded(trained: Path) -> None:
     with pytest.raises(SubquadError, match="outside of subquad"):
         sq.load(trained)

@@ -71,6 +71,7 @@ class Outside(AttentionOptions):
             steps=self.continues,
             foreign=True,
             max_length=self.length if self.is_fixed or "length" in self.sizes.values() else None,
+            no_matrix=f"whether {self.target} weighs values by a matrix is not known",
         )
 
     @property
