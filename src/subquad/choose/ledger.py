@@ -83,13 +83,17 @@ class Ledger:
         return planned
 
     def pace(self, name: str, setting: Setting) -> float | None:
-        """Seconds of a training step in the latest run of an attention with this setting; None if there is none."""
-        text = setting.as_text()
-        for row in reversed(self.rows):
-            is_known = row["metric"] == "score" and row["value"] is not None and row["mechanism"] == name
-            if is_known and row["setting"] == text and row["steps"] >= ENOUGH_STEPS:
-                return float(row["seconds"] / row["steps"])
-        return None
+        """Seconds of a training step of an attention with the options of a setting, at any learning rate; None if not known.
+
+        That of its fastest run: what else the machine does only makes steps longer, and would give the attention fewer.
+        """
+        paces = [
+            row["seconds"] / row["steps"]
+            for row in self.rows
+            if row["metric"] == "score" and row["value"] is not None and row["mechanism"] == name
+            if row["steps"] >= ENOUGH_STEPS and Setting.from_text(row["setting"]).attention == setting.attention
+        ]
+        return min(paces, default=None)
 
     @contextmanager
     def phase(self, what: Phase) -> Iterator[None]:

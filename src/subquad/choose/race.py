@@ -291,7 +291,7 @@ class Race:
         task = self.field.task if cutting is None else cutting.task
         options = RunOptions(task, setting.attention, self.field.model, training)
         seed = self.terms.seed if seed is None else seed
-        pace = None if stage == "search" else self.ledger.pace(name, setting)
+        pace = self.ledger.pace(name, setting)
         until = time.time() + self.stop - time.monotonic()
         most = most_steps(stage, self.field.usual_steps, self.numbers.semifinalists)
         return Trial(trial_name(name, stage, number), name, stage, setting, options, seed, *allotted, pace, until, most)

@@ -54,7 +54,7 @@ class Trial:
     seconds: float
     evaluations: int
     pace: float | None = None
-    """Seconds of a training step that an earlier run with the same setting took; None if it is to be measured."""
+    """Seconds of a training step in earlier runs with the same options of the attention; None if it is to be measured."""
     until: float = math.inf
     """Time of day, by `time.time`, at which the run ends early so that the race keeps its budget."""
     most_steps: int | None = None
