@@ -82,6 +82,7 @@ def test_only_the_first_letter_is_made_large() -> None:
         (1234.5, 220.0, "+1234"),
         (0.2, float("nan"), "+0.2"),
         (0.2, 0.0, "+0.2"),
+        (1 / 6, 1e-17, "+0.167"),
     ],
 )
 def test_numbers_have_the_precision_of_their_interval(value: float, spread: float, said: str) -> None:

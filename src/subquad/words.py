@@ -47,8 +47,11 @@ def compact(value: float) -> str:
 
 
 def to_precision(value: float, spread: float, *, signed: bool = False) -> str:
-    """A number with as many decimals as give half of the width of its interval two digits; `compact` where it has none."""
-    if not math.isfinite(spread) or spread <= 0:
+    """A number with as many decimals as give half of the width of its interval two digits; `compact` where it has none.
+
+    An interval that is narrower than the fifth digit of the number counts as none.
+    """
+    if not math.isfinite(spread) or spread <= 1e-5 * abs(value):
         return f"{value:+.3g}" if signed else compact(value)
     decimals = max(0, 1 - int(f"{spread:.1e}".partition("e")[2]))
     rounded = round(value, decimals) + 0.0  # no negative zero
