@@ -65,6 +65,7 @@ def test_the_command_trains_the_same_model(raced: Path) -> None:
     command = CommandLine(words[2:]).parse()
     assert command.options == kept
     assert command.shared.seed == best.about["seed"]
+    assert "--weight-decay" not in words  # it has its default
 
 
 def test_resume_and_interrupt(
@@ -85,6 +86,13 @@ def test_resume_and_interrupt(
         assert main(["choose", "--resume", str(folder)]) == INTERRUPTED
     assert "go on with: subquad choose --resume" in capsys.readouterr().err
     assert main(["choose", "--resume", str(folder), "--budget", "20m"]) == 0
+    best = read_options(Run.open(folder / "best", "train").about["options"])
+    printed = capsys.readouterr().out
+    assert "after 3 of the usual 600 steps" in printed
+    words = next(line for line in printed.splitlines() if line.startswith("subquad train ")).split()
+    usual = CommandLine(words[2:]).parse().options
+    assert (usual.training.steps, usual.training.learning_rate) == (600, best.training.learning_rate)
+    assert usual._replace(training=best.training) == best
     scores = [row for row in Run.open(folder).rows() if row["metric"] == "score"]
     assert len(scores) == len([row for row in Run.open(raced).rows() if row["metric"] == "score"])
 

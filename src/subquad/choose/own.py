@@ -28,7 +28,7 @@ from subquad.machine import cores
 from subquad.models import ModelOptions, Size
 from subquad.results import Run, describe_run, new_folder
 from subquad.runs import RunOptions
-from subquad.tasks.base import Counted, Task, TaskOptions
+from subquad.tasks.base import Counted, DataSize, Task, TaskOptions
 from subquad.tasks.comparing import Best, Judged, Rival, judged_means
 from subquad.training import TrainOptions
 from subquad.training.resuming import load_model
@@ -252,7 +252,7 @@ def _conclude(race: Race, kept: Kept, task: OwnTask) -> Choice:
     return Choice(decision, attention, model.eval(), race.run.folder)
 
 
-def own_words(options: RunOptions, seed: int) -> list[str]:
+def own_words(options: RunOptions, seed: int, size: DataSize | None) -> list[str]:
     """What a run of a user's own model stores in place of a command."""
     return ["choose", "own", "--attention", options.attention.name, "--seed", str(seed)]
 

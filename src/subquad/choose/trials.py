@@ -19,7 +19,7 @@ from subquad.choose.stages import StageName
 from subquad.errors import DivergedError, SubquadError
 from subquad.results import Row, Run, append_rows, describe_run, holds_run, read_rows
 from subquad.runs import RunOptions, build_model
-from subquad.tasks.base import Task
+from subquad.tasks.base import DataSize, Task
 from subquad.tasks.comparing import Best, Judged, Rival
 from subquad.training import TrainOptions
 from subquad.training.loop import BATCH, Progress, generator, parameters, train
@@ -37,8 +37,8 @@ LOSS_POINTS = 30
 EVALUATION_SHARE = 0.03
 """Part of a run's seconds that its evaluations may take in addition, if there is more than one."""
 
-Spell = Callable[[RunOptions, int], list[str]]
-"""The words after `subquad` that train with some options and a seed. It must be picklable."""
+Spell = Callable[[RunOptions, int, DataSize | None], list[str]]
+"""The words after `subquad` that train with some options and a seed on data of a size. It must be picklable."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _open(task: Task[Any], trial: Trial, folder: Path, spell: Spell) -> tuple[Ru
     if trial.most_steps is not None:
         steps = min(steps, trial.most_steps)
     options = trial.options._replace(training=with_steps(trial.options.training, steps, trial.evaluations))
-    about = describe_run(options.as_json(), spell(options, trial.seed), seed=trial.seed, page=False)
+    about = describe_run(options.as_json(), spell(options, trial.seed, task.data_size), seed=trial.seed, page=False)
     if (learned := task.learned) is not None:
         about["learned"] = learned
     return Run.create(folder, "train", about), options

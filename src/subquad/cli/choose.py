@@ -48,7 +48,7 @@ from subquad.places.cluster import Cluster, open_cluster
 from subquad.places.options import Placing
 from subquad.report.choose import brief_table, write_choice_page
 from subquad.results import Row, Run, describe_run, new_folder, refuse_taken
-from subquad.runs import RunOptions
+from subquad.runs import RunOptions, read_options
 from subquad.tasks import TASKS, Task, TaskOptions
 from subquad.tasks.base import DATA_FIELDS, DataSize
 from subquad.training import TrainOptions
@@ -347,7 +347,17 @@ def _keep_model(race: Race, decision: Decision, console: Output) -> None:
         return
     best = Run.open(folder, "train")
     of_which = chosen if chosen == decision.chosen else f"{chosen}, the best attention on the test"
-    console.print(f"The model of {of_which}: {best.folder}; trained alone by:\n{best.about['command']}", soft_wrap=True)
+    options, usual = read_options(best.about["options"]), race.field.usual_steps
+    if options.training.steps >= usual or chosen in race.field.cuts:
+        console.print(f"The model of {of_which}: {folder}; trained alone by:\n{best.about['command']}", soft_wrap=True)
+        return
+    training = dataclasses.replace(race.field.training, learning_rate=options.training.learning_rate)
+    words = training_words(options._replace(training=training), best.about["seed"], race.task.data_size)
+    console.print(
+        f"The model of {of_which}, after {options.training.steps:,} of the usual {usual:,} steps: {folder}; trained alone "
+        f"with all of them by:\n{shlex.join(['subquad', *words])}",
+        soft_wrap=True,
+    )
 
 
 def conclude_model(race: ModelRace, console: Output) -> Decision:

@@ -82,7 +82,7 @@ class CommandLine:
         if not task_options.start:
             return self._open(self._parse(self._defaults(task_options)))
         started = read_options(Run.open(Path(task_options.start), "train").about["options"])
-        named, self.attentions = self.attentions, _names(started.attention)
+        named, self.attentions = self.attentions, layer_names(started.attention)
         command = self._parse(started._replace(task=TASKS[self.task](), training=self._defaults(task_options).training))
         names_another = self.named_attention is not None and named != self.attentions
         same = (command.options.attention, command.options.model, command.calling)
@@ -131,16 +131,7 @@ class CommandLine:
         return task
 
     def _defaults(self, task: TaskOptions, size: DataSize | None = None) -> RunOptions:
-        declared = {name: task.defaults(name, size) for name in self.attentions}
-        by_name = {name: _replaced(_plain(name), of_task.attention) for name, of_task in declared.items()}
-        # of several mechanisms, the first that is not softmax decides on the defaults of the model and of the training
-        deciding = next((name for name in declared if name != "softmax"), self.attentions[0])
-        return RunOptions(
-            TASKS[self.task](),
-            joined([by_name[name] for name in self.attentions]),
-            ModelOptions(**declared[deciding].model),
-            TrainOptions(**declared[deciding].training),
-        )
+        return default_options(task, self.attentions, size)
 
     def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None, *, checked: bool = True) -> ParsedCommand:
         parts = _parts(defaults)
@@ -162,6 +153,26 @@ class CommandLine:
         return ParsedCommand(parsed.shared, options, parsed.outside if outside else Calling())
 
 
+def default_options(task: TaskOptions, attentions: Sequence[str], size: DataSize | None) -> RunOptions:
+    """Returns the defaults of all options, which may depend on those of the task, the attention and the size of the data.
+
+    Args:
+        task: the options of the task. Those that are returned are its defaults.
+        attentions: the name of the mechanism of each layer, or one for all.
+        size: the size of the data; None before they are read.
+    """
+    declared = {name: task.defaults(name, size) for name in attentions}
+    by_name = {name: _replaced(_plain(name), of_task.attention) for name, of_task in declared.items()}
+    # of several mechanisms, the first that is not softmax decides on the defaults of the model and of the training
+    deciding = next((name for name in declared if name != "softmax"), attentions[0])
+    return RunOptions(
+        type(task)(),
+        joined([by_name[name] for name in attentions]),
+        ModelOptions(**declared[deciding].model),
+        TrainOptions(**declared[deciding].training),
+    )
+
+
 def _parts(defaults: RunOptions) -> dict[str, Any]:
     """The groups of options of the command, each with its defaults. Each of several mechanisms is a group of its own."""
     groups = _groups(defaults.attention)
@@ -181,7 +192,8 @@ def _plain(name: str) -> AttentionOptions:
     return Outside(name) if is_import_name(name) else MECHANISMS[name]()
 
 
-def _names(attention: AttentionOptions) -> list[str]:
+def layer_names(attention: AttentionOptions) -> list[str]:
+    """The name of the mechanism of each layer; one for all if there is one."""
     return [part.name for part in (attention.mechanisms if isinstance(attention, Layers) else (attention,))]
 
 

@@ -161,7 +161,7 @@ def _training_words(work: Training, start: str) -> Iterator[str]:
     parts = {"task": work.task, "attention": work.attention, "model": work.model, "training": work.options}
     flags = clashing({"shared": Shared(), **parts})
     for name, options in parts.items():
-        yield from option_words(options, flags, skip_defaults=name == "task")
+        yield from option_words(options, flags, usual=type(options)() if name == "task" else None)
     if start:
         yield from ("--start", start)
 
@@ -171,17 +171,18 @@ def _conversion_words(work: Conversion, start: str) -> Iterator[str]:
     if work.text:
         yield from ("--text", work.text)
     for changed in (work.attention, work.options):
-        yield from option_words(changed, {}, skip_defaults=True)
+        yield from option_words(changed, {}, usual=type(changed)())
 
 
-def option_words(options: Any, flags: Flags, *, skip_defaults: bool = False) -> Iterator[str]:
+def option_words(options: Any, flags: Flags, *, usual: Any = None) -> Iterator[str]:
     """Yields the options of a frozen dataclass as words of a command line. A feature map is named by its kind.
 
-    `flags` maps options to their names on the command line where these differ from the names of the fields.
+    `flags` maps options to their names on the command line where these differ from the names of the fields. Values that are
+    those of `usual`, which is of the same class, are left out.
     """
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if not field.init or value is None or (skip_defaults and value == _default(field)):
+        if not field.init or value is None or (usual is not None and value == getattr(usual, field.name)):
             continue
         name = flags.get((type(options), field.name), field.name.replace("_", "-"))
         if isinstance(value, bool):
@@ -190,7 +191,3 @@ def option_words(options: Any, flags: Flags, *, skip_defaults: bool = False) -> 
             yield from (f"--{name}", *map(str, value))
         else:
             yield from (f"--{name}", str(getattr(value, "kind", value)))
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
