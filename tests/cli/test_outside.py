@@ -134,7 +134,7 @@ def test_a_wrong_option_is_called_by_its_name(capsys: pytest.CaptureFixture[str]
 
 def test_commands_say_how_an_attention_is_called(trained: Path) -> None:
     options = read_options_of(trained)
-    words = training_words(options, seed=0)
+    words = training_words(options, seed=0, size=None)
     assert words[words.index("--attention") + 1] == WEIGHTED
     assert words[-6:] == ["--outside.layout", "bhnd", "--outside.arguments", "spread=0.5", "--seed", "0"]
     again = CommandLine(words[1:]).parse().options
