@@ -1,5 +1,6 @@
 """What the rows of a race tell while it runs: what was tried, who leads, and how much of the time is training."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ TRIALS, RIVALS = "trials", "rivals.jsonl"
 """Names in the folder of a race: its runs, and the scores of rivals."""
 ENOUGH_STEPS = 10
 """Smallest number of steps of a run that tells the duration of a step."""
+ALIKE = 0.03
+"""Scores of an attention are alike if they differ by less than this share of what the best score of all attentions is ahead
+of the middle one."""
 FIRST_EVALUATIONS = 2
 """Number of evaluations of a run before it is known how long one takes."""
 
@@ -129,9 +133,11 @@ class Ledger:
         return [Tried(Setting.from_text(row["setting"]), row["value"]) for row in ordered]
 
     def finalists(self) -> dict[str, Setting]:
-        """The best setting of each attention that has one."""
+        """The best setting of each attention that has one; of settings that are about as good, see `pick_setting`."""
         ranked = {name: self.ranking(name, "semifinal") or self.ranking(name, "search") for name in self.names}
-        return {name: tried[0].setting for name, tried in ranked.items() if tried}
+        known = {name: tried for name, tried in ranked.items() if tried}
+        everything = [each for tried in known.values() for each in tried]
+        return {name: pick_setting(tried, everything, self.sign) for name, tried in known.items()}
 
     def leaders(self, stage: StageName) -> str:
         """Which attentions lead a stage, by their scores in development, in words."""
@@ -175,3 +181,22 @@ class Ledger:
                 yield Entrant(name, "attention", known, mean(row["steps"] for row in finals))
         for name, rival in read_judged(folder / RIVALS).items():
             yield Entrant(name, "trivial" if rival.is_trivial else "rival", {seed: rival.judged})
+
+
+def pick_setting(ranking: Sequence[Tried], everything: Sequence[Tried], sign: float) -> Setting:
+    """The best setting of an attention; of those that are about as good, the one with the most promising learning rate.
+
+    A search may end while an attention has not learned anything at any learning rate yet. The rate at which another one
+    learned is then a better guide than the differences between its own scores.
+
+    Args:
+        ranking: the settings of the attention that were scored, the best first.
+        everything: the settings of all attentions that were scored.
+        sign: 1 if low scores are good, -1 if high scores are.
+    """
+    scores = [sign * (each.score or 0.0) for each in everything]
+    margin = ALIKE * (median(scores) - min(scores))
+    leader = min(everything, key=lambda each: sign * (each.score or 0.0)).setting
+    best = ranking[0].score or 0.0
+    alike = [each.setting for each in ranking if abs((each.score or 0.0) - best) <= margin]
+    return min(alike, key=lambda setting: abs(math.log(setting.learning_rate / leader.learning_rate)))
