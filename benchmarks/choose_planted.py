@@ -8,7 +8,7 @@ Races that ended in the folder are not run again, so that the command can be giv
 |---|---|---|
 | far | sorting at 2048, where the whole sequence counts | a window is worse than the best attention |
 | recall | associative recall, 12 of 24 keys | linear attention is worse than softmax and the hybrid, and not recommended |
-| short | masked words in windows of 32 tokens | softmax is recommended |
+| short | associative recall in 32 tokens, 8 of 16 keys, all usual attentions | softmax is recommended |
 | aggregates | clients whose counts tell the label | a model without attention is recommended |
 | noise | clients with random labels | nothing can be told |
 """
@@ -99,7 +99,7 @@ CASES: dict[str, Case] = {
         ),
     ),
     "short": Case(
-        lambda folder, seed: ["mlm", "--length", "32", "--vocabulary-size", "1000"],
+        lambda folder, seed: ["recall", "--length", "32", "--pairs", "8", "--keys", "16", "--values", "8"],
         lambda standings, decision: decision.kind == "softmax",
     ),
     "aggregates": Case(
