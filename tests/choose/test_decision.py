@@ -348,6 +348,21 @@ def test_a_speed_up_that_decides_by_a_hair_is_said(linear: float, chosen: str, s
     assert ("another run" in decision.sentences[1]) == bool(said)
 
 
+def test_attention_is_not_denied_while_one_seed_is_far_better() -> None:
+    rows = race({"softmax": 0.62}, rivals={"counts": 0.236}, seconds={"softmax": 1.0})
+    wide = [row | {"low": row["value"] - 0.44, "high": row["value"] + 0.44} for row in rows if row["metric"] == "advantage"]
+    rows = [*(row for row in rows if row["metric"] != "advantage"), *wide]
+    assert decided(rows).chosen == "counts"
+    seeds: list[Row] = [
+        {"metric": "test_score", "value": value, "mechanism": "softmax", "seed": seed, "of": "accuracy"}
+        for seed, value in enumerate((1.0, 0.24))
+    ]
+    decision = decided([*rows, *seeds])
+    assert (decision.kind, decision.chosen) == ("short", "")
+    assert "the final runs of softmax differ by their seeds, with 0.24 to 1.00 on the test" in decision.sentences[0]
+    assert "first on the test so far is softmax" in decision.sentences[1]
+
+
 @pytest.mark.parametrize(
     ("gain", "words"),
     [

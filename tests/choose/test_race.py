@@ -325,6 +325,9 @@ def test_settings_that_are_alike_follow_the_rate_at_which_another_attention_lear
     clear = tried(r005=0.5, r002=0.236)
     assert pick_setting(clear, [*learned, *clear], -1.0).learning_rate == 0.005
     assert pick_setting(plateau, plateau, -1.0).learning_rate == 0.005  # nobody learned
+    both = tried(r005=1.0, r002=1.0)
+    assert pick_setting(both, [*both, *plateau, *plateau], -1.0).learning_rate == 0.002
+    assert pick_setting(plateau, [*both, *plateau, *plateau], -1.0).learning_rate == 0.002
 
 
 def test_settings_that_are_alike_where_low_scores_are_good() -> None:

@@ -132,12 +132,15 @@ def doubt(
     Too short are runs with less than a share of the usual number of steps (`ENOUGH`), all attentions alike. So are runs of
     an attention that is still learning, if it alone would change the answer by what usual training adds to it (`to_come`):
     another attention would then be better than the answer by more than the margin, or a faster one that is worse be level.
+    And a model without attention is no answer as long as an attention is far better than it with one of its seeds.
     """
     attentions = standings.of("attention")
     most = max((each.steps or 0.0 for each in attentions), default=0.0)
     enough = ENOUGH_TO_DENY if chosen.role == "rival" else ENOUGH
     if most and most < enough * usual_steps:
         return Doubt(most, usual_steps)
+    if chosen.role == "rival" and (restless := _restless(standings, chosen, margin)) is not None:
+        return Doubt(most, usual_steps, restless=restless)
     for each in attentions:
         lead = standings.advantage(chosen.name, each.name)
         if each.name == chosen.name or lead is None or each.progress is None:
@@ -250,6 +253,13 @@ def _rival(standings: Standings) -> Contestant | None:
     gains = [standings.advantage(each.name, rivals[0].name) for each in attentions]
     is_beaten = any(gain is not None and widened(gain, len(attentions)).low > 0 for gain in gains)
     return None if is_beaten else rivals[0]
+
+
+def _restless(standings: Standings, rival: Contestant, margin: float) -> Contestant | None:
+    """The first attention with a seed that is better than the whole interval of a rival by more than the margin."""
+    sign = 1.0 if standings.good == "high" else -1.0
+    beyond = sign * (rival.quality.high if standings.good == "high" else rival.quality.low) + margin
+    return next((each for each in standings.of("attention") if any(sign * score > beyond for score in each.by_seed)), None)
 
 
 def _softmax_by_cost(allowed: Sequence[Contestant]) -> Contestant | None:

@@ -187,7 +187,8 @@ def pick_setting(ranking: Sequence[Tried], everything: Sequence[Tried], sign: fl
     """The best setting of an attention; of those that are about as good, the one with the most promising learning rate.
 
     A search may end while an attention has not learned anything at any learning rate yet. The rate at which another one
-    learned is then a better guide than the differences between its own scores.
+    learned is then a better guide than the differences between its own scores. Where the best attention learned at several
+    rates, that is the lowest of them, at which fewer seeds fail.
 
     Args:
         ranking: the settings of the attention that were scored, the best first.
@@ -196,7 +197,8 @@ def pick_setting(ranking: Sequence[Tried], everything: Sequence[Tried], sign: fl
     """
     scores = [sign * (each.score or 0.0) for each in everything]
     margin = ALIKE * (median(scores) - min(scores))
-    leader = min(everything, key=lambda each: sign * (each.score or 0.0)).setting
+    leading = [each.setting for each, score in zip(everything, scores, strict=True) if score <= min(scores) + margin]
+    promising = min(setting.learning_rate for setting in leading)
     best = ranking[0].score or 0.0
     alike = [each.setting for each in ranking if abs((each.score or 0.0) - best) <= margin]
-    return min(alike, key=lambda setting: abs(math.log(setting.learning_rate / leader.learning_rate)))
+    return min(alike, key=lambda setting: abs(math.log(setting.learning_rate / promising)))

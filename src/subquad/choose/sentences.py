@@ -26,6 +26,8 @@ class Doubt(NamedTuple):
     """By how much usual training would still improve it."""
     lead: float = 0.0
     """By how much the answer is ahead of it."""
+    restless: Contestant | None = None
+    """An attention that is far better than the answer with one of its seeds, though not on average."""
 
 
 def nothing(
@@ -120,7 +122,7 @@ def too_short(standings: Standings, best: Contestant, doubt: Doubt, budget: floa
     costs.sort(key=lambda each: each.seconds or 0.0)
     known = ", ".join(f"{each.name} {duration(each.seconds or 0.0)}" for each in costs)
     said = f"What is known is the time of a forward pass at {_length(standings)} positions: {known}" if costs else ""
-    first = standings.of("attention", "rival")[0] if best.role == "attention" else best
+    first = standings.of("attention", "rival")[0] if best.role == "attention" or doubt.restless is not None else best
     leads = f"first on the test so far is {first.name} with {score(standings, first)}"
     return (
         f"Nothing is recommended, as quality cannot be told yet: {_reason(doubt, best.name)}.",
@@ -182,6 +184,9 @@ def _short_sequences(standings: Standings) -> str:
 def _reason(doubt: Doubt, answer: str) -> str:
     """Why the final runs are too short, without a full stop."""
     usual = f"`subquad train` takes {doubt.usual_steps:,}"
+    if doubt.restless is not None:
+        least, most = (compact(pick(doubt.restless.by_seed)) for pick in (min, max))
+        return f"the final runs of {doubt.restless.name} differ by their seeds, with {least} to {most} on the test"
     if doubt.learning is None or doubt.learning.progress is None:
         return f"the final runs had {doubt.steps:,.0f} training steps at most, where {usual}"
     name, known = doubt.learning.name, doubt.learning.progress

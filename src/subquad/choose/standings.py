@@ -8,6 +8,7 @@ advantage  by how much `mechanism` is better than `against` on the same sequence
 cost       seconds (`what`: layer, training or step) or bytes (`what`: memory) at a `length`
 seen       `quantile` of the lengths of all sequences
 score      score of one run on the development sequences, with its `stage` and number of `steps`
+test_score score of one final run on the test sequences
 ========== ==============================================================================================
 """
 
@@ -69,6 +70,8 @@ class Contestant(NamedTuple):
     progress: Progress | None = None
     pace: float | None = None
     """Seconds of a training step, the mean over all of its runs."""
+    by_seed: tuple[float, ...] = ()
+    """Scores of its final runs on the test."""
 
 
 class Standings(NamedTuple):
@@ -126,7 +129,8 @@ def read_standings(rows: Sequence[Row]) -> Standings:
         name = row["mechanism"]
         seconds, memory = costs.get(name, (None, None))
         known = (Interval.of_row(row), seconds, memory, row.get("steps"), row["seeds"])
-        contestants[name] = Contestant(name, row["role"], *known, progress.get(name), paces.get(name))
+        by_seed = tuple(each["value"] for each in rows if each["metric"] == "test_score" and each["mechanism"] == name)
+        contestants[name] = Contestant(name, row["role"], *known, progress.get(name), paces.get(name), by_seed)
     advantages = {(row["mechanism"], row["against"]): Interval.of_row(row) for row in rows if row["metric"] == "advantage"}
     about = (str(first.get("of", "")), str(first.get("good", "high")), str(first.get("unit", "")))
     is_conversion = any(row["metric"] == "candidate" for row in rows)
