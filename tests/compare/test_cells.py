@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from subquad.attention import MECHANISMS, Layers, Linear, Linformer, Softmax
+from subquad.attention import MECHANISMS, Cosformer, Layers, Linear, Linformer, Softmax
 from subquad.compare.cells import Cell, Fused, FusedState, Setting, block_size, build, prepare
 from subquad.compare.views import CAUSAL_WORK, FORMS, WHATS, Form, What
 from subquad.types import AttentionOptions
@@ -69,6 +69,13 @@ def test_linformer_is_built_long_enough() -> None:
     short = cell("linformer", Linformer(k=4, max_length=16), form="bidirectional", length=100)
     (built,) = build(short, torch.Generator())
     assert built.projection.options.max_length == 100  # type: ignore[union-attr]
+
+
+def test_steps_have_room_behind_the_longest_context() -> None:
+    """Steps after as many positions as cosFormer takes by default failed, as each one is a further position."""
+    work = prepare(cell("cosformer", Cosformer(max_length=33), what="step"))
+    for _ in range(5):
+        work.run()
 
 
 def test_sizes_depend_on_the_length_for_linformer_only() -> None:

@@ -140,8 +140,9 @@ def build(cell: Cell, generator: torch.Generator) -> nn.ModuleList:
     if cell.mechanism == BASELINE:
         return nn.ModuleList([Fused()])
     options, traits = cell.options, cell.options.traits
-    if traits.foreign or (traits.max_length is not None and traits.max_length < cell.length):
-        options = options.for_length(cell.length)  # an attention of others may take exactly that length
+    needed = 2 * cell.length if cell.what == "step" else cell.length  # steps go on from the position of the one before
+    if traits.foreign or (traits.max_length is not None and traits.max_length < needed):
+        options = options.for_length(needed)  # an attention of others may take exactly that length
     return _by_layer(cell, options, generator)
 
 
