@@ -1,4 +1,4 @@
-"""How numbers are said: digits, ranges, durations, amounts of memory, and comparisons such as "times as fast"."""
+"""How numbers are said: digits, ranges, durations, amounts of memory, and comparisons such as "times as fast"; names."""
 
 import math
 import re
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TYPED_NAME = re.compile(r"[\w.]+:\w|\w+\*\d|\w+,\w")
 """Beginning of a name such as ``mypackage.attention:MyAttention`` or ``linear*3,softmax``."""
+IMPORT_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+"""A module, a colon, and a name in the module, which may lead through classes."""
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 FRACTIONS = {
     2: "half",
@@ -152,3 +154,8 @@ def names_by_layer(text: str) -> list[str]:
             raise OptionError("attention", f"{excerpt(text)} must name 1 to {MOST_LAYERS} layers, and each at least once")
         names += [match[1]] * count
     return names
+
+
+def is_import_name(name: str) -> bool:
+    """Whether a name has the form ``package.module:Name``."""
+    return IMPORT_NAME.fullmatch(name) is not None

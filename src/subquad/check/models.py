@@ -18,12 +18,13 @@ from subquad.attention.outside.building import (
     parameters_of,
     size_arguments,
 )
-from subquad.attention.outside.importing import import_named, is_import_name
+from subquad.attention.outside.importing import import_named
 from subquad.check.findings import Finding, not_asked
 from subquad.check.request import Length
 from subquad.check.subjects import Inputs, Subject
 from subquad.checking import Checked, Count, FileName
 from subquad.errors import SubquadError
+from subquad.words import is_import_name
 
 WHOLE, PART, LONG = 31, 19, 301
 """Numbers of tokens."""

@@ -10,7 +10,6 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
-from subquad.attention.outside.importing import is_import_name
 from subquad.check.findings import Finding, not_asked
 from subquad.check.growth import check_lengths
 from subquad.check.models import ModelRequest
@@ -28,6 +27,7 @@ from subquad.cli.values import Flag, parse_bytes, parse_lengths
 from subquad.errors import SubquadError
 from subquad.report.check import check_answer, failures, findings_of, findings_table, unasked, write_check_page
 from subquad.results import Row, Run, describe_run, holds_run, refuse_taken
+from subquad.words import is_import_name
 
 Name = Literal[
     "padding",

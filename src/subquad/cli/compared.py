@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from subquad.attention import COMMON, Softmax, joined
-from subquad.attention.outside.importing import is_import_name
 from subquad.checking import excerpt
 from subquad.cli.outside import Calling, open_outside
 from subquad.cli.values import choose, parse_attention
 from subquad.compare.views import BASELINE, MATERIALISED, Form
 from subquad.errors import SubquadError
 from subquad.types import AttentionOptions
-from subquad.words import is_by_layer, run_lengths
+from subquad.words import is_by_layer, is_import_name, run_lengths
 
 ALL = "all"
 """Name that stands for all mechanisms."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from subquad.attention import MECHANISMS
-from subquad.attention.outside.importing import is_import_name
 from subquad.choose.entries import Entries, enter, train_briefly
 from subquad.choose.race import memory_share
 from subquad.choose.workers import PRELOAD, Job, Pool
@@ -15,6 +14,7 @@ from subquad.cli.outside import Calling, open_outside
 from subquad.cli.values import parse_attention
 from subquad.runs import RunOptions
 from subquad.tasks import Task, TaskOptions
+from subquad.words import is_import_name
 
 TRYING_SECONDS, TRYING_SHARE = 30.0, 0.1
 """Time limit for reading the data in another process and training an attention of others on two batches: so many seconds, or

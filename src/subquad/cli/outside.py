@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from subquad.attention import MECHANISMS, Outside
-from subquad.attention.outside.importing import is_import_name, sentence_of
+from subquad.attention.outside.importing import sentence_of
 from subquad.attention.outside.trust import trust_words
 from subquad.check import processes
 from subquad.check.findings import Finding
@@ -21,6 +21,7 @@ from subquad.cli.values import choose
 from subquad.compare import plan
 from subquad.errors import SubquadError
 from subquad.types import AttentionOptions
+from subquad.words import is_import_name
 
 OPENING_SECONDS = 60.0
 """Time limit for importing an attention and trying how it is called."""

@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from subquad.attention import MECHANISMS, Layers, Outside, joined
-from subquad.attention.outside.importing import is_import_name
 from subquad.checking import Checked, FilePath, Seed, Words
 from subquad.cli.options import attention_in, clashing, registry
 from subquad.cli.options import joined as joined_parts
@@ -27,6 +26,7 @@ from subquad.tasks import TASKS, TaskOptions
 from subquad.tasks.base import DataSize
 from subquad.training import TrainOptions
 from subquad.types import AttentionOptions
+from subquad.words import is_import_name
 
 HELP = ("-h", "--help")
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import tyro
 
-from subquad.attention.outside.importing import is_import_name
 from subquad.checking import LARGEST, excerpt
 from subquad.errors import OptionError, SubquadError
-from subquad.words import names_by_layer
+from subquad.words import is_import_name, names_by_layer
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}

@@ -1,6 +1,5 @@
 """Imports what a name such as ``package.module:Name`` stands for, from the current folder too, as ``python -m`` does."""
 
-import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -8,14 +7,7 @@ from typing import Any
 
 from subquad.checking import excerpt
 from subquad.errors import SubquadError
-
-NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-"""A module, a colon, and a name in the module, which may lead through classes."""
-
-
-def is_import_name(name: str) -> bool:
-    """Whether a name has the form ``package.module:Name``."""
-    return NAME.fullmatch(name) is not None
+from subquad.words import is_import_name
 
 
 def import_named(name: str) -> Any:
