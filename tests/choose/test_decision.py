@@ -232,6 +232,8 @@ def test_attention_is_said_to_add_nothing_only_after_half_of_a_usual_training() 
     assert decided(trained(rows, 400), training=training).kind == "short"
     assert "first on the test so far is most frequent" in decided(trained(rows, 400), training=training).sentences[1]
     assert decided(trained(rows, 700), training=training).kind == "rival"
+    ahead = race({"softmax": 0.301, "linear": 0.3}, rivals={"most frequent": 0.3}, seconds=FAST)
+    assert "first on the test so far is softmax" in decided(trained(ahead, 400), training=training).sentences[1]
 
 
 def test_an_attention_that_is_still_learning_recommends_nothing() -> None:

@@ -122,7 +122,8 @@ def too_short(standings: Standings, best: Contestant, doubt: Doubt, budget: floa
     costs.sort(key=lambda each: each.seconds or 0.0)
     known = ", ".join(f"{each.name} {duration(each.seconds or 0.0)}" for each in costs)
     said = f"What is known is the time of a forward pass at {_length(standings)} positions: {known}" if costs else ""
-    first = standings.of("attention", "rival")[0] if best.role == "attention" or doubt.restless is not None else best
+    leading = standings.of("attention", "rival")[0]
+    first = best if best.quality.value == leading.quality.value else leading
     leads = f"first on the test so far is {first.name} with {score(standings, first)}"
     return (
         f"Nothing is recommended, as quality cannot be told yet: {_reason(doubt, best.name)}.",
