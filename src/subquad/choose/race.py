@@ -217,13 +217,11 @@ class Race:
         if self.numbers.semifinalists < 2 or self.ledger.scored("final"):
             return
         best = {name: self.ledger.ranking(name, "search")[: self.numbers.semifinalists] for name in self.field.attentions}
-        longest = [self._longest(name, "semifinal", each.setting) for name, settings in best.items() for each in settings]
-        allotted = self._allot("semifinal", SEMIFINAL_SHARE, sorted(longest, reverse=True))
-        trials = [
-            [self._trial(name, "semifinal", at, each.setting, allotted) for at, each in enumerate(settings)]
-            for name, settings in best.items()
-        ]
-        self._run("semifinal", interleaved(trials))
+        entered = [(name, at, each.setting) for name, settings in best.items() for at, each in enumerate(settings)]
+        entered.sort(key=lambda entry: (entry[1], -self._longest(entry[0], "semifinal", entry[2])))
+        longest = [self._longest(name, "semifinal", setting) for name, _, setting in entered]
+        allotted = self._allot("semifinal", SEMIFINAL_SHARE, longest)
+        self._run("semifinal", [self._trial(name, "semifinal", at, setting, allotted) for name, at, setting in entered])
 
     def _measure(self) -> None:
         """Measures what the finalists cost at the lengths of the data, once."""
