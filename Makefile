@@ -72,7 +72,7 @@ lint: $(VENV)/installed
 types: $(VENV)/installed
 	$(VENV)/bin/mypy
 
-# The same with more lengths and more time, on one thread: the figures of the README.
+# The same with more lengths and more time, on one thread.
 bench: $(VENV)/kernels
 	$(VENV)/bin/subquad compare --threads 1 --lengths 128..16384 192 384 768 --budget 900 --run-limit 120
 
@@ -104,7 +104,7 @@ bench-decoding: $(VENV)/kernels
 bench-generation: $(VENV)/kernels
 	$(RUN) benchmarks/generation.py
 
-# Races whose answer is planted, ten seeds each: about four hours.
+# Races whose answer is planted, ten seeds each: about three hours.
 bench-choose: $(VENV)/kernels
 	$(RUN) benchmarks/choose_planted.py
 
@@ -121,10 +121,12 @@ $(VENV)/kernels: $(VENV)/installed $(wildcard src/subquad/native/*.[ch]) src/sub
 	$(RUN) -m subquad.native --if-needed || true
 	touch $@
 
+# Modules are compiled on all cores, which pip does on one; those that are left out are compiled when they are imported.
 $(VENV)/installed: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet -c constraints.txt -e '.[hub,data,images,speech,choose,dev]'
+	$(RUN) -m pip install --quiet --no-compile -c constraints.txt -e '.[hub,data,images,speech,choose,dev]'
+	-$(RUN) -m compileall -qq -j 0 -x '/tests?/|transformers/models/|torch/testing/' $(VENV)/lib
 	touch $@
 
 $(VENV)/cluster: $(VENV)/installed

@@ -2,7 +2,8 @@
 
     python benchmarks/choose_planted.py --seeds 10 --budget 5m --folder FOLDER
 
-Races that ended in the folder are not run again, so that the command can be given again after an interrupt.
+Races that ended in the folder are not run again, so that the command can be given again after an interrupt. With --twice
+each race is run a second time, to see whether the same command gives the same answer.
 
 | case | data | right if |
 |---|---|---|
@@ -18,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,17 @@ CLIENTS, LONGEST = 1200, 60
 PAGE = "report.html"
 """Name of the page that a race leaves at its end."""
 
+OPEN = ("another run may recommend", "is not clearly level")
+"""Parts of sentences of a race that say that chance decided between attentions."""
+
 Check = Callable[[Standings, Decision], bool]
+
+
+class Answer(NamedTuple):
+    """What a race found, and what it recommends."""
+
+    standings: Standings
+    decision: Decision
 
 
 class Case(NamedTuple):
@@ -113,21 +124,43 @@ CASES: dict[str, Case] = {
 }
 
 
-def race(name: str, seed: int, options: argparse.Namespace, folder: Path) -> bool:
-    """Runs a race if it did not end before, prints its answer, and returns whether it is the planted one."""
-    out = folder / f"{name}-{seed}"
+def race(name: str, seed: int, options: argparse.Namespace, out: Path) -> Answer:
+    """Runs a race into a folder if it did not end there before, and prints its answer."""
+    folder = out.parent
     words = [*CASES[name].words(folder, seed), "--seed", str(seed), "--budget", options.budget, "--out", str(out)]
     jobs = ["--jobs", str(options.jobs)] if options.jobs else []
     if not (out / PAGE).exists():
         shutil.rmtree(out, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "subquad", "choose", *words, *jobs], check=True, stdout=subprocess.DEVNULL)
-    standings, decision = load_decision(Run.open(out, "choose"))
-    right = CASES[name].is_right(standings, decision)
+    answer = Answer(*load_decision(Run.open(out, "choose")))
+    verdict = "right" if CASES[name].is_right(*answer) else "WRONG"
     rows = Run.open(out).rows()
     took = sum(row["value"] for row in rows if row["metric"] == "phase")
-    print(f"{name}, seed {seed}, {took:.0f} s: {'right' if right else 'WRONG'}: {' '.join(decision.sentences)}", flush=True)
+    print(f"{name}, seed {seed}, {took:.0f} s: {verdict}: {' '.join(answer.decision.sentences)}", flush=True)
     print(time_sentence(rows, options.jobs or cores()), flush=True)
-    return right
+    return answer
+
+
+def are_alike(first: Answer, second: Answer) -> bool:
+    """Whether two races of a command recommend the same, or attentions of which one race says that chance decides."""
+    one, two = first.decision, second.decision
+    if (one.kind, one.chosen) == (two.kind, two.chosen):
+        return True
+    is_said = _leaves_open(one, two.chosen) or _leaves_open(two, one.chosen)
+    if not is_said:
+        return False
+    mine, other = first.standings.contestants[one.chosen].quality, second.standings.contestants[two.chosen].quality
+    return mine.low <= other.high and other.low <= mine.high
+
+
+def _leaves_open(decision: Decision, name: str) -> bool:
+    """Whether a decision says that another run may recommend this attention."""
+    return bool(name) and any(name in sentence and any(part in sentence for part in OPEN) for sentence in decision.sentences)
+
+
+def said(numbers: Mapping[str, int], count: int) -> str:
+    """How often something came out in each case."""
+    return "; ".join(f"{name} {number} of {count}" for name, number in numbers.items())
 
 
 def main() -> None:
@@ -139,14 +172,20 @@ def main() -> None:
     parser.add_argument("--budget", default="5m")
     parser.add_argument("--jobs", type=int, default=0, help="runs side by side; default: the number of cores")
     parser.add_argument("--folder", type=Path, default=None, help="where races are kept; default: a temporary folder")
+    parser.add_argument("--twice", action="store_true", help="run each race a second time and compare the answers")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="planted-"))
     folder.mkdir(parents=True, exist_ok=True)
-    right = dict.fromkeys(options.cases, 0)
+    right, alike = dict.fromkeys(options.cases, 0), dict.fromkeys(options.cases, 0)
     for count, seed in enumerate(range(options.first_seed, options.first_seed + options.seeds), start=1):
         for name in options.cases:
-            right[name] += race(name, seed, options, folder)
-        print("; ".join(f"{name}: {number} of {count}" for name, number in right.items()), flush=True)
+            answer = race(name, seed, options, folder / f"{name}-{seed}")
+            right[name] += CASES[name].is_right(*answer)
+            if options.twice:
+                alike[name] += are_alike(answer, race(name, seed, options, folder / f"{name}-{seed}-again"))
+        print(f"right: {said(right, count)}", flush=True)
+        if options.twice:
+            print(f"twice the same: {said(alike, count)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ if find_spec("triton") is not None:  # Triton compiles the source of its kernels
         importlib.import_module(f"subquad.ops.linear.gpu.{kernels}")
     jaxtyping.install_import_hook(list(annotated_modules()), "tests.shapes.check_shapes")
 
+os.fsync = os.fstat  # type: ignore[assignment]  # tests wait for no disk: none of them cuts the power
+
 torch.set_num_threads(1)  # workers share the cores; more threads each would wait for one another
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for processes that tests start
 

@@ -15,7 +15,7 @@ ROOMS = [
     *("errors", "checking", "files", "statistics", "words", "native", "capacity", "machine", "results", "types"),
     *("ops", "feature_maps", "attention", "models", "parallel", "data", "tasks", "training", "runs", "hub", "measure"),
     "places",
-    *("conversion", "compare", "choose", "check", "testing", "report", "experiments", "cli"),
+    *("conversion", "compare", "check", "testing", "choose", "report", "experiments", "cli"),
 ]
 ANYWHERE = ("__init__", "__main__")  # the package's own face, which imports what it is asked for
 

@@ -172,7 +172,10 @@ def test_the_contract_suite_was_found() -> None:
     assert len({check.values[0] for check in CHECKS}) > 20
 
 
-def test_compare_measures_it_and_advise_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_measures_it_and_advise_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subquad.compare.plan.VISITS", 1)
     run = tmp_path / "run"
     sizes = ["--lengths", "16", "32", "--heads", "2", "--head-dim", "8", "--threads", "1", "--budget", "8"]
     assert main(["compare", "--mechanisms", NAME, "--what", "forward", "step", *sizes, "--out", str(run)]) == 0

@@ -99,6 +99,13 @@ def test_differences_and_ratios_are_between_equal_seeds() -> None:
     assert paired_difference({0: 3.0}, {1: 1.0}) is None
 
 
+def test_intervals_of_shares_end_at_0_and_1() -> None:
+    assert Interval(0.9, 0.7, 1.1).as_share == Interval(0.9, 0.7, 1.0)
+    assert Interval(0.1, -0.1, 0.3).as_share == Interval(0.1, 0.0, 0.3)
+    alone = Interval(0.5, -math.inf, math.inf)
+    assert alone.as_share == alone
+
+
 def test_what_an_interval_holds_is_not_decided() -> None:
     found = Interval(2.0, 1.0, 3.0)
     assert [at_least(found, limit) for limit in (1.0, 2.5, 3.0, 3.1)] == [True, None, None, False]

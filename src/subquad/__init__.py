@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from subquad import hub
     from subquad.attention import (
         MECHANISMS,
+        Cosformer,
         Favor,
         Hybrid,
         Infinity,

@@ -38,6 +38,13 @@ class Interval(NamedTuple):
         """Half of the width of the interval; not finite if it has no ends."""
         return (self.high - self.low) / 2
 
+    @property
+    def as_share(self) -> "Interval":
+        """The interval of a share, with ends cut to 0 and 1. Infinite ends stay: they say that there is no interval."""
+        if not math.isfinite(self.spread):
+            return self
+        return Interval(self.value, max(0.0, self.low), min(1.0, self.high))
+
 
 class Verdict(NamedTuple):
     """A claim, whether it held, and the figures that decide it."""

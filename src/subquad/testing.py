@@ -59,10 +59,19 @@ def ask(
     return _answer(case, check, chosen, None if isinstance(attention, str) else attention)
 
 
-def ask_model(model: str, check: str, *, causal: bool = False, arguments: Mapping[str, Any] | None = None) -> Finding:
+def ask_model(
+    model: str,
+    check: str,
+    *,
+    causal: bool = False,
+    arguments: Mapping[str, Any] | None = None,
+    heads: int = 8,
+    head_dim: int = 64,
+    length: int | None = None,
+) -> Finding:
     """Asks whether one property of a whole model holds, in this process. `model` is a folder or an import name."""
     _require(check, tuple(CHECKS))
-    return answer(ModelCase(ModelRequest(model, causal, dict(arguments or {}))), check, "")
+    return answer(ModelCase(ModelRequest(model, causal, dict(arguments or {}), heads, head_dim, length)), check, "")
 
 
 def contract(

@@ -180,6 +180,8 @@ class Traits:
     """The keys that are weighed exactly; None if none are, or if all are (see `exact`)."""
     aligned: bool = False
     """Whether queries that are as many as the keys are taken to stand at the keys' places in the bidirectional form."""
+    mixes_queries: bool = False
+    """Whether the result of a query depends on others, so that a decoder would see later tokens by cross-attention."""
     no_matrix: str | None = None
     """A sentence on why the result is not A v with a matrix A that does not depend on v; None where it is."""
     has_weights: bool = False

@@ -5,6 +5,7 @@ values, gradients and edge cases of a few mechanisms, in Triton's interpreter.
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -34,7 +35,10 @@ INTERPRETED: dict[str, dict[str, tuple[float, ...]]] = {
 INTERPRETED_CASES = ("linear", "favor", "favor-hyperbolic")
 
 
-@pytest.fixture(params=[*native.KERNELS, pytest.param(TRITON, marks=pytest.mark.slow)])
+TRITON_PARAMS = [pytest.param(TRITON, marks=pytest.mark.slow)] if find_spec("triton") is not None else []
+
+
+@pytest.fixture(params=[*native.KERNELS, *TRITON_PARAMS])
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Chooses the kernels that a test runs with."""
     if request.param == TRITON:

@@ -67,6 +67,16 @@ def mixes_the_batch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return clean(q, k - k.mean(0, keepdim=True), v)
 
 
+def masks_all_by_the_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    return clean(q, k, v, None if mask is None else mask[:1])
+
+
+def takes_blocks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    if q.shape[2] % 128:
+        raise ValueError("the length must be a multiple of 128")
+    return clean(q, k, v)
+
+
 class Cached(nn.Module):
     """Softmax attention with a state of keys and values."""
 
@@ -83,6 +93,22 @@ class Cached(nn.Module):
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         return self.causal(q, k, v, state)
+
+
+class Counts(Cached):
+    """Has a number in its state, beside keys and values."""
+
+    def causal(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        mixed, held = super().causal(q, k, v, None if state is None else state[:2])
+        return mixed, (*held, held[0].shape[2])
+
+
+class DrawsWithState(Cached):
+    """Draws random numbers in every call."""
+
+    def causal(self, q: Tensor, k: Tensor, v: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        mixed, state = super().causal(q, k, v, state)
+        return mixed * torch.randn(mixed.shape[-1], dtype=mixed.dtype), state
 
 
 class StepsOtherwise(Cached):

@@ -159,6 +159,7 @@ def test_a_helper_starts_again_after_its_process_ended() -> None:
 def test_compare_measures_an_attention_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("subquad.compare.plan.VISITS", 1)
     run = tmp_path / "run"
     sizes = ["--lengths", "16", "32", "--heads", "2", "--head-dim", "8", "--threads", "1", "--budget", "6"]
     words = ["--mechanisms", f"{HERE}:clean", "--causal", "--what", "forward", "step", *sizes]

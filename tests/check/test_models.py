@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from subquad.check.suite import CHECKS
+from subquad.check.models import ModelRequest, ModelSubject
+from subquad.check.suite import CHECKS, ModelCase, answer
 from subquad.errors import SubquadError
 from subquad.testing import ask_model
 from tests.hub.families import CONFIGS, hf
@@ -99,3 +100,11 @@ def test_a_function_that_makes_a_model_is_called() -> None:
 def test_what_is_no_model_of_tokens_is_refused() -> None:
     with pytest.raises(SubquadError, match=r"has no nn\.Embedding, but models are asked on token ids"):
         ask_model(f"{HERE}:Cached", "batch")
+
+
+def test_the_length_of_a_model_is_kept_to_and_its_lines_run() -> None:
+    request = ModelRequest(f"{HERE}:Writer", causal=True, arguments={"leaks": True}, heads=2, length=64)
+    assert ModelSubject(request).whole == 64
+    finding = answer(ModelCase(request), "future", "")
+    assert finding.verdict == "fails"
+    exec(finding.reproducer, {})

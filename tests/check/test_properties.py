@@ -175,3 +175,23 @@ def test_memory_below_what_can_be_measured_decides_nothing() -> None:
     small = judge_growth("memory", {256: [4096.0], 512: [4096.0], 1024: [266240.0]}, 1.5, "")
     assert small.verdict == "not asked"
     assert "1 MB" in small.sentence
+
+
+def test_a_mask_of_one_sequence_for_all_is_found() -> None:
+    assert ask(f"{HERE}:masks_all_by_the_first", "padding", **SIZES).verdict == "fails"
+    assert ask(f"{HERE}:clean", "padding", **SIZES).verdict == "holds"
+
+
+@pytest.mark.parametrize("check", ["chunks", "steps"])
+def test_random_numbers_are_not_blamed_on_a_state(check: str) -> None:
+    assert ask(f"{HERE}:DrawsWithState", check, **SIZES).verdict == "not asked"
+
+
+def test_fixed_costs_do_not_hide_a_square() -> None:
+    visits = {
+        length: [(1 + 1.5 * (length / 2048) ** 2) * noise for noise in (0.999, 1.0, 1.001)]
+        for length in (256, 512, 1024, 2048)
+    }
+    found = judge_growth("time", visits, 1.2, "")
+    assert found.verdict == "not decided"
+    assert "fixed costs make up most of it" in found.sentence

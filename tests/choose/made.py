@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from subquad.choose.decision import Decision, Training, Wishes, decide
+from subquad.choose.standings import read_standings
 from subquad.results import Row
 
 GOOD = {"nats_per_token": "low", "accuracy": "high", "nll": "low", "auroc": "high"}
@@ -59,3 +61,12 @@ def race(
         rows.append(quality("guessing", trivial, 0.0, role="trivial", metric=metric))
         everything["guessing"] = trivial
     return [*rows, *advantages(everything, half, good=GOOD[metric]), *costs(seconds, length=length), *seen(length)]
+
+
+FAST = {"softmax": 1.0, "linear": 0.2, "hybrid": 0.4, "window": 0.3}
+GIVES_UP = {"linear": "it weighs keys in a way of its own", "softmax": "nothing but time"}
+LEVEL = race({"softmax": 0.7, "linear": 0.7}, trivial=0.5, seconds=FAST)
+
+
+def decided(rows: list[Row], wishes: Wishes = Wishes(), training: Training = Training()) -> Decision:  # noqa: B008
+    return decide(read_standings(rows), wishes, GIVES_UP, training)

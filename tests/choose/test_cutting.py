@@ -74,6 +74,12 @@ def test_short_sequences_are_cut_only_if_a_length_is_named() -> None:
     assert "before the last 20 positions" in named.traits.gives_up
 
 
+@pytest.mark.parametrize("options", [Lm(length=32), Tokens(goal="next", sequences=20, length=32)])
+def test_a_cut_does_not_lengthen_what_is_read(options: Any) -> None:
+    cut = options.prepare().cut(1000)
+    assert cut.options.length == 32
+
+
 def test_both_are_judged_on_the_same_sequences() -> None:
     options = dataclasses.replace(LABELLED, sequences=200)
     whole = options.prepare()
@@ -110,6 +116,12 @@ def test_cuts_survive_in_run_json() -> None:
     assert read_kept({"options": json.loads(json.dumps(describe(kept)))}) == kept
     older = {name: value for name, value in describe(kept).items() if name != "cuts"}
     assert read_kept({"options": older}).field.cuts == {}
+
+
+def test_a_cut_that_cuts_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tokens", "--goal", "label", "--sequences", "60", "--mean-length", "32", "--cut", "100000"]
+    assert main(["choose", *words]) == 2
+    assert "--cut 100000 cuts nothing, as no sequence has more than" in capsys.readouterr().err
 
 
 def test_a_cut_is_raced_and_judged_as_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

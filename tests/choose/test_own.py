@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import subquad as sq
 from subquad.choose import costs
-from subquad.choose.own import OwnTask, divided, main_left_alone
+from subquad.choose.own import in_python, main_left_alone
+from subquad.choose.own_task import OwnTask, divided
 from subquad.choose.workers import Inline
 from subquad.report.choose import load_decision
 from subquad.results import Run
@@ -61,6 +62,42 @@ def test_the_race_ends_with_a_trained_model(tmp_path: Path, monkeypatch: pytest.
     assert any("final" in line for line in told)
 
 
+def test_attentions_of_others_are_raced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    yours = "tests.attention.foreign:Weighted"
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
+    monkeypatch.setattr("subquad.choose.own._workers", lambda task, terms: Inline(lambda variant: task))
+    monkeypatch.setattr(costs, "measure_costs", lambda *rest, **named: made_costs({"softmax": 1.0, yours: 0.5}))
+    inputs = sequences()
+    with pytest.warns(UserWarning, match="foreign:Nothing is left out: tests.attention.foreign has no 'Nothing'"):
+        choice = sq.choose(
+            lambda attention: Tagger(attention, 5),
+            (inputs, inputs),
+            mechanisms=["softmax", yours, "tests.attention.foreign:Nothing"],
+            steps=2,
+            out=tmp_path / "race",
+        )
+    assert choice.model is not None
+    rows = Run.open(tmp_path / "race", "choose").rows()
+    assert {row["mechanism"] for row in rows if row["metric"] == "test_score"} == {"softmax", yours}
+    assert [row["mechanism"] for row in rows if row["metric"] == "left out"] == ["tests.attention.foreign:Nothing"]
+
+
+def test_what_the_model_cannot_take_is_left_out_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
+    monkeypatch.setattr("subquad.choose.own._workers", lambda task, terms: Inline(lambda variant: task))
+    monkeypatch.setattr(costs, "measure_costs", lambda *rest, **named: made_costs({"softmax": 1.0}))
+
+    def fussy(attention: sq.Softmax) -> nn.Module:
+        if attention.kind == "linear":
+            raise sq.SubquadError("this model needs weights that are positive")
+        return Tagger(attention, 5)
+
+    race = tmp_path / "race"
+    with pytest.warns(UserWarning, match="linear is left out: this model needs weights that are positive"):
+        sq.choose(fussy, (sequences(), sequences()), mechanisms=["softmax", "linear"], steps=2, out=race)  # type: ignore[arg-type]
+    assert [row["mechanism"] for row in Run.open(race, "choose").rows() if row["metric"] == "left out"] == ["linear"]
+
+
 def test_usual_steps_end_the_race_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquad.choose.trials.step_seconds", lambda task, options, seed, seconds: seconds / 1000)
     monkeypatch.setattr("subquad.choose.own._workers", lambda task, terms: Inline(lambda variant: task))
@@ -85,6 +122,29 @@ def test_numbers_have_squared_errors() -> None:
     assert (judged.metric, judged.good, judged.parts.shape) == ("squared_error", "low", (6, 2))
     assert task.rivals()["mean"].is_trivial
     assert set(task.evaluate(model, torch.Generator())) == {"squared_error"}
+
+
+def test_numbers_on_an_axis_of_their_own_are_not_spread_over_all_targets() -> None:
+    class Column(Tagger):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens)[:, None]
+
+    inputs = sequences()
+    pairs = divided((inputs, inputs.float().mean(1)), 0)
+    plain = OwnTask(lambda attention: Tagger(attention, 1), pairs, is_causal=False, tokens=64)
+    column = OwnTask(lambda attention: Column(attention, 1), pairs, is_causal=False, tokens=64)
+    models = [task.build(sq.Softmax(), sq.ModelOptions(), torch.Generator().manual_seed(0)) for task in (plain, column)]
+    assert torch.equal(torch.tensor(plain.judge(models[0]).parts), torch.tensor(column.judge(models[1]).parts))
+    batch = plain.batch(4, torch.Generator().manual_seed(0))
+    assert plain.loss(models[0], batch).total == column.loss(models[1], batch).total
+
+
+def test_a_model_that_does_not_fit_the_data_is_refused() -> None:
+    inputs = sequences()
+    with pytest.raises(sq.SubquadError, match=r"the shape \(2, 6, 2\) for targets of the shape \(2,\)"):
+        sq.choose(lambda attention: Tagger(attention, 2), (inputs, inputs.float().mean(1)))
+    with pytest.raises(sq.SubquadError, match="cannot be trained on these data, it raises IndexError"):
+        sq.choose(lambda attention: Tagger(attention, 3), (inputs, inputs))
 
 
 def test_positions_that_do_not_count() -> None:
@@ -118,6 +178,19 @@ def test_a_model_without_attention_is_refused() -> None:
         sq.choose(lambda attention: nn.Linear(2, 2), pair)
     with pytest.raises(sq.SubquadError, match="there is no attention"):
         sq.choose(lambda attention: Tagger(attention, 5), pair, mechanisms=["nonsense"])
+    with pytest.raises(sq.SubquadError, match="there is no attention 'nonsense'"):
+        sq.choose(lambda attention: Tagger(attention, 5), pair, mechanisms="nonsense")
+    with pytest.raises(sq.SubquadError, match="move it to a module"):
+        sq.choose(lambda attention: Tagger(attention, 5), pair, mechanisms=["__main__:Mine"])
+
+
+def test_sentences_name_arguments_instead_of_options() -> None:
+    said = "Start again with --budget 8m: fewer --mechanisms take less time, or a larger budget, such as --budget 2h, does."
+    assert in_python(said) == (
+        "Start again with budget=480: fewer mechanisms take less time, or a larger budget, such as budget=7200, does."
+    )
+    assert in_python("go on with --resume and a larger --budget.") == "start again with a larger budget."
+    assert in_python("No attention keeps --max-seconds: allow more.") == "No attention keeps max_seconds: allow more."
 
 
 def test_new_processes_do_not_run_the_user_s_script_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

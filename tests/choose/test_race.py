@@ -28,6 +28,7 @@ from subquad.choose.trials import LOSS_POINTS, Trial, _Clock, loss_curve, run_tr
 from subquad.choose.workers import Ended, Inline, Job, MayStart
 from subquad.cli.spelling import training_words
 from subquad.errors import DivergedError
+from subquad.report.choose import load_decision, write_choice_page
 from subquad.results import Row, Run, describe_run
 from subquad.runs import RunOptions
 from subquad.tasks.recall import Recall
@@ -230,6 +231,10 @@ def test_rivals_that_fail_leave_the_attentions(tmp_path: Path) -> None:
     race = begin(tmp_path / "run", Failing("rivals", lambda: RuntimeError("broken")))
     race.go()
     assert {row["role"] for row in race.run.rows() if row["metric"] == "quality"} == {"attention"}
+    said = load_decision(race.run)[1].sentences[-1]
+    assert said.startswith("Models without attention were not judged (error: RuntimeError: broken")
+    write_choice_page([race.run], tmp_path / "page.html")
+    assert "models without attention: error" in (tmp_path / "page.html").read_text()
 
 
 def test_a_budget_that_is_used_up_starts_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from subquad.choose.stages import Numbers
 from subquad.choose.workers import Inline
 from subquad.cli import INTERRUPTED, main
 from subquad.cli.training_options import CommandLine
+from subquad.report.choose import load_decision
 from subquad.results import Run
 from subquad.runs import read_options
 from tests.choose.made import costs as made_costs
@@ -88,6 +89,7 @@ def test_resume_and_interrupt(
     assert main(["choose", "--resume", str(folder), "--budget", "20m"]) == 0
     best = read_options(Run.open(folder / "best", "train").about["options"])
     printed = capsys.readouterr().out
+    assert load_decision(Run.open(folder))[1].sentences[-1] in printed  # the page decides with the new budget, too
     assert "after 3 of the usual 600 steps" in printed
     words = next(line for line in printed.splitlines() if line.startswith("subquad train ")).split()
     usual = CommandLine(words[2:]).parse().options
@@ -163,3 +165,14 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "subquad choose TASK" in capsys.readouterr().out
     assert main(["choose", "recall", "--help"]) == 0
     assert "--quality-loss" in capsys.readouterr().out
+
+
+def test_advise_leaves_out_what_was_not_raced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compared = Run.create(tmp_path / "compared", "compare", {"mechanisms": {"softmax": {"exact": True}}})
+    compared.append(compare_rows(views=[("bidirectional", "training")]))
+    Run.create(tmp_path / "race", "choose", {"options": {}}, race({"softmax": 0.9, "favor": 0.9}, seconds={}))
+    words = ["advise", "--length", "4096", "--run", str(tmp_path / "compared"), "--race", str(tmp_path / "race")]
+    assert main(words) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Use linear" not in out
+    assert "not scored in the race" in out

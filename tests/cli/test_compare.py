@@ -133,3 +133,8 @@ def test_a_mechanism_without_the_form_is_left_out_and_the_others_are_measured(
     about = Run.open(run, "compare").about
     assert list(about["options"]["variants"]) == ["softmax", "linear"]
     assert about["left_out"] == {"linformer*3,softmax": "linformer among its layers has no causal form"}
+
+
+def test_nothing_but_softmax_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--mechanisms", "linformer", "--what", "step", "--out", str(tmp_path / "run")]) == 2
+    assert "none of the named attentions does this work" in capsys.readouterr().err

@@ -38,6 +38,14 @@ def test_values_are_read_by_their_types() -> None:
     assert parsed("a", "--rate=2") == Options(Path("a"), rate=2.0)
 
 
+def test_help_names_the_type_of_what_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    said = capsys.readouterr().out
+    assert "--rate FLOAT " in said
+    assert "--out PATH " in said
+
+
 @pytest.mark.parametrize(
     ("words", "name", "problem"),
     [

@@ -1,5 +1,6 @@
 """Training, predicting and reporting, as they are typed."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
@@ -15,8 +17,10 @@ import pytest
 from subquad import Favor, Hybrid, Layers, Softmax, load
 from subquad.attention import MECHANISMS
 from subquad.cli import main
+from subquad.cli.options import clashing
 from subquad.cli.show import Output
 from subquad.cli.train import LINE_SECONDS, Lines
+from subquad.cli.training_options import command_parts, default_options
 from subquad.results import Run
 from subquad.tasks import TASKS
 from subquad.training.loop import Progress
@@ -115,6 +119,28 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_processes_do_not_wait_for_weights_that_are_not_used(tmp_path: Path) -> None:
+    """A memory that is longer than the sequences is not read, and its weights have no gradient."""
+    options = ["copy", *SMALL, "--attention", "infinity", "--steps", "4", "--out", "two"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [*torchrun(2), "train", *options], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_patience_without_a_metric_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "copy", *SMALL, "--steps", "2", "--patience", "1", "--out", str(tmp_path / "run")]) == 2
+    assert "--patience goes by the metric" in capsys.readouterr().err
+
+
+def test_a_contrastive_batch_is_not_divided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--clients", "80", "--objective", "contrastive", "--batch", "4", "--accumulate", "4", "--steps", "1"]
+    assert main(["train", "transactions", *words, "--out", str(tmp_path / "run")]) == 2
+    assert "compares the clients of a batch" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_runs_are_overlaid(tmp_path: Path) -> None:
     for seed in ("0", "1"):
         for attention in ("linear", "softmax"):
@@ -177,10 +203,24 @@ def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--scale paper" in printed
 
 
-@pytest.mark.parametrize(("task", "attention"), list(product(TASKS, MECHANISMS)))
-def test_options_of_tasks_and_mechanisms_do_not_clash(task: str, attention: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("task", "attention"), [*((task, "linear") for task in TASKS), *(("copy", name) for name in MECHANISMS)]
+)
+def test_options_of_tasks_and_mechanisms_have_help(task: str, attention: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", task, "--attention", attention, "--help"]) == 0
     assert "--learning-rate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("task", "attention"), list(product(TASKS, MECHANISMS)))
+def test_options_of_tasks_and_mechanisms_do_not_clash(task: str, attention: str) -> None:
+    parts = command_parts(default_options(TASKS[task](), [attention], None))
+    flags, names = clashing(parts), []
+    for part in parts.values():
+        for field in (field for field in dataclasses.fields(part) if field.init):
+            name = flags.get((type(part), field.name), field.name.replace("_", "-"))
+            names += [name, f"no-{name}"] if isinstance(getattr(part, field.name), bool) else [name]
+    assert len(names) > 20
+    assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_mechanisms_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,3 +65,23 @@ def test_an_extrapolation_is_called_one(comparison: Comparison) -> None:
 def test_what_was_not_measured_is_said(comparison: Comparison) -> None:
     with pytest.raises(SubquadError, match="the run has no rows for causal layer"):
         advise(comparison, TRAITS, length=512, form="causal", what="layer")
+
+
+def test_a_length_below_all_is_no_interpolation() -> None:
+    comparison = Comparison(rows(lengths=(1024, 2048, 4096)))
+    found = advise(comparison, TRAITS, length=64, form="causal", what="training")
+    assert found.chosen.basis == "of 1024 tokens, the shortest that was measured"
+    assert "The length is below what was measured: `subquad compare --lengths 64` measures it." in found.sentences
+
+
+def test_memory_that_is_not_known_does_not_fit() -> None:
+    timed = Comparison([row for row in rows() if row["metric"] == "seconds"])
+    with pytest.raises(SubquadError, match="its memory was not measured"):
+        advise(timed, TRAITS, length=512, memory_bytes=1.0, form="causal", what="training")
+
+
+def test_what_is_faster_but_unfit_is_said() -> None:
+    unfit = {"linear": "worse in the race", "favor": "worse in the race"}
+    found = advise(Comparison(rows()), TRAITS, length=4096, form="causal", what="training", unfit=unfit)
+    assert "Nothing that was measured is faster at this length." not in found.sentences
+    assert any("cannot be used: worse in the race" in sentence for sentence in found.sentences)

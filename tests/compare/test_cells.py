@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from subquad.attention import MECHANISMS, Cosformer, Layers, Linear, Linformer, Softmax
+from subquad.attention import MECHANISMS, Cosformer, Layers, Linear, Linformer, Outside, Softmax
 from subquad.compare.cells import Cell, Fused, FusedState, Setting, block_size, build, prepare
 from subquad.compare.views import CAUSAL_WORK, FORMS, WHATS, Form, What
 from subquad.types import AttentionOptions
@@ -134,3 +134,12 @@ def test_layers_hold_their_mean() -> None:
         block_size(cell("any", options))[0] for options in (slots, Layers((slots, Softmax(), Softmax(), Softmax())))
     )
     assert both == (alone + 3 * block_size(cell("any", Softmax()))[0]) // 4
+
+
+def test_attentions_of_blocks_and_states_with_numbers_are_measured(unchecked_shapes: None) -> None:
+    blocks = Outside("tests.check.faults:takes_blocks")
+    candidate = Cell("blocks", blocks, "bidirectional", "forward", 256, SETTING).candidate()
+    candidate.warm_up().run()
+    candidate.prepare().run()
+    counts = Outside("tests.check.faults:Counts", causal_by="method", steps=True)
+    prepare(Cell("counts", counts, "causal", "step", 33, SETTING)).run()

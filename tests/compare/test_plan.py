@@ -1,5 +1,6 @@
 """The order of measuring, its budget, and going on."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,9 @@ def test_every_group_is_visited_as_often_as_meant(run: Run, monkeypatch: pytest.
     assert sorted(set(visited)) == sorted(plan.groups)
     assert len(visited) == VISITS * len(plan.groups)
     assert len(plan.groups) == 3 * (3 + 3 + 1)  # steps are causal only
+    first = replace(plan, first=plan.lengths[1:2])
+    assert {group.length for group in first.groups[: len(first.groups) // 3]} == {plan.lengths[1]}
+    assert sorted(first.groups) == sorted(plan.groups)
 
 
 def test_every_other_length_comes_first_and_crossovers_come_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

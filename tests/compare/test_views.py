@@ -1,5 +1,6 @@
 """What rows say, where the truth is known."""
 
+import numpy as np
 import pytest
 
 from subquad.compare.sentences import failure_remarks, layer_remarks, pays_from, sentence
@@ -101,3 +102,11 @@ def test_a_crossover_that_may_lie_below_the_first_length() -> None:
     said = pays_from(comparison.crossover(comparison.views[0], "linear"))
     assert said.startswith("128 or fewer (to ")
     assert "pays from 128 tokens on, or from fewer (to " in sentence(comparison, comparison.views[0], "linear")
+
+
+def test_costs_of_two_mechanisms_have_noise_of_their_own(comparison: Comparison) -> None:
+    first, second = (comparison.costs(comparison.views[0], name) for name in ("softmax", "linear"))
+    assert first is not None
+    assert second is not None
+    noise = [np.log(each.draws / each.middle)[:, 0] for each in (first, second)]
+    assert abs(np.corrcoef(noise[0], noise[1])[0, 1]) < 0.2

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from subquad import Learned, Linear, SubquadError, hub
+from subquad import Learned, Linear, Linformer, SubquadError, hub
 from subquad.cli import main
 from subquad.conversion.layers import choose_heads
 from subquad.conversion.matching import listen
@@ -126,3 +126,21 @@ def test_what_cannot_have_fewer_heads_is_said(teacher: Any, tmp_path: Path) -> N
     bert = original(tmp_path / "bert")
     with pytest.raises(SubquadError, match="the config of BertModel has no head_dim, so that fewer heads would be wider"):
         choose_heads(bert, 1)
+
+
+@pytest.mark.parametrize("more", [[], ["--reversible"]])
+def test_runs_that_share_layers_or_keep_no_hidden_states(more: list[str], tmp_path: Path) -> None:
+    texts, options = test_mlm.write(tmp_path / "texts"), [*test_mlm.SMALL]
+    options[options.index("--layers") + 1] = "2"
+    options += ["--text", str(texts), "--vocabulary", "characters", "--attention", "softmax", "--no-page", *more]
+    assert main(["train", "mlm", *options, "--out", str(tmp_path / "run")]) == 0
+    run = load(tmp_path / "run")
+    teacher = open_trained(run.run, run.task, run.model)
+    with pytest.raises(SubquadError, match="each layer has a projection of its own"):
+        teacher.student([Linformer(k=4, max_length=24, sharing="layerwise")] * 2, 0)
+    student, batch = teacher.student([Linear()] * 2, 0), teacher.batch(32, 8, 0)
+    if not more:
+        assert len(teacher.outputs(student, batch).hidden) == 2
+        return
+    with pytest.raises(SubquadError, match="keeps no hidden states"):
+        teacher.outputs(student, batch)

@@ -13,7 +13,7 @@ from subquad.conversion.layers import choose_layers, evenly_spaced
 from subquad.conversion.matching import listen
 from subquad.hub.layers import keep_layers
 from subquad.results import Run
-from tests.conversion.models import hf, original
+from tests.conversion.models import SIZES, hf, original
 from tests.conversion.test_engine import converted, timeless, values, weights
 
 
@@ -123,3 +123,14 @@ def test_what_cannot_be_made_smaller_is_said(tmp_path: Path) -> None:
     shared = hf.AlbertModel(hf.AlbertConfig(**sizes, embedding_size=8))  # one layer, three times
     with pytest.raises(SubquadError, match="the layers of AlbertModel are not in one list"):
         keep_layers(shared, [0])
+
+
+def test_lists_by_layer_follow_the_layers(tmp_path: Path) -> None:
+    sizes = {**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 1}
+    torch.manual_seed(0)
+    network = hf.SmolLM3ForCausalLM(hf.SmolLM3Config(**sizes, no_rope_layer_interval=2)).eval()
+    keep_layers(network, [0, 2, 3])
+    ids = torch.randint(5, 40, (1, 12))
+    network.save_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(hub.load(tmp_path)(ids).logits, network(ids).logits)

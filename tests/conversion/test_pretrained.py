@@ -148,3 +148,24 @@ def test_pairs(tmp_path: Path) -> None:
         pretrained.read_pairs(tmp_path / "none.csv")
     with pytest.raises(SubquadError, match=r"cannot read .*nowhere.csv: No such file or directory"):
         pretrained.read_pairs(tmp_path / "nowhere.csv")
+
+
+def test_a_model_in_half_precision_is_trained_in_float32(tmp_path: Path) -> None:
+    folder = save(tmp_path / "llama", "LlamaForCausalLM")
+    hf.LlamaForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
+    teacher = pretrained.Pretrained(folder, documents())
+    attention = [Linear()] * len(teacher.origins)
+    student = teacher.student(attention, 0)
+    assert {parameter.dtype for parameter in student.parameters()} == {torch.float32}
+    teacher.save(student, attention, tmp_path / "saved")
+    assert hf.AutoModelForCausalLM.from_pretrained(tmp_path / "saved").dtype == torch.bfloat16
+
+
+def test_pooling_of_a_model_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"pooling_mode_cls_token": True}))
+    monkeypatch.setattr(pretrained, "cached_file", lambda *names, **options: str(file))
+    assert pretrained._pooling("org/name") == "cls"
+    file.write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    with pytest.raises(SubquadError, match="pooling_mode_lasttoken"):
+        pretrained._pooling("org/name")

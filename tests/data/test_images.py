@@ -5,6 +5,7 @@ import io
 import struct
 import sys
 import zlib
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -119,8 +120,9 @@ def test_folders_of_pictures_tell_splits_and_classes(tmp_path: Path) -> None:
         file.write_bytes(encode_png(images[at]))
     (tmp_path / "train" / "dog" / "3.png").write_bytes(encode_png(images[0])[:45])
     loaded = load_images(tmp_path)
-    assert np.array_equal(loaded.splits["train"].pixels, images[[0, 4, 1, 3]])
-    assert loaded.splits["train"].labels.tolist() == [0, 0, 1, 1]
+    train = loaded.splits["train"]
+    found = {(label, picture.tobytes()) for label, picture in zip(train.labels.tolist(), train.pixels, strict=True)}
+    assert found == {(label, images[at].tobytes()) for label, at in ((0, 0), (0, 4), (1, 1), (1, 3))}
     assert np.array_equal(loaded.splits["test"].pixels, images[[2]])
     assert loaded.complaints == (f"{tmp_path.name}: 1 picture is left out, as it is damaged: train/dog/3.png",)
 
@@ -212,3 +214,40 @@ def test_pillow_reads_the_same_values(tmp_path: Path) -> None:
     (tmp_path / "b.jpg").write_bytes((tmp_path / "b.jpg").read_bytes()[:60])
     with pytest.raises(SubquadError, match=r"b\.jpg is a damaged picture"):
         read_picture(tmp_path / "b.jpg")
+
+
+def test_pillow_keeps_the_upper_bits_of_16(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "a.png").write_bytes(png_with([0], np.array([[200, 1, 7, 255]]), depth=16, columns=2))
+    assert read_picture(tmp_path / "a.png")[0, :, 0].tolist() == [200, 7]
+
+
+def test_a_palette_with_alpha_is_read(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    picture = image.new("P", (2, 1))
+    picture.putpalette([1, 2, 3, 4, 5, 6])
+    picture.putdata([1, 0])
+    picture.save(tmp_path / "a.png", transparency=bytes([0, 128]))
+    assert read_picture(tmp_path / "a.png").tolist() == [[[4, 5, 6], [1, 2, 3]]]
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [(("T-shirt/1", "Trouser/1"), {"train"}), (("data/train/a/1", "data/test/a/2"), {"train", "test"})],
+)
+def test_names_of_classes_tell_no_split(names: tuple[str, str], splits: set[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.png").write_bytes(encode_png(pixels(1)[0]))
+    assert set(load_images(tmp_path).splits) == splits
+
+
+def test_images_that_are_sorted_by_class_are_mixed(tmp_path: Path) -> None:
+    for split, label in product(("train", "test"), "abc"):
+        (tmp_path / split / label).mkdir(parents=True)
+        for number in range(20):
+            picture = encode_png(np.full((2, 2, 1), ord(label), np.uint8))
+            (tmp_path / split / label / f"{number}.png").write_bytes(picture)
+    test = load_images(tmp_path).splits["test"]
+    assert set(test.labels[:10].tolist()) == {0, 1, 2}
+    assert (test.pixels[:, 0, 0, 0] == test.labels + ord("a")).all()

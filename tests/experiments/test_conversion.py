@@ -299,6 +299,7 @@ def test_a_model_of_hugging_face_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
     assert {one.run.about["options"]["original"]["class"] for one in found} == {"DistilBertForMaskedLM"}
     assert all(set(nats(found, way)) == {0} for way in WAYS)
     assert not any("unigram" in verdict.claim for verdict in judge(Path("run"), "quick"))
+    assert not any("the original's training read" in verdict.figures for verdict in judge(Path("run"), "quick"))
     assert (Path("run") / "report.html").exists()
 
 

@@ -66,3 +66,12 @@ def test_scales_hold_what_they_promise() -> None:
         assert {trial.variant for trial in trials} == {EVEN, STICKY, WINDOW}
         assert len({trial.seed for trial in trials}) >= 3
     assert {trial.length for trial in SCALES["quick"].trials()} == {1024, 4096, 8192}
+
+
+def test_a_wide_interval_leaves_the_cost_open() -> None:
+    measured: list[Row] = [
+        {"metric": metric, "context": context, "value": value, "low": 0.7, "high": 1.6}
+        for context in (2048, 32768)
+        for metric, value in (("times_first", 1.05), ("state_bytes", 100))
+    ]
+    assert [verdict.held for verdict in constant(measured)] == [None]

@@ -149,6 +149,8 @@ def test_learning_is_judged_by_the_most_frequent_class() -> None:
     assert {verdict.held for verdict in learns(all_scores({"lsh": (0.05, 0.06, 0.05)}), QUICK)} == {False}
     assert {verdict.held for verdict in learns(all_scores({"lsh": (0.05, 0.3, 0.05)}), QUICK)} == {None}
     assert {verdict.held for verdict in learns(all_scores({})[:-1], QUICK)} == {True, None}
+    guessing = all_scores({})[0].guessing
+    assert {verdict.held for verdict in learns(all_scores({"lsh": (guessing,) * 3}), QUICK)} == {None}  # no better, no worse
 
 
 def test_published_differences_have_a_sign() -> None:

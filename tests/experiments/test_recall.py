@@ -64,6 +64,7 @@ def test_verdicts_on_what_is_recalled() -> None:
     whole = result("softmax", SMALLEST, (1.0, 1.0, 0.999))
     (found,) = solved([whole], QUICK)
     assert found.held is True
+    assert found.figures.endswith(" to 100.0%) recalled")
     (found,) = solved([result("softmax", SMALLEST, (0.9, 0.8, 0.85))], QUICK)
     assert found.held is False
     (found,) = solved([result("softmax", SMALLEST, (0.9,))], QUICK)

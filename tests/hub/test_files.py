@@ -163,3 +163,11 @@ def test_from_pretrained_leaves_tensors_behind_and_it_is_said(tmp_path: Path) ->
 def test_from_pretrained_is_enough_where_there_are_none(tmp_path: Path) -> None:
     network = saved(tmp_path, "linear")
     assert_close(hidden(hf.AutoModel.from_pretrained(tmp_path), tokens()), hidden(network, tokens()), **SAME)
+
+
+def test_a_model_is_read_by_its_name_and_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = saved(tmp_path / "model", "learned")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert_close(hidden(hub.load("~/model"), tokens()), hidden(network, tokens()), **SAME)
+    monkeypatch.setattr("subquad.hub.files._folder", lambda path: None)  # as for a name on the hub
+    assert_close(hidden(hub.load(str(tmp_path / "model")), tokens()), hidden(network, tokens()), **SAME)

@@ -294,3 +294,18 @@ def test_tracing_is_refused(family: str) -> None:
     network = hub.swap(model(CONFIGS[family]()), "linear")
     with pytest.raises(SubquadError, match=r"torch\.jit\.trace would freeze the mask"):
         torch.jit.trace(network, (tokens(), padding("right")), strict=False, check_trace=False)
+
+
+@pytest.mark.parametrize("is_float", [False, True])
+def test_a_dense_mask_in_which_padding_sees_nothing(is_float: bool) -> None:
+    network, keep = hub.swap(model(CONFIGS["llama"]()), "linear"), padding("right")
+    real, places = keep.bool(), (keep.cumsum(1) - 1).clamp(min=0)
+    dense = (real[:, None, None] & real[:, None, :, None]).tril()
+    mask = torch.where(dense, 0.0, torch.finfo(torch.float32).min) if is_float else dense
+    wanted = hidden(network, tokens(), attention_mask=keep, position_ids=places)
+    assert_close(hidden(network, tokens(), attention_mask=mask, position_ids=places)[real], wanted[real], **CLOSE)
+    length = keep.shape[1]
+    numbers = torch.tensor([[1] * 5 + [2] * (length - 10) + [0] * 5]).expand(len(keep), -1)
+    packed = ((numbers[:, None, :, None] == numbers[:, None, None]) & (numbers > 0)[:, None, None]).tril()
+    with pytest.raises(SubquadError, match="hides other keys from one query than from another"):
+        network(tokens(), attention_mask=packed, position_ids=places)

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from subquad import SubquadError
-from tests.hub.families import CONFIGS, bart, hidden, hub, model, t5, tokens
+from tests.hub.families import CONFIGS, bart, hf, hidden, hub, model, t5, tokens
 
 TABLED = ["bert", "distilbert", "roberta", "electra", "gpt2", "layoutlm"]
 
@@ -64,3 +64,19 @@ def test_what_cannot_be_extended_is_refused() -> None:
     network.embeddings.position_embeddings = torch.nn.Identity()
     with pytest.raises(SubquadError, match="BertModel takes 128 positions and has no table of them"):
         hub.extend_positions(network, 129)
+
+
+def test_longer_tables_stay_and_sinusoids_go_on() -> None:
+    sizes = {
+        "d_model": 8,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+    }
+    sizes |= {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 61, "pad_token_id": 0}
+    whisper = hf.WhisperModel(hf.WhisperConfig(**sizes, max_source_positions=50, max_target_positions=20))
+    assert hub.extend_positions(whisper, 30).encoder.embed_positions.num_embeddings == 50
+    short, long = (hf.MarianModel(hf.MarianConfig(**sizes, max_position_embeddings=size)) for size in (16, 40))
+    hub.extend_positions(short, 40)
+    assert_close(short.encoder.embed_positions.weight, long.encoder.embed_positions.weight)

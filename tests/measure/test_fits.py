@@ -1,5 +1,7 @@
 """Fits and crossovers, on costs whose truth is known."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -155,3 +157,16 @@ def test_a_repeated_run_lands_in_the_interval(others: int) -> None:
 def test_pays_from_the_last_crossing_on(ratios: list[float], wanted: float | None) -> None:
     length = pays_from([100, 400, 1600], ratios)
     assert length is None if wanted is None else length == pytest.approx(wanted)
+
+
+def test_draws_that_meet_earlier_do_not_count_as_never() -> None:
+    def drawn(costs: Any, seed: int) -> Costs:
+        cells = {int(length): [float(cost)] * 2 for length, cost in zip(LENGTHS, costs, strict=True)}
+        return draw_costs(cells, Scatter(0.05, 100.0), np.random.default_rng(seed))
+
+    found = extrapolated_crossover(drawn(0.001 * LENGTHS**2, 1), drawn(4.2 * LENGTHS, 2))
+    assert found is not None
+    assert np.isfinite(found.high)
+    flat = extrapolated_crossover(drawn(0.001 * LENGTHS, 1), drawn(5.0 + 0 * LENGTHS, 2))
+    assert flat is not None
+    assert flat.value == pytest.approx(5000, rel=0.01)

@@ -16,6 +16,7 @@ from subquad import (
     Linear,
     Linformer,
     ModelOptions,
+    Nystrom,
     Sampling,
     Softmax,
     SubquadError,
@@ -250,3 +251,21 @@ def test_layerwise_projections_are_one_for_all_layers(tmp_path: Path) -> None:
     other = encoder("layerwise", seed=1)
     checkpoints.restore(found, other)
     assert_close(other(tokens()), one(tokens()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_source_as_long_as_the_target_is_seen_as_step_by_step(name: str) -> None:
+    model = EncoderDecoder(7, MECHANISMS[name](), options(), generator=torch.Generator().manual_seed(0)).eval()
+    source, target, state, parts = tokens(length=6), tokens(length=6, seed=2), None, []
+    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [True] * 3 + [False] * 3])
+    with torch.no_grad():
+        whole, context = model(source, target, source_keep=keep), model.encoder(source, keep=keep)
+        for at in range(6):
+            one, state = model.decoder.step(target[:, at : at + 1], state, context=context, context_keep=keep)
+            parts.append(one)
+    assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_cross_attention_that_mixes_queries_is_refused() -> None:
+    with pytest.raises(SubquadError, match="nystrom mixes queries"):
+        EncoderDecoder(7, Linear(), options(), cross=Nystrom(landmarks=2))

@@ -176,3 +176,21 @@ def test_numbers_that_add_up_to_infinity_leave_a_page_that_is_drawn(tmp_path: Pa
     found = Elements()
     found.feed((run.folder / "report.html").read_text())
     assert "huge" in json.loads(found.scripts[0], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("check", {"metric": "held", "value": 1, "check": "batch", "sentence": "x"}),
+        ("check", {"metric": "held", "value": 1, "check": "batch", "sentence": "x", "verdict": "maybe"}),
+        ("compare", {"what": "other"}),
+        ("compare", {"value": 0}),
+    ],
+)
+def test_damaged_rows_are_a_sentence(
+    kind: str, change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [change] if kind == "check" else [compared()[0] | change, *compared()[1:]]
+    Run.create(tmp_path / "run", kind, {"options": {}}, made)
+    assert main(["report", str(tmp_path / "run")]) == 2
+    assert "line 1 of" in capsys.readouterr().err

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from subquad.compare.views import Comparison
-from subquad.report.compare import comparison_page, load, write_comparison, write_figures
+from subquad.report import tables
+from subquad.report.compare import comparison_page, load, telling_views, write_comparison, write_figures
 from subquad.report.page import Chapter, Command, Fold, Page, bullets, paragraph, render, table
 from subquad.report.tables import Cell, Table, crossovers
 from subquad.results import Run
-from tests.compare.rows import BYTES, rows
+from tests.compare.rows import BYTES, SECONDS, rows
 from tests.report.runs import make_run
 
 
@@ -102,3 +103,17 @@ def test_words_cannot_become_markup() -> None:
     written = render(content)
     assert "<b>" not in written
     assert written.count("&lt;/script&gt;&lt;b&gt;&amp;") == 2 + 3 + 2 + 1 + 5 + 2  # the title is there twice
+
+
+def test_tables_say_what_they_show() -> None:
+    comparison = Comparison(rows(views=(("bidirectional", "training"), ("causal", "forward"))))
+    heads = [row[0].text for row in tables.summary(comparison, telling_views(comparison)).rows]
+    assert "causal, forward:" in heads
+    costs = {"softmax": SECONDS["softmax"], "linear*3,softmax": SECONDS["linear"]}
+    steps = Comparison(rows(costs, dict.fromkeys(costs, BYTES["linear"]), views=(("causal", "step"),)))
+    traits = {"linear*3,softmax": {"exact": False, "constant_state": False, "time": "L m d or L^2 d"}}
+    assert "constant" not in {row[2].text for row in tables.growths(steps, traits).rows if row[1].text != "softmax"}
+    short = Comparison([row for row in rows() if row["mechanism"] != "softmax" or row["length"] <= 128])
+    memory = list(tables.crossovers(short))[1]
+    favor = next(row for row in memory.rows if row[0].text == "favor, bidirectional")
+    assert favor[1].text == "not up to 128"

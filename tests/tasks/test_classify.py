@@ -232,3 +232,12 @@ def test_the_longer_text_of_a_pair_is_cut_first(first: str, second: str, length:
     tokens = {letter: number for number, letter in enumerate("|ab", start=SEPARATOR)}
     a, b = (np.array([tokens[letter] for letter in text], dtype=np.int64) for text in (first, second))
     assert join_pair(a, b, length).tolist() == [tokens[letter] for letter in joined]
+
+
+def test_a_label_of_the_test_only_is_refused_before_training(tmp_path: Path) -> None:
+    for split, labels in (("train", "ab" * 10), ("dev", "ab"), ("test", "abc")):
+        lines = [json.dumps({"text": f"{split} {at}", "label": label}) for at, label in enumerate(labels)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    task = Classify(text=str(tmp_path), vocabulary="bytes").prepare()
+    with pytest.raises(SubquadError, match="has the label 'c'"):
+        task.build(Linear(), SMALL)

@@ -321,6 +321,19 @@ def test_the_best_weights_survive_a_kill(kill_at: int, tmp_path: Path) -> None:
     ]
 
 
+class Undefined(Copy):
+    """A task with a metric that is not defined for its few sequences."""
+
+    def evaluate(self, model: Any, generator: torch.Generator) -> dict[str, float]:
+        return super().evaluate(model, generator) | {"auroc": math.nan}
+
+
+def test_a_metric_that_is_not_defined_has_no_row(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run")
+    train(Undefined(length=6, held_out=8), make(), OPTIONS, run, seed=0)
+    assert "auroc" not in {row["metric"] for row in Run.open(run.folder).rows()}
+
+
 class Cut(Copy):
     """A task whose batches come in pieces: here the sequences of a batch, some at a time."""
 

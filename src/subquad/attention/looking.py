@@ -58,7 +58,7 @@ def attention_matrix(
 
 
 @contextmanager
-def watched(mechanisms: Sequence[nn.Module]) -> Iterator[list[Call]]:
+def watched(mechanisms: Sequence[Any]) -> Iterator[list[Call]]:
     """Within the `with` block, records the calls of these mechanisms in order."""
     calls: list[Call] = []
     inside: list[nn.Module] = []  # running mechanisms: their own nested calls are not recorded
@@ -78,7 +78,7 @@ def watched(mechanisms: Sequence[nn.Module]) -> Iterator[list[Call]]:
         return noted
 
     methods = product(dict.fromkeys(mechanisms), ("forward", "causal"))
-    changed = [(attend, name) for attend, name in methods if hasattr(attend, name)]
+    changed = [(attend, name) for attend, name in methods if name == "forward" or attend.traits.causal]
     try:
         for attend, name in changed:
             setattr(attend, name, noting(attend, name))

@@ -33,6 +33,7 @@ class Nystrom(AttentionOptions):
             causal=False,
             constant_state=False,
             aligned=True,
+            mixes_queries=True,
         )
 
     def choices(self, length: int) -> Mapping[str, Sequence[Any]]:

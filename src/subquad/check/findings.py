@@ -3,7 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from subquad.checking import excerpt
+from subquad.errors import SubquadError
+from subquad.results import place_of
 
 Verdict = Literal["holds", "fails", "not asked", "not decided", "measured"]
 
@@ -45,8 +49,11 @@ class Finding:
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> "Finding":
         """The finding that a row holds."""
+        if row["verdict"] not in get_args(Verdict):
+            raise SubquadError(f"{place_of(row)}: {excerpt(row['verdict'])} is no verdict: mend the row or take it out")
         names = {name for name in cls.__dataclass_fields__ if name != "value"}
-        return cls(value=row.get("measured"), **{name: row[name] for name in names if name in row})
+        needed = {name: row[name] for name in ("check", "sentence")}  # what is missing is said with its line
+        return cls(value=row.get("measured"), **needed | {name: row[name] for name in names if name in row})
 
 
 def not_asked(check: str, reason: str) -> Finding:

@@ -86,10 +86,12 @@ def _work(make: Make, length: int) -> Work:
 
 
 class Exponent(NamedTuple):
-    """The power of the length that a cost grows with, and whether fixed costs were taken off."""
+    """The power of the length that a cost grows with, between two lengths."""
 
     interval: Interval
     lengths: tuple[int, int]
+    is_ruled: bool = False
+    """Whether fixed costs make up most of it, which could not be taken off: the power may be larger then."""
 
 
 def exponent(visits: Mapping[int, Sequence[float]], seed: int = 0) -> Exponent | None:
@@ -104,7 +106,7 @@ def exponent(visits: Mapping[int, Sequence[float]], seed: int = 0) -> Exponent |
     upper = growth(costs)
     if upper is None or upper.exponent is None:
         return None
-    return Exponent(upper.exponent, (int(costs.lengths[0]), int(costs.lengths[-1])))
+    return Exponent(upper.exponent, (int(costs.lengths[0]), int(costs.lengths[-1])), is_ruled=True)
 
 
 def judge_growth(check: str, visits: Mapping[int, Sequence[float]], limit: float | None, failure: str) -> Finding:
@@ -117,9 +119,13 @@ def judge_growth(check: str, visits: Mapping[int, Sequence[float]], limit: float
     if found is None:
         return not_asked(check, problem or f"fewer than {FEWEST} lengths could be measured")
     held = None if limit is None else at_most(found.interval, limit)
+    if found.is_ruled and held:
+        held = None
     verdict: Verdict = "measured" if limit is None else "not decided" if held is None else "holds" if held else "fails"
     first, last = found.lengths
     sentence = f"{check} grows as the length to the power {between(found.interval)}, from {first} to {last} positions"
+    if found.is_ruled:
+        sentence += "; fixed costs make up most of it: make --lengths longer"
     if failure:
         sentence += f"; {failure}"
     value, low, high = map(float, found.interval)

@@ -101,7 +101,10 @@ class ModelSubject(Subject):
         self.config = config if hasattr(config, "to_dict") else None  # that of transformers
         self.ids = usable_ids(self.module, self.config)
         longest = getattr(self.config, "max_position_embeddings", None)
-        self.whole = min(request.length or WHOLE, longest if isinstance(longest, int) and longest > 0 else WHOLE)
+        limit = longest if isinstance(longest, int) and longest > 0 else None
+        if limit is not None and request.length is not None and request.length > limit:
+            raise SubquadError(f"--length is {request.length}, but the model has {limit} positions: give a smaller one")
+        self.whole = request.length or (WHOLE if limit is None else min(WHOLE, limit))
         self.part = self.whole * PART // WHOLE
         self.long = min(LONG, longest if isinstance(longest, int) and longest > 0 else LONG)
         self.is_seq2seq = bool(getattr(self.config, "is_encoder_decoder", False))

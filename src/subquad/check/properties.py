@@ -44,7 +44,18 @@ def padding(subject: Subject) -> Finding:
             start = 0 if name == "right" else whole - real
             alone = subject.mix(subject.cut(x, start, start + real))
             sizes[f"padding against none, {name}"] = effect(alone, mixed)
+    sizes |= _beside_a_longer_one(subject, x, real)
     return judged("padding", sizes, subject.allowed, "padding moves the results at real positions")
+
+
+def _beside_a_longer_one(subject: Subject, x: Inputs, real: int) -> dict[str, float]:
+    """What the contents of padding change in a sequence that stands beside one without padding."""
+    keep = torch.ones(2, subject.whole, dtype=torch.bool)
+    keep[1, real:] = False
+    changed = subject.changed(x, torch.arange(real, subject.whole))
+    others = tuple(torch.cat([part[:1], other[1:]]) for part, other in zip(x, changed, strict=True))
+    before, after = (subject.mix(each, keep)[1:, :, :real] for each in (x, others))
+    return {"other contents of padding, beside a longer sequence": effect(before, after)}
 
 
 def _real_places(whole: int, real: int) -> dict[str, Tensor]:
@@ -112,6 +123,8 @@ def chunks(subject: Subject) -> Finding:
     """Asks whether a sequence in pieces, each continued from the state of the one before, equals the whole."""
     if reason := subject.not_causal or subject.no_state:
         return not_asked("chunks", reason)
+    if subject.is_random():
+        return not_asked("chunks", RANDOM)
     whole = subject.whole
     x = subject.draw(2, whole)
     mixed = subject.mix(x)
@@ -135,6 +148,8 @@ def steps(subject: Subject) -> Finding:
     """Asks whether positions computed one at a time equal the whole, from the start and after a longer piece."""
     if reason := subject.not_causal or subject.no_state:
         return not_asked("steps", reason)
+    if subject.is_random():
+        return not_asked("steps", RANDOM)
     whole = subject.whole
     x = subject.draw(2, whole)
     mixed = subject.mix(x)

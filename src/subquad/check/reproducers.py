@@ -169,6 +169,8 @@ class _Writer:
     def _padding(self, aspect: str) -> str:
         whole, real = self.subject.whole, self.subject.part or self.subject.whole * 2 // 3
         side = aspect.rpartition(", ")[2]
+        if side not in self.subject.sides:  # rows with different padding take more than two lines
+            return ""
         is_real = {"right": f"p < {real}", "left": f"p >= {whole - real}"}.get(side, "p % 3 > 0")
         places = {"right": f":{real}", "left": f"{whole - real}:"}.get(side, "1::3")
         masked = self.call("x", self.mask(is_real))

@@ -154,11 +154,11 @@ class ModelRace:
             return
         self.watch.show("measuring the original")
         begun = time.monotonic()
-        self._score(SOFTMAX, self.original.teacher, {"seconds": 0.0, "steps": 0, "said": "the original"}, begun)
         if self.original.kind != "encoder":
             trivial = {split: {UNIGRAMS: Rival(self.scores.frequencies(split), is_trivial=True)} for split in SPLITS}
             write_judged(self.run.folder / RIVALS, trivial["test"])
             write_judged(self.run.folder / DEVELOPMENT, trivial["development"])
+        self._score(SOFTMAX, self.original.teacher, {"seconds": 0.0, "steps": 0, "said": "the original"}, begun)
 
     def _measure(self) -> None:
         """Measures what attentions cost at the lengths of the texts, once, and what candidates cost by that."""
@@ -173,7 +173,7 @@ class ModelRace:
             self.run.folder / COST,
             {SOFTMAX: Softmax(), **attentions},
             model,
-            costs.cost_lengths(self.ledger.quantiles),
+            self.ledger.quantiles,
             batch=1,
             is_causal=self.original.kind == "causal",
             budget=min(COST_SHARE * self.terms.budget, MOST_COST_SECONDS),

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from subquad.choose import sentences
 from subquad.choose.sentences import Doubt, Level
 from subquad.choose.stages import needed_budget
-from subquad.choose.standings import SHARE, SOFTMAX, WORTH, Contestant, Standings, speedup
+from subquad.choose.standings import READ_AT, SHARE, SOFTMAX, WORTH, Contestant, Standings, is_length, speedup
 from subquad.statistics import ENDS, Interval
 
 LEVEL_SHARE = 0.03
@@ -92,8 +92,8 @@ def decide(
     """
     attentions = standings.of("attention")
     if not attentions:
-        sentence = "No attention was scored on the test yet: go on with --resume and a larger --budget."
-        return Decision("unknown", "", (sentence,), 0.0, {}, "", ())
+        failures = () if standings.can_go_on else standings.failures
+        return Decision("unknown", "", (sentences.no_score(failures),), 0.0, {}, "", ())
     margin = wishes.quality_loss if wishes.quality_loss is not None else default_margin(standings)
     allowed = [each for each in attentions if _fits(each, wishes)]
     standard = find_standard(standings, allowed or attentions)
@@ -111,7 +111,7 @@ def decide(
         kind, chosen, said = "none", "", sentences.no_attention_fits(attentions, limits)
     elif doubtful is not None:
         levels = {name: "level" if name == standard.name else "unclear" for name in levels}
-        exact = None if rival is not None else _softmax_by_cost(allowed)
+        exact = None if rival is not None or doubtful.unscored else _softmax_by_cost(allowed)
         if exact is not None:
             kind, chosen, said = "softmax", SOFTMAX, sentences.softmax_by_cost(standings, exact, doubtful, budget)
         else:
@@ -121,6 +121,10 @@ def decide(
     else:
         kind, chosen = "softmax" if answer.name == SOFTMAX else "attention", answer.name
         said = sentences.attention(standings, answer, standard, levels, margin, gives_up.get(chosen, ""))
+    if wishes.max_seconds is not None and not _is_at_wanted_length(standings):
+        said += (sentences.another_length(standings),)
+    if standings.without_rivals:
+        said += (sentences.without_rivals(standings.without_rivals),)
     return Decision(kind, chosen, said, margin, levels, standard.name, tuple(standings.front()))
 
 
@@ -132,9 +136,15 @@ def doubt(
     Too short are runs with less than a share of the usual number of steps (`ENOUGH`), all attentions alike. So are runs of
     an attention that is still learning, if it alone would change the answer by what usual training adds to it (`to_come`):
     another attention would then be better than the answer by more than the margin, or a faster one that is worse be level.
-    And a model without attention is no answer as long as an attention is far better than it with one of its seeds.
+    A model without attention is no answer as long as an attention is far better than it with one of its seeds. Nor is any
+    answer known as long as each attention has one final run, or a clearly faster one than the answer has none yet.
     """
     attentions = standings.of("attention")
+    for name, seconds in standings.unscored.items():
+        if chosen.seconds is not None and chosen.seconds >= WORTH * seconds:
+            return Doubt(chosen.steps or 0.0, usual_steps, unscored=name)
+    if not standings.is_conversion and all(each.seeds < 2 for each in attentions):
+        return Doubt(max(each.steps or 0.0 for each in attentions), usual_steps, is_one_seed=True)
     most = max((each.steps or 0.0 for each in attentions), default=0.0)
     enough = ENOUGH_TO_DENY if chosen.role == "rival" else ENOUGH
     if most and most < enough * usual_steps:
@@ -228,6 +238,12 @@ def _fits(contestant: Contestant, wishes: Wishes) -> bool:
     """Whether an attention keeps the limits; one whose cost is not known does not."""
     limits = ((contestant.seconds, wishes.max_seconds), (contestant.memory, wishes.max_memory))
     return all(limit is None or (known is not None and known <= limit) for known, limit in limits)
+
+
+def _is_at_wanted_length(standings: Standings) -> bool:
+    """Whether times were measured at the length at which limits hold, as far as that is known."""
+    known, wanted = standings.measured_at, standings.lengths.get(READ_AT)
+    return known is None or wanted is None or is_length(known, wanted)
 
 
 def _without_gain(standings: Standings) -> tuple[Contestant, Contestant, Interval] | None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from subquad.attention import MECHANISMS, joined
+from subquad.choose.workers import Job, Workers
 from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
@@ -20,7 +22,9 @@ from subquad.words import run_lengths
 USUAL = ("softmax", "linear", "favor", "hybrid", "window", "linformer")
 """Attentions that are raced if none are named, as far as they have the form that the task needs."""
 
-
+TRYING_SECONDS, TRYING_SHARE = 30.0, 0.1
+"""Time limit for reading the data in another process and training an attention of others on two batches: so many seconds, or
+this share of the time for the race if that is longer."""
 Trying = Callable[[RunOptions], str]
 """Trains an attention of others for a moment, where it does no harm; returns why that fails, or an empty text."""
 
@@ -30,6 +34,13 @@ class Entries(NamedTuple):
 
     attentions: Mapping[str, AttentionOptions]
     left_out: Mapping[str, str]
+
+    def rows(self) -> list[Row]:
+        """Rows about what is left out."""
+        return [
+            {"metric": "left out", "value": None, "unit": "", "mechanism": name, "message": why}
+            for name, why in self.left_out.items()
+        ]
 
 
 def enter(
@@ -74,7 +85,7 @@ def enter(
         attentions[name] = attention
     if not attentions:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        raise SubquadError(f"the task takes none of the attentions ({why}): name others by --mechanisms")
+        raise SubquadError(f"the task takes none of the attentions ({why}): name others as mechanisms")
     return Entries(attentions, left_out)
 
 
@@ -89,6 +100,24 @@ def _causal_problem(attention: AttentionOptions, task: Task[Any]) -> str:
     """Says that a task needs a causal form which an attention of others has not; empty if it fits."""
     without = [part.name for part in attention.parts if not part.traits.causal]
     return f"the task is causal, but {without[0]} has no causal form" if task.is_causal and without else ""
+
+
+def trying_by(workers: Workers, seconds: float, seed: int) -> Trying:
+    """Training for a moment in a process of these workers.
+
+    Args:
+        workers: what does the work.
+        seconds: the time for the race.
+        seed: seed of initial weights and batches.
+    """
+    limit = max(TRYING_SECONDS, TRYING_SHARE * seconds)
+
+    def trying(entrant: RunOptions) -> str:
+        job = Job("trying", partial(train_briefly, options=entrant, seed=seed), Path(), limit)
+        ended = next(iter(workers.run([job], lambda job: True)))
+        return f"a training step fails: {ended.message}" if ended.failure else ""
+
+    return trying
 
 
 def train_briefly(task: Task[Any], folder: Path, *, options: RunOptions, seed: int) -> list[Row]:

@@ -53,9 +53,21 @@ class Ledger:
         self.rows = [row for row in self.rows if row["metric"] not in DERIVED]
         self.keep(rows)
 
+    def keep_budget(self, seconds: float) -> None:
+        """Writes the budget of the race, if it is another one than before."""
+        known = [row["value"] for row in self.rows if row["metric"] == "budget"]
+        first = self.run.about.get("options", {}).get("terms", {}).get("budget")
+        if seconds != (known[-1] if known else first):
+            self.keep([{"metric": "budget", "value": seconds, "unit": "s"}])
+
     def has(self, metric: str) -> bool:
         """Whether there are rows of a metric."""
         return any(row["metric"] == metric for row in self.rows)
+
+    @property
+    def has_rivals(self) -> bool:
+        """Whether models without attention were judged. Those whose judging failed are judged again after a resume."""
+        return any(row["metric"] == "rival" and row["value"] is not None for row in self.rows)
 
     @property
     def spent(self) -> float:

@@ -2,143 +2,44 @@
 
 import dataclasses
 import multiprocessing
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from subquad.attention import MECHANISMS, Mechanism, Softmax
+from subquad.attention.outside.mechanism import imported_parts
+from subquad.attention.outside.trust import module_of, trusting
+from subquad.check.opening import open_all
+from subquad.check.request import Request
+from subquad.checking import excerpt
 from subquad.choose.decision import Decision, Training, Wishes, decide
-from subquad.choose.entries import enter
+from subquad.choose.entries import Entries, enter, trying_by
+from subquad.choose.own_task import Factory, OwnOptions, OwnTask, Pairs, divided
 from subquad.choose.race import BEST, Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe
 from subquad.choose.space import import_optuna
 from subquad.choose.standings import read_standings
-from subquad.choose.workers import Inline, Pool, Workers
+from subquad.choose.workers import PRELOAD, Inline, Pool, Workers
 from subquad.errors import SubquadError
 from subquad.machine import cores
-from subquad.models import ModelOptions, Size
+from subquad.models import ModelOptions
 from subquad.results import Run, describe_run, new_folder
 from subquad.runs import RunOptions
-from subquad.tasks.base import Counted, DataSize, Task, TaskOptions
-from subquad.tasks.comparing import Best, Judged, Rival, judged_means
+from subquad.tasks.base import DataSize
 from subquad.training import TrainOptions
 from subquad.training.resuming import load_model
 from subquad.types import AttentionOptions
-from subquad.words import names_by_layer
-
-Factory = Callable[[AttentionOptions], nn.Module]
-"""Builds a model with an attention, such as by ``subquad.MultiheadAttention(64, heads=4, attention=attention)``."""
-Pairs = tuple[Tensor, Tensor]
-"""Inputs and targets, with the sequences along the first axis of both."""
-SPLITS = ("train", "development", "test")
-IGNORED = -100
-"""Target of positions that do not count."""
-
-
-class PairBatch(NamedTuple):
-    """Inputs and targets of some sequences."""
-
-    inputs: Tensor
-    targets: Tensor
-
-
-@dataclass(frozen=True)
-class OwnOptions(TaskOptions):
-    """Options of a task that is a user's own model and data; everything else is in Python objects."""
-
-    kind: str = field(default="own", init=False)
-
-    def size(self, attention: AttentionOptions, model: ModelOptions) -> Size:
-        return Size(0, 0)
-
-    def prepare(self, learned: Mapping[str, Any] | None = None) -> Task[Any]:
-        raise SubquadError("a race of your own model goes on in Python only: call subquad.choose again")
-
-
-class OwnTask(Task[PairBatch]):
-    """Batches, loss and metrics of a user's data: classes if targets are whole numbers, squared errors otherwise."""
-
-    kind = "own"
-
-    def __init__(self, factory: Factory, splits: Mapping[str, Pairs], *, is_causal: bool, tokens: int) -> None:
-        self.factory, self.splits, self.causal, self.tokens = factory, splits, is_causal, tokens
-        self.has_classes = not splits["train"][1].is_floating_point()
-
-    @property
-    def chosen_by(self) -> Best:
-        return Best("accuracy", "high") if self.has_classes else Best("squared_error", "low")
-
-    @property
-    def is_causal(self) -> bool:
-        return self.causal
-
-    def build(self, attention: AttentionOptions, model: ModelOptions, generator: torch.Generator | None = None) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            if generator is not None:
-                torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
-            return self.factory(attention)
-
-    def batch(self, size: int, generator: torch.Generator) -> PairBatch:
-        inputs, targets = self.splits["train"]
-        chosen = torch.randint(len(inputs), (size,), generator=generator)
-        return PairBatch(inputs[chosen], targets[chosen])
-
-    def loss(self, model: nn.Module, batch: PairBatch) -> Counted:
-        outputs, targets = model(batch.inputs), batch.targets
-        if not self.has_classes:
-            return Counted(F.mse_loss(outputs.float(), targets.float(), reduction="sum"), self.count(batch))
-        logits = outputs.float().flatten(0, -2)
-        losses = F.cross_entropy(logits, targets.flatten().long(), ignore_index=IGNORED, reduction="sum")
-        return Counted(losses, self.count(batch))
-
-    def count(self, batch: PairBatch) -> int:
-        return max(1, int((batch.targets != IGNORED).sum()) if self.has_classes else batch.targets.numel())
-
-    def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
-        totals, counts = self._scores(model, "development")
-        return {self.chosen_by.metric: float(totals.sum() / max(1.0, counts.sum()))}
-
-    def judge(self, model: nn.Module) -> Judged:
-        return judged_means(*self.chosen_by, "share" if self.has_classes else "", *self._scores(model, "test"))
-
-    def rivals(self) -> dict[str, Rival]:
-        """The most frequent class, or the mean of the targets."""
-        known, targets = self.splits["train"][1], self.splits["test"][1]
-        if self.has_classes:
-            usual = known[known != IGNORED].flatten().mode().values
-            totals, counts = ((targets == usual) & (targets != IGNORED)).double(), (targets != IGNORED).double()
-        else:
-            totals, counts = (targets - known.float().mean(0)).double() ** 2, torch.ones_like(targets, dtype=torch.double)
-        parts = (part.flatten(1).sum(1).numpy() if part.ndim > 1 else part.numpy() for part in (totals, counts))
-        judged = judged_means(*self.chosen_by, "share" if self.has_classes else "", *parts)
-        return {"most frequent class" if self.has_classes else "mean": Rival(judged, is_trivial=True)}
-
-    def lengths(self) -> dict[str, np.ndarray]:
-        return {name: np.full(len(inputs), inputs.shape[1]) for name, (inputs, _) in self.splits.items()}
-
-    @torch.no_grad()
-    def _scores(self, model: nn.Module, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Right answers and answers, or squared errors and numbers, of each sequence."""
-        model.eval()
-        totals, counts = [], []
-        inputs, targets = self.splits[split]
-        for first in range(0, len(inputs), at_a_time := max(1, self.tokens // inputs.shape[1])):
-            right = targets[first : first + at_a_time]
-            outputs = model(inputs[first : first + at_a_time])
-            kept = right != IGNORED if self.has_classes else torch.ones_like(right, dtype=torch.bool)
-            each = (outputs.argmax(-1) == right) & kept if self.has_classes else (outputs.float() - right) ** 2
-            totals.append(each.double().reshape(len(right), -1).sum(1))
-            counts.append(kept.double().reshape(len(right), -1).sum(1))
-        return torch.cat(totals).numpy(), torch.cat(counts).numpy()
+from subquad.words import is_import_name, names_by_layer
 
 
 class Choice(NamedTuple):
@@ -153,7 +54,7 @@ class Choice(NamedTuple):
     """Folder of the race, with its rows and its runs; `subquad report FOLDER` writes its page."""
 
     def __str__(self) -> str:
-        return " ".join(self.decision.sentences)
+        return in_python(" ".join(self.decision.sentences))
 
 
 def choose(
@@ -179,7 +80,8 @@ def choose(
         data: inputs and targets, as a pair of tensors, which is divided, or a mapping of train, development and test to
             pairs. The second axis of the inputs is the positions. Targets that are whole numbers are classes of sequences
             or of positions (-100 where none is asked), predicted by logits along the last axis; others are numbers.
-        mechanisms: names of attentions, or several by layer such as ``linear*3,softmax``; the usual ones by default.
+        mechanisms: names of attentions, several by layer such as ``linear*3,softmax``, or yours on q, k and v such as
+            ``mypackage.attention:MyAttention``; the usual ones by default. What cannot be used is left out with a warning.
         budget: seconds for everything.
         causal: whether the model uses attention in its causal form.
         batch: number of sequences in a training step.
@@ -196,17 +98,33 @@ def choose(
     task = OwnTask(factory, divided(data, seed), is_causal=causal, tokens=4 * batch * 256)
     training = TrainOptions(batch=batch, learning_rate=learning_rate, optimizer="adamw", schedule="cosine", warm_up=50)
     training = training if steps is None else replace(training, steps=steps)
-    raced = _field(task, factory, mechanisms, training, has_usual_steps=steps is not None)
     jobs = jobs or cores()
     terms = Terms(float(budget), jobs, seed, memory_share(jobs))
+    model = _model_options(factory)
+    task.try_out()
+    with main_left_alone():
+        entries = _entries(task, mechanisms, model, training, terms)
+    for name, why in entries.left_out.items():
+        warnings.warn(f"{name} is left out: {why}", stacklevel=3)  # the caller of the module
+    raced = Field(OwnOptions(), model, training, entries.attentions, has_usual_steps=steps is not None)
     kept = Kept(raced, terms, wishes or Wishes())
     about = describe_run(describe(kept), ["choose", "own"], seed=seed)
     about["mechanisms"] = {name: dataclasses.asdict(each.traits) for name, each in kept.field.attentions.items()}
-    run = Run.create(Path(out) if out is not None else new_folder("choose", "own"), "choose", about)
-    with run.writing(), main_left_alone():
-        race = Race(run, kept.field, kept.terms, task, _workers(task, kept.terms), own_words, Watch(tell=say))
-        race.go()
-    return _conclude(race, kept, task)
+    folder = Path(out) if out is not None else new_folder("choose", "own")
+    run = Run.create(folder, "choose", about, entries.rows())
+    with trusting(part.target for each in entries.attentions.values() for part in imported_parts(each)):
+        with run.writing(), main_left_alone():
+            race = Race(run, kept.field, kept.terms, task, _workers(task, kept.terms), own_words, Watch(tell=say))
+            race.go()
+        return _conclude(race, kept, task)
+
+
+def in_python(sentences: str) -> str:
+    """Sentences that name options of the command line, with arguments of `choose` in place of these."""
+    seconds = {"m": 60, "h": 3600}
+    said = sentences.replace("go on with --resume and", "start again with")
+    said = re.sub(r"--budget (\d+)([mh])\b", lambda found: f"budget={int(found[1]) * seconds[found[2]]}", said)
+    return re.sub(r"--([a-z-]+)", lambda found: found[1].replace("-", "_"), said)
 
 
 @contextmanager
@@ -228,15 +146,21 @@ def main_left_alone() -> Iterator[None]:
             setattr(main, name, value)
 
 
-def _field(
-    task: OwnTask, factory: Factory, mechanisms: Sequence[str], training: TrainOptions, *, has_usual_steps: bool
-) -> Field:
-    """What is raced: the model with each attention that it takes."""
-    model = _model_options(factory)
-    names = [[_known(name) for name in names_by_layer(text)] for text in mechanisms]
+def _entries(task: OwnTask, mechanisms: Sequence[str], model: ModelOptions, training: TrainOptions, terms: Terms) -> Entries:
+    """What is raced: the attentions that the model takes. Those of others are called and trained elsewhere first."""
+    texts = dict.fromkeys((mechanisms,) if isinstance(mechanisms, str) else mechanisms)
+    layers = [[_known(name) for name in names_by_layer(text)] for text in texts]
     longest = max(int(some.max()) for some in task.lengths().values())
-    attentions = enter(names, task, OwnOptions(), model, training, longest).attentions
-    return Field(OwnOptions(), model, training, attentions, has_usual_steps=has_usual_steps)
+    entering = partial(enter, layers, task, OwnOptions(), model, training, longest)
+    imported = [name for name in dict.fromkeys(chain(*layers)) if is_import_name(name)]
+    if not imported:
+        return entering()
+    opened = open_all([Request(name, model.attention_heads, model.head_dim) for name in imported], PRELOAD)
+    workers = _workers(task, terms)
+    try:
+        return entering(Entries(*opened), trying_by(workers, terms.budget, terms.seed))
+    finally:
+        workers.close()
 
 
 def _conclude(race: Race, kept: Kept, task: OwnTask) -> Choice:
@@ -265,8 +189,16 @@ def _workers(task: OwnTask, terms: Terms) -> Workers:
 
 
 def _known(name: str) -> str:
-    if name not in MECHANISMS:
-        raise SubquadError(f"there is no attention {name!r:.80}: choose from {', '.join(MECHANISMS)}")
+    """The name of a mechanism or one to import. Raises `SubquadError` for any other."""
+    if is_import_name(name) and module_of(name) == "__main__":
+        raise SubquadError(
+            f"{excerpt(name)} is in the script itself, which other processes cannot import: move it to a module"
+        )
+    if name not in MECHANISMS and not is_import_name(name):
+        raise SubquadError(
+            f"there is no attention {excerpt(name)}: choose from {', '.join(MECHANISMS)}, or write MODULE:NAME, as in "
+            "mypackage.attention:MyAttention"
+        )
     return name
 
 
@@ -282,37 +214,3 @@ def _model_options(factory: Factory) -> ModelOptions:
             "such as subquad.MultiheadAttention(64, heads=4, attention=attention)"
         )
     return ModelOptions(layers=len(attentions), heads=attentions[0].heads, head_dim=attentions[0].head_dim)
-
-
-def divided(data: Pairs | Mapping[str, Pairs], seed: int) -> dict[str, Pairs]:
-    """The three splits: those that are given, or eight, one and one tenths of the sequences at random."""
-    if isinstance(data, Mapping):
-        if set(data) != set(SPLITS):
-            raise SubquadError(f"data must have the splits {', '.join(SPLITS)}, but has {', '.join(map(str, data))}")
-        splits = {name: data[name] for name in SPLITS}
-    else:
-        inputs, targets = _checked(data, "data")
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
-        tenth = max(1, len(inputs) // 10)
-        parts = (order[2 * tenth :], order[:tenth], order[tenth : 2 * tenth])
-        splits = {name: (inputs[part], targets[part]) for name, part in zip(SPLITS, parts, strict=True)}
-    return dict(_checked_splits(splits))
-
-
-def _checked_splits(splits: Mapping[str, Pairs]) -> Iterator[tuple[str, Pairs]]:
-    for name, pair in splits.items():
-        yield name, _checked(pair, f"the split {name}")
-
-
-def _checked(pair: Any, what: str) -> Pairs:
-    if not (isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(part, Tensor) for part in pair)):
-        raise SubquadError(f"{what} must be a pair of tensors, inputs and targets")
-    inputs, targets = pair
-    if inputs.ndim < 2 or len(inputs) != len(targets) or not len(inputs):
-        raise SubquadError(
-            f"{what} must have the sequences along the first axis of inputs and targets, and positions along the second of "
-            f"inputs, but has {tuple(inputs.shape)} and {tuple(targets.shape)}"
-        )
-    if any(part.is_floating_point() and not bool(torch.isfinite(part).all()) for part in pair):
-        raise SubquadError(f"{what} has NaN or infinite numbers: leave them out or replace them")
-    return inputs, targets

@@ -53,8 +53,8 @@ COST, BEST = "cost", "best"
 """Names in the folder of a race: the measurements of costs, and the model that is kept."""
 LEAST_MEMORY = 2**28
 """Smallest number of bytes that a run may allocate."""
-RIVALS_SECONDS = 600.0
-"""Longest time in which rivals are fitted, or the budget if that is longer."""
+RIVALS_SECONDS, RIVALS_SHARE = 30.0, 0.3
+"""Longest time in which rivals are fitted: so many seconds, or this share of the budget if that is longer."""
 MEMORY_SHARE = 0.8
 """Part of the available memory that all runs together may allocate."""
 TIMES, GRACE_SECONDS = 4.0, 60.0
@@ -133,6 +133,7 @@ class Race:
         self.run, self.field, self.terms, self.task, self.spell, self.watch = run, field, terms, task, spell, watch
         self.workers = workers
         self.ledger = Ledger(run, list(field.attentions), require_rank(task))
+        self.ledger.keep_budget(terms.budget)
         self.start = (time.monotonic() if started is None else started) - self.ledger.spent
         self.stop = stop_time(self.start, terms.budget)
         self.ledger.keep_phase("start", self._elapsed() - self.ledger.spent)
@@ -189,12 +190,14 @@ class Race:
 
     def _search(self) -> None:
         """Tries settings of each attention, in two generations if there are many; the second one knows the first scores."""
+        jobs = [] if self.ledger.has_rivals else [self._rivals_job()]
         if self.ledger.scored("final"):  # the search ended before, if not with all settings
+            if jobs:
+                self._run("search", [], jobs)
             return
         count = self.numbers.settings
         share = search_share(self.numbers.semifinalists)
         allotted = self._allot("search", share, [math.inf] * count * len(self.field.attentions))
-        jobs = [] if self.ledger.has("rival") else [self._rivals_job()]
         for generation, wanted in enumerate(generations(count)):
             trials = [self._generation(name, generation, wanted, allotted) for name in self.field.attentions]
             self._run("search", interleaved(trials), jobs)
@@ -236,7 +239,7 @@ class Race:
             self.run.folder / COST,
             attentions,
             self.field.model,
-            costs.cost_lengths(self.ledger.quantiles, cuts.values()),
+            self.ledger.quantiles,
             batch=self.field.training.batch,
             cuts=cuts,
             is_causal=self.task.is_causal,
@@ -322,7 +325,7 @@ class Race:
 
     def _rivals_job(self) -> Job:
         work = partial(judge_rivals, name=RIVALS)
-        return Job("rivals", work, self.run.folder, max(RIVALS_SECONDS, self.terms.budget))
+        return Job("rivals", work, self.run.folder, max(RIVALS_SECONDS, RIVALS_SHARE * self.terms.budget))
 
     def _rows(self, ended: Ended, trial: Trial | None) -> list[Row]:
         if not ended.failure:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from subquad.choose.standings import READ_AT, SOFTMAX, WORTH, Contestant, Standings, speedup
+from subquad.choose.standings import READ_AT, SOFTMAX, WORTH, Contestant, Standings, is_length, speedup
 from subquad.statistics import Interval
 from subquad.words import amount, capitalized, compact, digits, duration, to_precision
 
@@ -28,6 +28,33 @@ class Doubt(NamedTuple):
     """By how much the answer is ahead of it."""
     restless: Contestant | None = None
     """An attention that is far better than the answer with one of its seeds, though not on average."""
+    is_one_seed: bool = False
+    """Whether each attention has one final run only."""
+    unscored: str = ""
+    """An attention that is clearly faster than the answer and has no final run yet."""
+
+
+def no_score(failures: Sequence[str]) -> str:
+    """Says that no attention has a score on the test, and what to do."""
+    if not failures:
+        return "No attention was scored on the test yet: go on with --resume and a larger --budget."
+    runs = "one run" if len(failures) == 1 else f"{len(failures)} runs"
+    return (
+        f"No attention was scored on the test: {runs} failed, the first by {failures[0]}. Change that, and start a new race."
+    )
+
+
+def another_length(standings: Standings) -> str:
+    """Says that a limit on the time was compared with times at another length than it is for."""
+    wanted = standings.lengths[READ_AT]
+    return (
+        f"--max-seconds was compared with times at {_length(standings)} positions: not all were measured at {wanted:,.0f}."
+    )
+
+
+def without_rivals(why: str) -> str:
+    """Says that models without attention may be as good, as they were not judged."""
+    return f"Models without attention were not judged ({why}): they may be as good."
 
 
 def nothing(
@@ -37,7 +64,7 @@ def nothing(
 
     A larger budget is proposed only if runs had less than the usual steps.
     """
-    larger = "a larger --budget" if budget is None else f"a larger --budget, such as {said_budget(budget)},"
+    larger = "a larger --budget" if budget is None else f"a larger budget, such as --budget {said_budget(budget)},"
     if usual_steps and all((each.steps or 0.0) >= usual_steps for each in standings.of("attention")):
         larger = f"more --steps than the usual {usual_steps:,}"
     allowing = f"if one allows for taking the best of {len(standings.of('attention', 'rival'))}"
@@ -64,7 +91,13 @@ def no_attention_fits(attentions: Sequence[Contestant], limits: Mapping[str, flo
     """Says that no attention keeps the limits on time and memory, which are given by the name of their option."""
     names = " and ".join(name for name, limit in limits.items() if limit is not None)
     costs = "; ".join(f"{each.name}: {_cost(each)}" for each in attentions)
-    return (f"No attention keeps {names}: allow more, or shorten the sequences.", f"What was measured: {costs}.")
+    said = (f"No attention keeps {names}: allow more, or shorten the sequences.", f"What was measured: {costs}.")
+    if "unknown" not in costs:
+        return said
+    return (
+        *said,
+        "What is unknown was not measured and counts as too much: a larger --budget gives more time for that.",
+    )
 
 
 def attention(
@@ -100,7 +133,7 @@ def _reason_and_evidence(
     if chosen.name != SOFTMAX and levels.get(SOFTMAX, "worse") != "worse":
         has += _comma(standings.advantage(chosen.name, SOFTMAX), SOFTMAX)
     if not faster:
-        first = f"{capitalized(chosen.name)}: {why}nothing that was raced is {WORTH:g} times as fast."
+        first = f"{capitalized(chosen.name)}: {why}nothing that was {_raced(standings)} is {WORTH:g} times as fast."
         return first, f"{has}{_next_best(standings, chosen, others)}.{close_calls}"
     lost = "; ".join(_why_not(standings, each, chosen, levels[each.name]) for each in faster[:3])
     first = f"{capitalized(chosen.name)}: {why}nothing faster is shown to be level with it."
@@ -176,20 +209,34 @@ def _comma(gain: Interval | None, other: str = "") -> str:
 
 
 def _short_sequences(standings: Standings) -> str:
+    """Recommends softmax by what was measured of the costs."""
+    known, wanted = standings.measured_at, standings.lengths.get(READ_AT)
+    if any(each.seconds is None for each in standings.of("attention")):
+        return "Softmax: not all costs were measured, and nothing is known to be faster."
+    if known is not None and wanted is not None and not is_length(known, wanted):
+        return f"Softmax: at {known:,.0f} positions, where costs were measured, nothing is {WORTH:g} times as fast."
     return (
         f"Softmax: your sequences are short. Nine of ten have at most {_length(standings)} positions, where nothing "
-        f"that was raced is {WORTH:g} times as fast."
+        f"that was {_raced(standings)} is {WORTH:g} times as fast."
     )
+
+
+def _raced(standings: Standings) -> str:
+    """What was done with all attentions: where runs failed, a faster one may have been raced and have no score."""
+    return "scored" if standings.failures else "raced"
 
 
 def _reason(doubt: Doubt, answer: str) -> str:
     """Why the final runs are too short, without a full stop."""
-    usual = f"`subquad train` takes {doubt.usual_steps:,}"
+    if doubt.is_one_seed:
+        return "each attention has one final run so far, which does not tell how far seeds differ"
+    if doubt.unscored:
+        return f"{doubt.unscored}, which is at least {WORTH:g} times as fast as {answer}, has no final run yet"
     if doubt.restless is not None:
         least, most = (compact(pick(doubt.restless.by_seed)) for pick in (min, max))
         return f"the final runs of {doubt.restless.name} differ by their seeds, with {least} to {most} on the test"
     if doubt.learning is None or doubt.learning.progress is None:
-        return f"the final runs had {doubt.steps:,.0f} training steps at most, where {usual}"
+        return f"the final runs had {doubt.steps:,.0f} of the usual {doubt.usual_steps:,} training steps at most"
     name, known = doubt.learning.name, doubt.learning.progress
     gap = f"{compact(abs(doubt.lead))} {'ahead of' if doubt.lead > 0 else 'behind'} it" if doubt.lead else "level with it"
     return (
@@ -201,6 +248,9 @@ def _reason(doubt: Doubt, answer: str) -> str:
 
 
 def _larger(doubt: Doubt, budget: float | None) -> str:
+    """What to do so that final runs are long enough, or are there at all."""
+    if doubt.is_one_seed or doubt.unscored:
+        return "Final runs are missing: go on with --resume and a larger --budget."
     if budget is None:
         return "A larger budget lets the models learn for longer."
     return (
@@ -246,7 +296,7 @@ def _why_not(standings: Standings, other: Contestant, chosen: Contestant, level:
 
 
 def _length(standings: Standings) -> str:
-    length = standings.lengths.get(READ_AT)
+    length = standings.measured_at or standings.lengths.get(READ_AT)
     return "those" if length is None else f"{length:,.0f}"
 
 

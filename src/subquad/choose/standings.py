@@ -13,8 +13,10 @@ test_score score of one final run on the test sequences
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import mean
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from subquad.results import Row
@@ -28,6 +30,8 @@ READ_AT = 0.9
 """Quantile of the lengths at which contestants' speed is compared: nine of ten sequences are no longer."""
 LONGEST = 1.0
 """Quantile of the lengths at which memory is compared: the longest sequence has to fit."""
+SHORTEST_MEASURED = 2
+"""Smallest number of positions at which costs are measured."""
 SHARE = "share"
 """Unit of scores that lie between 0 and 1."""
 WORTH = 1.2
@@ -61,7 +65,7 @@ class Contestant(NamedTuple):
     role: Role
     quality: Interval
     seconds: float | None = None
-    """Seconds of a forward pass through all layers, for a batch of sequences of the length `READ_AT`."""
+    """Seconds of a forward pass through all layers, for a batch of sequences of the length `Standings.measured_at`."""
     memory: float | None = None
     """Peak bytes of one attention, forward and backward, for a batch of the longest sequences."""
     steps: float | None = None
@@ -84,6 +88,16 @@ class Standings(NamedTuple):
     advantages: Mapping[tuple[str, str], Interval]
     lengths: Mapping[float, float]
     """Quantiles of the lengths of all sequences."""
+    measured_at: float | None = None
+    """Length at which seconds of contestants were measured: that of `READ_AT`, or the nearest one that they share."""
+    unscored: Mapping[str, float] = MappingProxyType({})
+    """Seconds of a forward pass of attentions that have no score on the test, because their final runs were not done."""
+    failures: tuple[str, ...] = ()
+    """Why runs failed, in words."""
+    without_rivals: str = ""
+    """Why models without attention were not judged; empty if they were, or if the task has none."""
+    can_go_on: bool = False
+    """Whether final runs are only missing: some runs have scores in development, and no final run failed."""
     is_conversion: bool = False
     """Whether the attentions are conversions of a trained model, whose own attention is softmax."""
 
@@ -122,7 +136,7 @@ def read_standings(rows: Sequence[Row]) -> Standings:
     qualities = [row for row in rows if row["metric"] == "quality"]
     first: Mapping[str, Any] = qualities[0] if qualities else {}
     lengths = {row["quantile"]: row["value"] for row in rows if row["metric"] == "seen"}
-    costs = read_costs(rows, lengths)
+    measured_at, costs = read_costs(rows, lengths)
     progress, paces = read_progress(rows, str(first.get("of", ""))), read_paces(rows)
     contestants = {}
     for row in qualities:
@@ -133,8 +147,37 @@ def read_standings(rows: Sequence[Row]) -> Standings:
         contestants[name] = Contestant(name, row["role"], *known, progress.get(name), paces.get(name), by_seed)
     advantages = {(row["mechanism"], row["against"]): Interval.of_row(row) for row in rows if row["metric"] == "advantage"}
     about = (str(first.get("of", "")), str(first.get("good", "high")), str(first.get("unit", "")))
-    is_conversion = any(row["metric"] == "candidate" for row in rows)
-    return Standings(*about, contestants, advantages, lengths, is_conversion)
+    failed = [row for row in rows if row["metric"] == "score" and row["value"] is None]
+    return Standings(
+        *about,
+        contestants,
+        advantages,
+        lengths,
+        measured_at,
+        _unscored(rows, costs, contestants),
+        tuple(f"{row['failure']} ({row['message']})" for row in failed),
+        _without_rivals(rows),
+        can_go_on=any(row["metric"] == "score" and row["value"] is not None for row in rows)
+        and not any(row["stage"] == "final" for row in failed),
+        is_conversion=any(row["metric"] == "candidate" for row in rows),
+    )
+
+
+def _unscored(
+    rows: Sequence[Row], costs: Mapping[str, tuple[float | None, float | None]], scored: Collection[str]
+) -> dict[str, float]:
+    """Seconds of attentions that were searched and have no final run, whether one that failed or one with a score."""
+    known = [row for row in rows if row["metric"] == "score"]
+    searched = {row["mechanism"] for row in known if row["stage"] == "search" and row["value"] is not None}
+    tried = {row["mechanism"] for row in known if row["stage"] == "final"}
+    waiting = sorted(searched - tried - set(scored))
+    return {name: seconds for name in waiting if (seconds := costs.get(name, (None,))[0]) is not None}
+
+
+def _without_rivals(rows: Sequence[Row]) -> str:
+    """Why models without attention were not judged in the last attempt; empty if they were."""
+    last = next((row for row in reversed(rows) if row["metric"] == "rival"), None)
+    return "" if last is None or last["value"] is not None else f"{last['failure']}: {last['message']}"
 
 
 def read_gives_up(traits: Mapping[str, Any], rows: Iterable[Row]) -> dict[str, str]:
@@ -187,19 +230,40 @@ def speedup(ours: Contestant, theirs: Contestant) -> float:
     return 1.0 if not ours.seconds or not theirs.seconds else theirs.seconds / ours.seconds
 
 
-def read_costs(rows: Iterable[Row], lengths: Mapping[float, float]) -> dict[str, tuple[float | None, float | None]]:
-    """Seconds and bytes of each attention at the lengths that decide, or at the nearest ones that were measured."""
-    by_name: dict[str, dict[str, dict[float, float]]] = {}
-    for row in rows:
-        if row["metric"] == "cost" and row["value"] is not None:
-            by_name.setdefault(row["mechanism"], {}).setdefault(row["what"], {})[row["length"]] = row["value"]
-    return {
-        name: (_at(known.get("layer", {}), lengths.get(READ_AT)), _at(known.get("memory", {}), lengths.get(LONGEST)))
-        for name, known in by_name.items()
+def read_costs(
+    rows: Iterable[Row], lengths: Mapping[float, float]
+) -> tuple[float | None, dict[str, tuple[float | None, float | None]]]:
+    """The length at which times are compared, and seconds at it and bytes at the largest length by attention.
+
+    Times are compared at the length that most attentions were measured at, of several the nearest to that of `READ_AT`. An
+    attention that was not measured there, or for the largest length, has None.
+    """
+    seconds, memory = _by_length(rows, "layer"), _by_length(rows, "memory")
+    shared = Counter(length for known in seconds.values() for length in known)
+    wanted = lengths.get(READ_AT)
+    most = [length for length, count in shared.items() if count == max(shared.values())]
+    read_at = None if wanted is None or not most else min(most, key=lambda length: abs(length - wanted))
+    return read_at, {
+        name: (known.get(read_at) if read_at is not None else None, _at_largest(memory.get(name, {}), lengths.get(LONGEST)))
+        for name, known in seconds.items()
     }
 
 
-def _at(measured: Mapping[float, float], length: float | None) -> float | None:
-    if not measured or length is None:
+def _by_length(rows: Iterable[Row], what: str) -> dict[str, dict[float, float]]:
+    """Costs of a kind, by attention and length."""
+    known: dict[str, dict[float, float]] = {}
+    for row in rows:
+        if row["metric"] == "cost" and row["what"] == what and row["value"] is not None:
+            known.setdefault(row["mechanism"], {})[row["length"]] = row["value"]
+    return known
+
+
+def is_length(measured: float, length: float) -> bool:
+    """Whether a whole number of positions is that of a quantile of lengths, which may lie between two numbers."""
+    return abs(measured - length) < 1.0 or measured == SHORTEST_MEASURED > length
+
+
+def _at_largest(measured: Mapping[float, float], longest: float | None) -> float | None:
+    if longest is None:
         return None
-    return measured[min(measured, key=lambda known: abs(known - length))]
+    return next((value for length, value in measured.items() if is_length(length, longest)), None)

@@ -13,7 +13,7 @@ from subquad.cli.streams import say
 from subquad.cli.values import Flag, parse_bytes
 from subquad.compare.accuracy import USUAL_FEATURES, Accuracy, accuracy
 from subquad.compare.advice import FAVOR, Advice, Wish, advise, has_view
-from subquad.compare.views import Comparison, What
+from subquad.compare.views import BASELINE, MATERIALISED, Comparison, What
 from subquad.errors import SubquadError
 from subquad.machine import describe, same_machine
 from subquad.report.choose import load_decision
@@ -43,7 +43,8 @@ class Advise(Checked):
     run: FilePath | None = None
     """Folder of the comparison to use; the newest of this machine under runs/ by default."""
     race: FilePath | None = None
-    """Folder of a race of `subquad choose`: attentions that were not level with the best on its sequences are left out."""
+    """Folder of a race of `subquad choose`: attentions that were not level with the best there, or had no score, are left
+    out."""
     error_run: FilePath | None = None
     """Folder of the run of `subquad error` to use with --error; the newest under runs/ by default."""
 
@@ -58,8 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     form = "causal" if options.causal else "bidirectional"
     run = Run.open(options.run, "compare") if options.run is not None else _newest(Path("runs"), form, options.what)
     wish: Wish = "exact" if options.exact else "approximate" if options.approximate else "either"
+    comparison = Comparison(run.rows())
     advice = advise(
-        Comparison(run.rows()),
+        comparison,
         run.about.get("mechanisms", {}),
         length=options.length,
         form=form,
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         memory_bytes=None if options.memory is None else parse_bytes("--memory", options.memory),
         wish=wish,
         accuracy=None if options.error is None else _accuracy(options.error, options.error_run, run),
-        unfit=None if options.race is None else _not_level(Run.open(options.race, "choose")),
+        unfit=None if options.race is None else _not_level(Run.open(options.race, "choose"), comparison.mechanisms),
     )
     console = Output()
     for sentence in advice.sentences:
@@ -77,14 +79,19 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _not_level(race: Run) -> dict[str, str]:
-    """What a race says against attentions that are not level with its standard, by name."""
-    _, decision = load_decision(race)
+def _not_level(race: Run, names: Sequence[str]) -> dict[str, str]:
+    """What a race says against attentions of these names that are not level with its standard, or have no score in it."""
+    standings, decision = load_decision(race)
+    if standings.is_conversion:
+        say(f"{race.folder} is not used, as it is a race of conversions of one model")
+        return {}
     if decision.kind in UNTOLD:
         say(f"{race.folder} is not used, as the race could not tell qualities: {decision.sentences[0]}")
         return {}
     words = {"worse": f"worse than {decision.standard} in the race", "unclear": "not clearly level in the race"}
-    return {name: words[level] for name, level in decision.levels.items() if level in words}
+    levels = {MATERIALISED: decision.levels.get(BASELINE), **decision.levels}
+    unfit = {name: "not scored in the race" for name in names if levels.get(name) is None}
+    return unfit | {name: words[level] for name in names if (level := levels.get(name)) in words}
 
 
 def _accuracy(error: float, folder: Path | None, comparison: Run) -> Accuracy:

@@ -17,27 +17,28 @@ from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn
 
 from subquad.attention import MECHANISMS, Softmax
+from subquad.attention.outside.mechanism import imported_parts
 from subquad.attention.outside.trust import trusting
 from subquad.checking import Checked, Count, FilePath, NonNegative, Positive, Seed, Whole, Words
 from subquad.choose.converting import ModelRace
 from subquad.choose.cutting import enter_cut
-from subquad.choose.decision import Decision, Training, Wishes, decide
+from subquad.choose.decision import Wishes
 from subquad.choose.entries import USUAL
 from subquad.choose.race import Field, Race, Terms, Watch, memory_share
 from subquad.choose.records import Kept, describe, read_kept
 from subquad.choose.remote import Remote, hold_tasks
 from subquad.choose.space import import_optuna
-from subquad.choose.standings import READ_AT, SOFTMAX, read_gives_up, read_standings
-from subquad.choose.timing import early_sentence, time_sentence
+from subquad.choose.standings import READ_AT, SOFTMAX
 from subquad.choose.workers import Pool
 from subquad.cli import INTERRUPTED
 from subquad.cli.choose_model import Opened, is_model_race, new_model_race, open_model_race
+from subquad.cli.concluding import conclude, conclude_model
 from subquad.cli.entering import enter_race, prepare_again
 from subquad.cli.options import clashing, is_resumed, registry
 from subquad.cli.options import joined as joined_parts
-from subquad.cli.outside import FLAGS, OUTSIDE, Calling, imported_parts, trust_prefix
+from subquad.cli.outside import FLAGS, OUTSIDE, Calling, trust_prefix
 from subquad.cli.parsing import check_parts, parse
-from subquad.cli.show import Output, PlainColumn, show
+from subquad.cli.show import Output, PlainColumn
 from subquad.cli.spelling import training_words
 from subquad.cli.streams import say
 from subquad.cli.values import choose, parse_bytes, parse_seconds
@@ -46,9 +47,8 @@ from subquad.machine import cores
 from subquad.models import ModelOptions
 from subquad.places.cluster import Cluster, open_cluster
 from subquad.places.options import Placing
-from subquad.report.choose import brief_table, write_choice_page
-from subquad.results import Row, Run, describe_run, new_folder, refuse_taken
-from subquad.runs import RunOptions, read_options
+from subquad.results import Run, describe_run, new_folder, refuse_taken
+from subquad.runs import RunOptions
 from subquad.tasks import TASKS, Task, TaskOptions
 from subquad.tasks.base import DATA_FIELDS, DataSize
 from subquad.training import TrainOptions
@@ -160,13 +160,9 @@ def _new_race(words: Sequence[str], started: float) -> int:
     about["mechanisms"] = {each: dataclasses.asdict(known) for each, known in traits.items()}
     if (learned := task.learned) is not None:
         about["learned"] = learned
-    rows = [
-        {"metric": "left out", "value": None, "unit": "", "mechanism": each, "message": why}
-        for each, why in entries.left_out.items()
-    ]
     for each, why in entries.left_out.items():
         say(f"{each} is left out: {why}")
-    run = Run.create(folder, "choose", about, rows)
+    run = Run.create(folder, "choose", about, entries.rows())
     with trusting(part.target for each in entries.attentions.values() for part in imported_parts(each)):
         return _race(run, kept, task, started, cluster)
 
@@ -193,6 +189,10 @@ def with_cut(field: Field, task: Task[Any], options: Choose) -> tuple[Field, dic
     if options.cut == 0 or (options.cut is None and options.mechanisms):
         return field, traits
     lengths = np.concatenate(list(task.lengths().values()))
+    if options.cut is not None and options.cut >= lengths.max():
+        raise SubquadError(
+            f"--cut {options.cut} cuts nothing, as no sequence has more than {lengths.max()} positions: name less"
+        )
     entry = enter_cut(task, softmax, field.model, field.training, float(np.quantile(lengths, READ_AT)), options.cut)
     if entry is None:
         return field, traits
@@ -324,66 +324,3 @@ def _ended(run: Run, attentions: Iterable[AttentionOptions], *, is_interrupted: 
     again = f"{trust_prefix(attentions)}subquad choose --resume {shlex.quote(str(run.folder))}"
     print(f"subquad: interrupted; the answer above is from what was done; go on with: {again}", file=sys.stderr)
     return INTERRUPTED
-
-
-def conclude(race: Race, wishes: Wishes, console: Output) -> Decision:
-    """Prints the recommendation, keeps the best model, and writes the page."""
-    training = Training(race.field.usual_steps, race.terms.budget, race.terms.jobs)
-    decision = _recommended(race.run, race.ledger.rows, wishes, training, console)
-    with race.ledger.phase("page"):
-        _keep_model(race, decision, console)
-        _write_page(race.run, console)
-    early = early_sentence(race.ledger.rows, race.terms.budget, race.field.usual_steps)
-    for sentence in (time_sentence(race.ledger.rows, race.terms.jobs), early):
-        if sentence:
-            console.print(sentence, soft_wrap=True)
-    return decision
-
-
-def _keep_model(race: Race, decision: Decision, console: Output) -> None:
-    """Keeps the model of the recommended attention, or of the best one on the test, and says where it is."""
-    chosen = race.chosen(decision.chosen)
-    if not chosen or (folder := race.keep_best(chosen)) is None:
-        return
-    best = Run.open(folder, "train")
-    of_which = chosen if chosen == decision.chosen else f"{chosen}, the best attention on the test"
-    options, usual = read_options(best.about["options"]), race.field.usual_steps
-    if options.training.steps >= usual or chosen in race.field.cuts:
-        console.print(f"The model of {of_which}: {folder}; trained alone by:\n{best.about['command']}", soft_wrap=True)
-        return
-    training = dataclasses.replace(race.field.training, learning_rate=options.training.learning_rate)
-    words = training_words(options._replace(training=training), best.about["seed"], race.task.data_size)
-    console.print(
-        f"The model of {of_which}, after {options.training.steps:,} of the usual {usual:,} steps: {folder}; trained alone "
-        f"with all of them by:\n{shlex.join(['subquad', *words])}",
-        soft_wrap=True,
-    )
-
-
-def conclude_model(race: ModelRace, console: Output) -> Decision:
-    """Prints which conversion is recommended, keeps its model, and writes the page."""
-    decision = _recommended(race.run, race.ledger.rows, race.terms.wishes, Training(), console)
-    if (folder := race.keep_best(decision.chosen)) is not None:
-        command = Run.open(race.folder_of(decision.chosen), "convert").about["command"]
-        console.print(f"The converted model: {folder}; converted alone by:\n{command}", soft_wrap=True)
-    elif decision.kind == "softmax":
-        console.print("The model stays as it is; what was converted is in the folder trials of the race.", soft_wrap=True)
-    _write_page(race.run, console)
-    return decision
-
-
-def _recommended(run: Run, rows: Sequence[Row], wishes: Wishes, training: Training, console: Output) -> Decision:
-    """Decides, and prints the table and the sentences."""
-    standings = read_standings(rows)
-    decision = decide(standings, wishes, read_gives_up(run.about.get("mechanisms", {}), rows), training)
-    if standings.contestants:
-        show(brief_table(standings, decision), console)
-    for sentence in decision.sentences:
-        console.print(sentence, soft_wrap=True)
-    return decision
-
-
-def _write_page(run: Run, console: Output) -> None:
-    page = run.folder / "report.html"
-    write_choice_page([run], page)
-    console.print(f"The page: {page}", soft_wrap=True)

@@ -228,6 +228,9 @@ def _plan(options: Compare) -> tuple[Plan, dict[str, str]]:
         settings=settings,
         seed=options.seed,
     )
+    measured = {cell.mechanism for group in plan.groups for cell in plan.cells(group)}
+    if plan.groups and len(variants) > 1 and measured <= {BASELINE}:
+        raise SubquadError("none of the named attentions does this work: name others by --mechanisms, or another --what")
     return plan, left_out
 
 

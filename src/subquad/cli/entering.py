@@ -3,22 +3,17 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from subquad.attention import MECHANISMS
-from subquad.choose.entries import Entries, enter, train_briefly
+from subquad.choose.entries import Entries, enter, trying_by
 from subquad.choose.race import memory_share
-from subquad.choose.workers import PRELOAD, Job, Pool
+from subquad.choose.workers import PRELOAD, Pool
 from subquad.cli.outside import Calling, open_outside
 from subquad.cli.values import parse_attention
 from subquad.runs import RunOptions
 from subquad.tasks import Task, TaskOptions
 from subquad.words import is_import_name
-
-TRYING_SECONDS, TRYING_SHARE = 30.0, 0.1
-"""Time limit for reading the data in another process and training an attention of others on two batches: so many seconds, or
-this share of the time for the race if that is longer."""
 
 
 def enter_race(
@@ -43,15 +38,8 @@ def enter_race(
     sizes = {"heads": options.model.attention_heads, "head_dim": options.model.head_dim}
     opened = open_outside(imported, calling, **sizes, preload=PRELOAD)
     workers = Pool(partial(prepare_again, options.task, task.learned), 1, memory_share(1))
-    limit = max(TRYING_SECONDS, TRYING_SHARE * seconds)
-
-    def trying(entrant: RunOptions) -> str:
-        job = Job("trying", partial(train_briefly, options=entrant, seed=seed), Path(), limit)
-        ended = next(iter(workers.run([job], lambda job: True)))
-        return f"a training step fails: {ended.message}" if ended.failure else ""
-
     try:
-        return entering(Entries(*opened), trying)
+        return entering(Entries(*opened), trying_by(workers, seconds, seed))
     finally:
         workers.close()
 

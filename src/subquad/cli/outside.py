@@ -4,16 +4,14 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from subquad.attention import MECHANISMS, Outside
 from subquad.attention.outside.importing import sentence_of
+from subquad.attention.outside.mechanism import imported_parts
 from subquad.attention.outside.trust import trust_words
-from subquad.check import processes
-from subquad.check.findings import Finding
-from subquad.check.processes import Helper
+from subquad.check.opening import Opened, open_all
 from subquad.check.request import Request
-from subquad.check.suite import open_attention
 from subquad.checking import Checked, Words, excerpt
 from subquad.cli.explanations import explanation
 from subquad.cli.options import Flags
@@ -23,10 +21,6 @@ from subquad.errors import SubquadError
 from subquad.types import AttentionOptions
 from subquad.words import is_import_name
 
-OPENING_SECONDS = 60.0
-"""Time limit for importing an attention and trying how it is called."""
-OPENING_BYTES = 2**32
-"""Memory limit of the process in which an attention is tried."""
 Layouts = Literal["guess", "bhnd", "bnhd", "bnm", "nbm"]
 Masks = Literal["guess", "keep", "pad", "additive", "lengths"]
 
@@ -74,13 +68,6 @@ def request_of(name: str, calling: Calling, *, heads: int, head_dim: int, prefix
     )
 
 
-class Opened(NamedTuple):
-    """Attentions that can be measured, by name, and for each of the others a sentence that says why it cannot."""
-
-    attentions: dict[str, Outside]
-    left_out: dict[str, str]
-
-
 def open_outside(
     names: Sequence[str], calling: Calling, *, heads: int, head_dim: int, preload: Sequence[str] = plan.PRELOAD
 ) -> Opened:
@@ -88,15 +75,8 @@ def open_outside(
 
     `preload` names modules that the processes of the command need later on, to be imported once for all.
     """
-    opened = Opened({}, {})
-    with Helper(OPENING_BYTES, (*preload, *processes.PRELOAD)) as helper:
-        for name in names:
-            try:
-                request = request_of(name, calling, heads=heads, head_dim=head_dim, prefix=f"{OUTSIDE}.")
-                opened.attentions[name] = _open(helper, request)
-            except SubquadError as error:
-                opened.left_out[name] = str(error)
-    return opened
+    requests = [request_of(name, calling, heads=heads, head_dim=head_dim, prefix=f"{OUTSIDE}.") for name in names]
+    return open_all(requests, preload)
 
 
 def require_outside(name: str, calling: Calling, *, heads: int, head_dim: int) -> Outside:
@@ -105,11 +85,6 @@ def require_outside(name: str, calling: Calling, *, heads: int, head_dim: int) -
     if name in left_out:
         raise SubquadError(f"{name} cannot be used: {left_out[name]}")
     return opened[name]
-
-
-def imported_parts(attention: AttentionOptions) -> list[Outside]:
-    """The attentions that are imported by name among those of the layers."""
-    return [part for part in attention.parts if isinstance(part, Outside)]
 
 
 def trust_prefix(attentions: Iterable[AttentionOptions]) -> str:
@@ -147,17 +122,6 @@ def naming_outside(attention: AttentionOptions) -> Iterator[None]:
         if not names or explanation(error) is not None:
             raise
         raise SubquadError(f"the model with {names} raises {sentence_of(error)}") from error
-
-
-def _open(helper: Helper, request: Request) -> Outside:
-    """Returns how an attention is called. Raises `SubquadError` if it cannot be imported, built or called."""
-    case = open_attention(helper, request, OPENING_SECONDS)
-    if isinstance(case, Finding):
-        raise SubquadError(case.sentence)
-    outside = case.guessed.outside
-    if outside.layer:
-        raise SubquadError(f"it takes x, not q, k and v: `subquad check {request.target}` measures how its costs grow")
-    return outside
 
 
 def read_arguments(option: str, words: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -75,19 +76,35 @@ def _add_lenient_rules(registry: ConstructorRegistry) -> ConstructorRegistry:
 
     @registry.primitive_rule
     def lenient(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-        choices = get_args(info.type) if get_origin(info.type) is Literal else ()
-        read = _READERS.get(info.type) or (str if choices else None)
+        kind, is_optional = _without_none(info.type)
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        read = _READERS.get(kind) or (str if choices else None)
         if read is None:
             return None
+
+        def is_instance(value: Any) -> bool:
+            return (is_optional and value is None) or (value in choices if choices else isinstance(value, kind))
+
         return PrimitiveConstructorSpec(
             nargs=1,
-            metavar="{" + ",".join(choices) + "}" if choices else info.type.__name__.upper(),
-            instance_from_str=lambda words: read(words[0]),
-            is_instance=lambda value: value in choices if choices else isinstance(value, info.type),
+            metavar="{" + ",".join(choices) + "}" if choices else kind.__name__.upper(),
+            instance_from_str=lambda words: None if is_optional and words[0] == str(None) else read(words[0]),
+            is_instance=is_instance,
             str_from_instance=lambda value: [str(value)],
         )
 
     return registry
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """The type of an option without constraints and without None, and whether it may be None."""
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+        if len(kinds) == 1 and len(get_args(hint)) > 1:
+            return _without_none(kinds[0])[0], True
+    if get_origin(hint) is Annotated:
+        return _without_none(get_args(hint)[0])
+    return hint, False
 
 
 def _number(kind: Callable[[str], Any]) -> Callable[[str], Any]:

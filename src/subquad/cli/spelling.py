@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from subquad.attention.outside.mechanism import imported_parts
 from subquad.cli.options import clashing
-from subquad.cli.outside import FLAGS, Calling, calling_of, imported_parts
+from subquad.cli.outside import FLAGS, Calling, calling_of
 from subquad.cli.training_options import Shared, default_options, layer_names
 from subquad.cli.trainings import option_words
 from subquad.runs import RunOptions

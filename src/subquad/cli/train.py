@@ -114,6 +114,9 @@ def plan_run(words: Sequence[str]) -> Plan:
             try_training(options, task, seed=shared.seed)
         built = build_model(options, task, seed=shared.seed)
     _check_processes(options, built, shared.out)
+    if options.training.patience and (task.chosen_by is None or not options.training.keep_best):
+        why = "the task has none, or too little data for it" if task.chosen_by is None else "--no-keep-best was given, too"
+        raise SubquadError(f"--patience goes by the metric that chooses the best weights, but {why}: leave it out")
     _begin(options, built)
     about = describe_run(options.as_json(), ["train", *words], seed=shared.seed, page=shared.page)
     if (learned := task.learned) is not None:
@@ -128,7 +131,13 @@ def _check_processes(options: RunOptions, built: Built, out: Path | None) -> Non
         sharding.check_sharding(task, built.model)
         if out is None:
             raise SubquadError("processes with --use_fsdp write checkpoints together: name the folder of the run with --out")
-    options.training.check_processes(int(os.environ.get("WORLD_SIZE", parts)))
+    processes = int(os.environ.get("WORLD_SIZE", parts))
+    options.training.check_processes(processes)
+    if task.needs_whole_batch and options.training.accumulate * processes > 1:
+        raise SubquadError(
+            "--objective contrastive compares the clients of a batch, which cannot be divided: leave out --accumulate and "
+            "torchrun"
+        )
     if parts == 1:
         return
     _require_backend()

@@ -12,10 +12,11 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from subquad.attention import MECHANISMS, Layers, Outside, joined
+from subquad.attention.outside.mechanism import imported_parts
 from subquad.checking import Checked, FilePath, Seed, Words
 from subquad.cli.options import attention_in, clashing, registry
 from subquad.cli.options import joined as joined_parts
-from subquad.cli.outside import FLAGS, OUTSIDE, Calling, imported_parts, require_outside
+from subquad.cli.outside import FLAGS, OUTSIDE, Calling, require_outside
 from subquad.cli.parsing import check_parts, parse
 from subquad.cli.values import choose, parse_attention
 from subquad.errors import SubquadError
@@ -123,7 +124,7 @@ class CommandLine:
         words = [word for word in self.words if word not in HELP]
         try:
             task = self._parse(plain, words, checked=False).options.task
-            check_parts(task, clashing(_parts(plain)))
+            check_parts(task, clashing(command_parts(plain)))
         except SubquadError:
             if words != self.words:
                 return plain.task
@@ -134,7 +135,7 @@ class CommandLine:
         return default_options(task, self.attentions, size)
 
     def _parse(self, defaults: RunOptions, words: Sequence[str] | None = None, *, checked: bool = True) -> ParsedCommand:
-        parts = _parts(defaults)
+        parts = command_parts(defaults)
         flags = clashing(parts)
         outside = {OUTSIDE: Calling()} if imported_parts(defaults.attention) else {}
         parsed: Any = parse(
@@ -173,7 +174,7 @@ def default_options(task: TaskOptions, attentions: Sequence[str], size: DataSize
     )
 
 
-def _parts(defaults: RunOptions) -> dict[str, Any]:
+def command_parts(defaults: RunOptions) -> dict[str, Any]:
     """The groups of options of the command, each with its defaults. Each of several mechanisms is a group of its own."""
     groups = _groups(defaults.attention)
     attention = {groups[part.name]: part for part in defaults.attention.parts if part.name in groups}

@@ -12,6 +12,8 @@ from subquad.words import amount, duration, times_as_fast
 Wish = Literal["either", "exact", "approximate"]
 FAVOR = "favor"
 """The mechanism whose error `subquad error` measures."""
+SHORTEST = "the shortest that was measured"
+"""What is said of costs that stand for those of shorter sequences."""
 WORTH = 1.2
 """Speed-up over exact attention from which an approximation is advised without being asked for."""
 
@@ -58,7 +60,8 @@ def advise(
     options = [option._replace(obstacle=option.obstacle or (unfit or {}).get(option.mechanism, "")) for option in options]
     possible = [option for option in options if not option.obstacle and _wished(option, wish)]
     if not possible:
-        raise SubquadError(_nothing(options, wish, length, "--memory" if accuracy is None else "--memory or --error"))
+        limits = "--memory" if accuracy is None else "--memory or --error"
+        raise SubquadError(_nothing(options, wish, length, f"{limits}, or leave --race out" if unfit else limits))
     exact = [option for option in possible if option.exact]
     chosen = min(possible, key=lambda option: option.seconds)
     if wish == "either" and exact and not chosen.exact:
@@ -103,6 +106,8 @@ def _option(
     peak = interpolate(list(peaks), list(peaks.values()), length) if peaks else None
     seconds = interpolate(lengths, middle, max(length, lengths[0]))
     basis = "measured" if length in lengths else "interpolated" if length < lengths[-1] else "extrapolated"
+    if length < lengths[0]:
+        basis = f"of {lengths[0]:.0f} tokens, {SHORTEST}"
     exact = bool(traits.get(mechanism, {}).get("exact", False))
     obstacle = "" if accuracy is None or exact else _inaccuracy(mechanism, accuracy)
     if accuracy is not None and mechanism == FAVOR and accuracy.reach.features is not None:
@@ -111,8 +116,8 @@ def _option(
         basis = f"{basis} with {accuracy.timed_features} features, scaled to {accuracy.reach.features}"
     if failure is not None and length >= failure.length:
         obstacle = f"{failure.failure} at {failure.length} tokens"
-    elif memory_bytes is not None and peak is not None and peak > memory_bytes:
-        obstacle = f"needs {amount(peak)}"
+    elif memory_bytes is not None and (peak is None or peak > memory_bytes):
+        obstacle = "its memory was not measured" if peak is None else f"needs {amount(peak)}"
     return Option(mechanism, exact, seconds, peak, basis, obstacle)
 
 
@@ -161,8 +166,13 @@ def _reasons(
     if chosen.exact and faster and wish == "either":
         gain = chosen.seconds / faster[0].seconds
         yield f"{faster[0].mechanism} would be {times_as_fast(gain)}, which is not worth an approximation."
+    elif chosen.exact and not faster and (barred := [option for option in options if option.seconds < chosen.seconds]):
+        faster_by = times_as_fast(chosen.seconds / barred[0].seconds)
+        yield f"{barred[0].mechanism} would be {faster_by}, but cannot be used: {barred[0].obstacle}."
     elif chosen.exact and not faster:
         yield "Nothing that was measured is faster at this length."
     yield f"What is given up: {traits.get(chosen.mechanism, {}).get('gives_up', 'not known')}."
     if chosen.basis.startswith("extrapolated"):
         yield f"The length is beyond what was measured: `subquad compare --lengths 128..{length}` measures it."
+    if SHORTEST in chosen.basis:
+        yield f"The length is below what was measured: `subquad compare --lengths {length}` measures it."

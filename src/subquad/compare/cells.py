@@ -1,6 +1,6 @@
 """Cells: picklable descriptions of a mechanism that does one kind of work at one length, which build what is measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from subquad import native
 from subquad.attention import Mechanism, Softmax
@@ -67,7 +68,20 @@ class Cell:
 
     def candidate(self) -> Candidate:
         """The work that a child process builds and measures."""
-        return Candidate(partial(prepare, self), partial(prepare, replace(self, length=TINY_LENGTH)))
+        return Candidate(partial(prepare, self), partial(_warm_up, self))
+
+
+def _warm_up(cell: Cell) -> Work:
+    """The work on a short sequence. Attentions of others that take none do nothing."""
+    tiny = replace(cell, length=TINY_LENGTH)
+    if not cell.options.traits.foreign:
+        return prepare(tiny)
+    try:
+        work = prepare(tiny)
+        work.run()
+    except Exception:  # code of others may raise anything
+        return Work(lambda: None)
+    return work
 
 
 class FusedState(NamedTuple):
@@ -241,9 +255,10 @@ class _Decoder:
     """
 
     def __init__(self, attend: Any, state: Any, inputs: tuple[Tensor, ...]) -> None:
+        before = _numbers(state)  # a state may be written into
         _, after = attend.step(*inputs, state, reuse=True)
         self.attend, self.inputs = attend, inputs
-        self.is_constant = _numbers(after) == _numbers(state)
+        self.is_constant = 0 < before == _numbers(after)
         self.state = after if self.is_constant else state
 
     def step(self) -> None:
@@ -252,7 +267,7 @@ class _Decoder:
             self.state = following
 
     def held_bytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in self.state)
+        return sum(part.numel() * part.element_size() for part in _tensors(self.state))
 
 
 @torch.no_grad()
@@ -275,8 +290,13 @@ def _state(cell: Cell, attend: Any, generator: torch.Generator, place: dict[str,
     return attend.remember(*_draw(cell, 2, cell.length, generator, place))
 
 
-def _numbers(state: Sequence[Tensor]) -> int:
-    return sum(part.numel() for part in state)
+def _tensors(state: Any) -> list[Tensor]:
+    """The tensors in a state, which may hold other things as well, or hold them in containers."""
+    return [part for part in tree_leaves(state) if isinstance(part, Tensor)]
+
+
+def _numbers(state: Any) -> int:
+    return sum(part.numel() for part in _tensors(state))
 
 
 def _draw(cell: Cell, count: int, length: int, generator: torch.Generator, place: dict[str, Any]) -> Iterator[Tensor]:

@@ -55,15 +55,17 @@ class Plan:
     settings: Sequence[Setting] = (Setting(),)
     shortest: Mapping[str, int] = field(default_factory=dict)
     """Smallest length by mechanism, for mechanisms that are not measured from the first length on."""
+    first: Sequence[int] = ()
+    """Lengths that are measured before all others, in this order."""
     seed: int = 0
 
     @cached_property
     def groups(self) -> list[Group]:
-        """All groups: every other length of every view first, then the lengths in between."""
-        lengths = sorted(self.lengths)
+        """All groups: the first lengths, then every other length of every view, then the lengths in between."""
+        lengths = sorted(set(self.lengths) - set(self.first))
         return [
             Group(setting, form, what, length)
-            for half in (lengths[::2], lengths[1::2])
+            for half in (self.first, lengths[::2], lengths[1::2])
             for setting, form, what in product(self.settings, self.forms, self.whats)
             for length in half
             if form == "causal" or what not in CAUSAL_WORK

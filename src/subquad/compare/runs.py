@@ -31,6 +31,7 @@ class PlanFields(Checked):
     seed: Seed
     memory_bytes: Count
     run_seconds: Positive
+    first: tuple[Count, ...] = ()
 
 
 def describe_run(plan: Plan, limits: Limits, command: str) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def read_plan(options: Mapping[str, Any]) -> tuple[Plan, Limits]:
         whats=kept.whats,
         settings=[read(Setting, EARLIER | setting, f"{place}: settings") for setting in kept.settings],
         shortest=kept.shortest,
+        first=kept.first,
         seed=kept.seed,
     )
     _check(plan)

@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from subquad.checking import excerpt
+from subquad.errors import SubquadError
 from subquad.measure.fits import (
     Costs,
     Crossover,
@@ -26,7 +28,7 @@ from subquad.measure.fits import (
     pooled_scatter,
     scaling,
 )
-from subquad.results import Row
+from subquad.results import Row, place_of
 from subquad.statistics import Interval, percentile_interval
 
 BASELINE = "softmax"
@@ -95,6 +97,8 @@ class Comparison:
         seconds: dict[tuple[View, str], dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
         for row in self.rows:
             if row["metric"] == "seconds" and row["value"] is not None:
+                if row["value"] <= 0:
+                    raise SubquadError(f"{place_of(row)}: seconds must be more than 0: mend the row or take it out")
                 seconds[view_of(row), row["mechanism"]][row["length"]][row["visit"]] = row["value"]
         return {key: dict(sorted(lengths.items())) for key, lengths in seconds.items()}
 
@@ -140,7 +144,7 @@ class Comparison:
     def costs(self, view: View, mechanism: str) -> Costs | None:
         """Seconds by length, with bootstrap draws."""
         cells = self.seconds(view, mechanism)
-        return draw_costs(cells, self._scatter(view, None), self._rng()) if cells else None
+        return draw_costs(cells, self._scatter(view, None), self._rng(mechanism)) if cells else None
 
     def ratios(self, view: View, mechanism: str, baseline: str = BASELINE) -> Costs | None:
         """Speed-up over the baseline by length, from times of the same visit."""
@@ -216,12 +220,15 @@ class Comparison:
             cells = [ratios for name in mechanisms for ratios in self.paired(view, name, baseline).values()]
         return pooled_scatter(list(cells))
 
-    def _rng(self) -> np.random.Generator:
-        return np.random.default_rng(self.seed)
+    def _rng(self, name: str = "") -> np.random.Generator:
+        """Random numbers that are others for each name, so that errors of two mechanisms have nothing in common."""
+        return np.random.default_rng([self.seed, *name.encode()])
 
 
 def view_of(row: Row) -> View:
-    """The view that a row belongs to."""
+    """The view that a row belongs to. Raises `SubquadError` for a kind of work that is not known here."""
+    if row["what"] not in WHATS:
+        raise SubquadError(f"{place_of(row)}: {excerpt(row['what'])} is no kind of work: mend the row or take it out")
     setting = tuple(EARLIER[axis] if axis in EARLIER and axis not in row else row[axis] for axis in AXES)
     return View(row["form"], row["what"], setting)
 

@@ -21,6 +21,7 @@ from subquad.conversion.stretches import draw_stretches
 from subquad.data.texts import Documents
 from subquad.errors import SubquadError
 from subquad.files import read_text
+from subquad.hub._compat import cached_file
 from subquad.hub.attach import attached, attention_modules, getattr_int, hang, shape_of, write_down
 from subquad.hub.attach import options_of as mechanism_options
 from subquad.hub.layers import keep_heads, keep_layers, require_head_dim
@@ -46,6 +47,8 @@ class Pretrained:
     def __init__(self, path: str | Path, documents: Documents, *, seed: int = 0, length: int | None = None) -> None:
         """`length` is the number of tokens of the longest excerpts; by default as many as the model takes."""
         model, self.tokenizer = load_with_tokenizer(path)
+        self.dtype = model.dtype
+        model.float()  # transformers loads in the dtype of the file, in whose half precision most updates would be lost
         self.path, self.kind = path, kind_of(model)
         self.takes_cache = any(getattr(module, "is_causal", False) for module in attention_modules(model).values())
         if any(mechanism_options(module) is not None for module in attention_modules(model).values()):
@@ -60,7 +63,7 @@ class Pretrained:
             raise SubquadError(f"--length is {self.longest}, but must be from 8 to the {takes} tokens that the model takes")
         splits = split_texts(documents, seed)
         self.training, self.splits = splits.train, {"development": splits.development, "test": splits.test}
-        self.pooling = _pooling(path)
+        self.pooling: Pooling = _pooling(path) if self.kind == "encoder" else "mean"
         self.compared: list[tuple[str, str, float]] = []
         self.teacher: Any = swap(model, Softmax(), layers=[])
         self.origins = list(range(len(self.mechanisms(self.teacher))))
@@ -148,10 +151,10 @@ class Pretrained:
 
     def save(self, model: Any, attention: Sequence[AttentionOptions | None], folder: Path) -> None:
         try:
-            model.save_pretrained(folder)
+            saved = model if self.dtype == torch.float32 else deepcopy(model).to(self.dtype)
+            saved.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
-            pooling = Path(self.path) / "1_Pooling" / "config.json"
-            if pooling.is_file():
+            if (pooling := _pooling_file(self.path)) is not None:
                 (folder / "1_Pooling").mkdir(exist_ok=True)
                 shutil.copyfile(pooling, folder / "1_Pooling" / "config.json")
         except OSError as error:
@@ -225,9 +228,10 @@ def _only(model: Any, chosen: Bool[Tensor, "b n"]) -> Iterator[None]:
 
 
 def _pooling(path: str | Path) -> Pooling:
-    """Reads a sentence encoder's pooling mode from its folder; mean if the folder has none."""
+    """Reads the pooling mode of a sentence encoder; mean if there is none. Raises `SubquadError` for an unknown one."""
+    file = _pooling_file(path)
     try:
-        config: Mapping[str, Any] = json.loads((Path(path) / "1_Pooling" / "config.json").read_text())
+        config: Mapping[str, Any] = {} if file is None else json.loads(file.read_text())
     except (OSError, ValueError):
         return "mean"
     modes: dict[str, Pooling] = {
@@ -235,7 +239,20 @@ def _pooling(path: str | Path) -> Pooling:
         "pooling_mode_cls_token": "cls",
         "pooling_mode_max_tokens": "max",
     }
+    chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    if chosen and not any(name in modes for name in chosen):
+        raise SubquadError(f"{path} has vectors by {chosen[0]}, which a conversion does not know: mean, cls or max it does")
     return next((mode for name, mode in modes.items() if config.get(name)), "mean")
+
+
+def _pooling_file(path: str | Path) -> Path | None:
+    """The file with the pooling mode, in a folder or on the hub; None if there is none."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return file if (file := folder / "1_Pooling" / "config.json").is_file() else None
+    quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
+    found = cached_file(str(path), "1_Pooling/config.json", **quiet)
+    return None if found is None else Path(found)
 
 
 def _parts(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:

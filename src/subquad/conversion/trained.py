@@ -72,6 +72,8 @@ class Trained(ABC):
         stack.blocks = nn.ModuleList(stack.blocks[layer] for layer in self.origins)
         stack.options = replace(stack.options, layers=len(self.origins), **self._fewer_heads)
         for place, (module, options) in enumerate(zip(attentions_of(model), attention, strict=True)):
+            if options is not None and options.traits.shares_layers:
+                raise SubquadError("in a conversion each layer has a projection of its own: give --sharing keys-values")
             drawing = torch.Generator().manual_seed(seed + place)
             _keep_heads(module, self.kept_heads)
             layer_options = Softmax() if options is None else options
@@ -164,6 +166,8 @@ class TrainedMasked(Trained):
         finally:
             for hook in hooks:
                 hook.remove()
+        if not logits and not hidden:
+            raise SubquadError("a reversible model keeps no hidden states of its layers: give --goal task or logits")
         return Outputs(tuple(hidden), output if logits else None)
 
 

@@ -109,7 +109,10 @@ class ColumnReader:
     def _real(self, cells: Sequence[str]) -> ndarray:
         is_time = self.column.kind == "time"
         read = lenient(self.column.form) if is_time else NUMBERS[self.column.form]
-        if isinstance(cells, StoredColumn) and (stored := cells.numbers()) is not None:
+        stored = None
+        if isinstance(cells, StoredColumn) and (cells.is_time or not is_time or read is float):
+            stored = cells.numbers()
+        if stored is not None:
             real, present = stored, ~np.isnan(stored)
         else:
             places, texts = _coded(cells)

@@ -116,17 +116,18 @@ def load_rows(path: Path, columns: Columns, *, paired: bool) -> Documents:
     return reader.finish({"train": reader.read(list(files_at(path, SUFFIXES)), copies=True)})["train"]
 
 
-def told_splits(names: Sequence[str]) -> dict[str, SplitName]:
+def told_splits(names: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> dict[str, SplitName]:
     """Maps names of files to splits, if they tell one for training and another one; empty otherwise.
 
-    A split stands at the beginning or at the end of the name of the file or of a folder that it is in.
+    A split stands at the beginning or at the end of the name of the file, which has one of these suffixes, or of a folder
+    that it is in.
     """
-    told = {name: split for name in names if (split := _told_split(name)) is not None}
+    told = {name: split for name in names if (split := _told_split(name, suffixes)) is not None}
     return told if "train" in told.values() and len(set(told.values())) > 1 else {}
 
 
-def _told_split(name: str) -> SplitName | None:
-    stem = next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+def _told_split(name: str, suffixes: Sequence[str] = SUFFIXES) -> SplitName | None:
+    stem = next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), name)
     for part in PurePath(stem).parts:
         words = re.findall("[a-z]+", re.sub(r"\d+-of-\d+$", "", part.lower()))
         for word in (*words[:1], *words[-1:]):

@@ -4,7 +4,7 @@ import io
 import struct
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -132,6 +132,10 @@ def _interleaved(planes: UInt8[ndarray, "images values"]) -> UInt8[ndarray, "ima
     return np.ascontiguousarray(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
+UNREADABLE = (OSError, ValueError, SyntaxError, EOFError)
+"""Errors that Pillow raises for a damaged picture."""
+
+
 class DamagedPictureError(SubquadError):
     """A picture that cannot be read, beside others that may."""
 
@@ -155,14 +159,23 @@ def read_picture(path: Path) -> Picture:
     if is_png:
         _require_whole(content, path)
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as picture:
-            warnings.simplefilter("error")  # a huge picture is only warned about
-            values = np.asarray(picture.convert("L" if picture.mode in ("1", "L", "LA", "I;16") else "RGB"))
-    except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombWarning) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about transparency and metadata, which are not used
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # a huge picture is only warned about
+            with Image.open(io.BytesIO(content)) as picture:
+                values = _values(picture)
+    except (*UNREADABLE, struct.error, Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         if is_png:
             return _decoded(content, path)
         raise DamagedPictureError(f"{path.name} is a damaged picture ({str(error)[:60]}): save it again") from None
     return values[..., None] if values.ndim == 2 else values
+
+
+def _values(picture: Any) -> ndarray:
+    """The numbers of a picture in Pillow's form: of 16 bits the upper eight, which Pillow itself would clip to 255."""
+    if picture.mode.startswith("I;16"):
+        return (np.asarray(picture) >> 8).astype(np.uint8)
+    return np.asarray(picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB"))
 
 
 def _require_whole(content: bytes, path: Path) -> None:

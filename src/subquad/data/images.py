@@ -129,10 +129,21 @@ def _checked(
     if len(shapes) > 1:
         first, second = sorted(shapes)[:2]
         raise SubquadError(f"{path} has images of {_size(first)} and of {_size(second)} pixels: give images of one size")
+    splits = {split: images if split == "train" else _mixed(images) for split, images in splits.items()}
     if "train" not in splits:
         joined = [splits[name] for name in sorted(splits)]
         splits = {"train": LabelledImages(*(np.concatenate(parts) for parts in zip(*joined, strict=True)))}
     return ImageSet(splits, tuple(complaints), tuple(names))
+
+
+def _mixed(images: LabelledImages) -> LabelledImages:
+    """Images in a random order if they are sorted by class, so that the first ones are of all classes."""
+    labels = images.labels
+    classes = len(np.unique(labels))
+    if classes < 2 or classes == len(labels) or (np.diff(labels.astype(np.int64)) < 0).any():
+        return images
+    order = np.random.default_rng(0).permutation(len(labels))
+    return LabelledImages(images.pixels[order], labels[order])
 
 
 def _size(shape: Sequence[int]) -> str:
@@ -140,10 +151,10 @@ def _size(shape: Sequence[int]) -> str:
     return f"{rows} x {columns}" + ("" if channels == 1 else f" x {channels}")
 
 
-def _split_of(name: str) -> SplitName | None:
+def _split_of(name: str, known: Mapping[str, SplitName] = IMAGE_SPLITS) -> SplitName | None:
     """The split that a name tells by one of its words; None if it tells none."""
     words = re.findall("[a-z]+", name.lower())
-    return next((IMAGE_SPLITS[word] for word in words if word in IMAGE_SPLITS), None)
+    return next((known[word] for word in words if word in known), None)
 
 
 def _file_splits(path: Path) -> dict[SplitName, LabelledImages]:
@@ -226,7 +237,7 @@ def _picture_folder(path: Path) -> ImageSet:
     by_split: dict[SplitName, list[Path]] = {}
     for file in pictures:
         folders = file.relative_to(path).parts[:-1]
-        told: SplitName = next(filter(None, map(_split_of, folders)), "train")
+        told: SplitName = next(filter(None, (_split_of(folder, SPLIT_WORDS) for folder in folders)), "train")
         by_split.setdefault(told, []).append(file)
     splits = {
         split: LabelledImages(

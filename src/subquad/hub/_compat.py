@@ -22,6 +22,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 from transformers.utils.generic import ModelOutput
+from transformers.utils.hub import cached_file
 from transformers.utils.output_capturing import _active_collector
 
 TESTED_VERSIONS = ("5.22.2", "5.23.0")
@@ -195,6 +196,7 @@ __all__ = [
     "Implementations",
     "ModelOutput",
     "bidirectional_mask_function",
+    "cached_file",
     "can_swap",
     "causal_mask_function",
     "changes_cached_keys",

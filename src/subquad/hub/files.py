@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from subquad.attention import Softmax
 from subquad.errors import SubquadError
-from subquad.hub._compat import implementation_in, name_implementation, saved_names
+from subquad.hub._compat import cached_file, implementation_in, name_implementation, saved_names
 from subquad.hub.attach import (
     ATTRIBUTE,
     SWAPPED,
@@ -43,6 +43,7 @@ def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> 
     A class that transformers does not have must be given as `model_class`.
     """
     folder = _folder(path)
+    path = path if folder is None else folder  # in which ~ is written out
     config = _config(path, folder)
     is_swapped = implementation_in(config) == SWAPPED or getattr(config, ATTRIBUTE, None) is not None
     name_implementation(config, None)
@@ -61,7 +62,8 @@ def load(path: str | Path, model_class: type[PreTrainedModel] | None = None) -> 
         difference = f"lack {min(info['missing_keys'])}" if info["missing_keys"] else f"hold {foreign[0]}, which it has not"
         raise SubquadError(f"the weights in {path} are not of the model in its config.json: they {difference}")
     with _in_words(path, folder):
-        _hang_all(model, config, path, _mechanism_tensors(folder))
+        read_from = folder or Path(str(cached_file(str(path), "config.json"))).parent  # what transformers has just read
+        _hang_all(model, config, path, _mechanism_tensors(read_from))
     model.set_attn_implementation(SWAPPED)
     write_down(model.config, [options_of(module) for module in attention_modules(model).values()])
     return model
@@ -110,10 +112,10 @@ def _refuse_unsaved(
         )
 
 
-def _mechanism_tensors(folder: Path | None) -> dict[str, Tensor]:
+def _mechanism_tensors(folder: Path) -> dict[str, Tensor]:
     """Reads the mechanisms' tensors from all safetensors files in a folder."""
     tensors: dict[str, Tensor] = {}
-    for file in [] if folder is None else sorted(folder.glob("*.safetensors")):
+    for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as held:
             tensors |= {name: held.get_tensor(name) for name in held.keys() if _INFIX in name}  # noqa: SIM118
     return tensors

@@ -81,7 +81,13 @@ def mix(
     elif sees.numbers is not None:
         mixed = _packed(attend, q, k, v, sees.numbers, causal)
     else:
-        mixed = _mixed(attend, q, k, v, sees.keep, causal, cross=not causal and _is_cross(module))
+        is_cross = not causal and _is_cross(module)
+        if is_cross and attend.traits.mixes_queries:
+            raise SubquadError(
+                f"{attend.options.kind} mixes queries, so that a decoder would see later tokens by cross-attention: swap "
+                "other layers, or choose another attention"
+            )
+        mixed = _mixed(attend, q, k, v, sees.keep, causal, cross=is_cross)
     return mixed.transpose(1, 2).contiguous(), None
 
 

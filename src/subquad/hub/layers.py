@@ -27,8 +27,10 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
     setattr(holder, name, nn.ModuleList(chosen))
     config: Any = model.config
     config.num_hidden_layers = len(chosen)
-    if getattr(config, "layer_types", None):
-        config.layer_types = [config.layer_types[place] for place in kept]
+    for option, values in list(vars(config).items()):
+        is_by_layer = isinstance(values, list) and len(values) == len(layers)
+        if "layer" in option and is_by_layer and values != list(range(len(layers))):  # which are numbers of layers
+            setattr(config, option, [values[place] for place in kept])
 
 
 def keep_heads(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:

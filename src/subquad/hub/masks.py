@@ -189,10 +189,11 @@ def _as_keys(dense: Tensor, queries: int) -> Visible | None:
     if dense.dtype != torch.bool and not bool((sees | (dense[:, 0] < -1e4)).all()):
         return None
     n, s = sees.shape[1:]
-    keep = sees[:, -1]  # the last query sees every key that any query sees
+    keep = sees.any(1)  # keys that any query sees; the last query may be padding, which sees none
     if n == 1:
         return Visible(None if queries == 1 else False, keep, width=s)
-    both_ways = bool((sees == keep[:, None]).all())
+    is_blind = ~(keep[:, -n:, None] | sees.any(2, keepdim=True)) if n == s else torch.zeros_like(sees)  # padding queries
+    both_ways = bool(((sees == keep[:, None]) | is_blind).all())
     causal = False
     if n <= s:
         up_to = torch.ones(n, s, dtype=torch.bool, device=dense.device).tril(s - n)

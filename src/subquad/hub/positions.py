@@ -19,8 +19,10 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 def extend_positions(model: Model, length: int) -> Model:
     """Extends a model to `length` positions in place, and returns it.
 
-    Learned position embeddings are repeated, so that outputs for texts of the old length do not change. Rotary and relative
-    positions need no change. Raises `SubquadError` for any other kind of positions.
+    Learned position embeddings are repeated, so that outputs for texts of the old length do not change, and sinusoids go on.
+    Longer tables stay as they are, and rotary and relative positions need no change.
+
+    Raises `SubquadError` for any other kind of positions.
     """
     config = model.config.get_text_config()
     stated_lengths = {name: value for name in _LENGTHS if isinstance(value := getattr(config, name, None), int)}
@@ -36,7 +38,8 @@ def extend_positions(model: Model, length: int) -> Model:
             f"{type(model).__name__} takes {longest} positions and has no table of them that could be extended to {length}"
         )
     for table in tables.values():
-        _repeat(table, length)
+        if table.num_embeddings - _reserved(table) < length:
+            _lengthen(table, length)
     more = length - longest  # families count reserved rows differently, so sizes grow by the difference
     for module in model.modules():
         for name in ("position_ids", "token_type_ids"):
@@ -57,7 +60,14 @@ def _reserved(table: nn.Embedding) -> int:
     return offset if isinstance(offset, int) and offset else 0 if table.padding_idx is None else table.padding_idx + 1
 
 
-def _repeat(table: nn.Embedding, length: int) -> None:
+def _lengthen(table: nn.Embedding, length: int) -> None:
+    """Repeats learned positions, and goes on with those that are sines and cosines."""
+    if callable(make := getattr(table, "create_weight", None)):
+        device, dtype = table.weight.device, table.weight.dtype
+        table.weight = nn.Parameter(torch.empty(length, table.embedding_dim), requires_grad=False)
+        table.weight = nn.Parameter(make().to(device, dtype), requires_grad=False)
+        table.num_embeddings = length
+        return
     first = _reserved(table)
     reserved_rows, rows = table.weight.detach()[:first], table.weight.detach()[first:]
     times = -(-length // len(rows))

@@ -187,7 +187,8 @@ def polynomial(lengths: Array, costs: Array, degree: int = 2) -> tuple[float, ..
 def extrapolated_crossover(baseline: Costs, measured: Costs) -> Interval | None:
     """Extrapolates the length at which two fitted costs meet beyond the measured lengths.
 
-    Returns None if the fits do not meet. The upper end of the interval is infinite if more than 2.5% of the draws do not.
+    Returns None if the fits do not meet there. The upper end of the interval is infinite if more than 2.5% of the draws do
+    not meet at any length. Draws that meet before the last measured length count as meeting there.
     """
     start = float(max(baseline.lengths[-1], measured.lengths[-1]))
     middle = _meet(baseline.lengths, baseline.middle, measured.lengths, measured.middle, start)
@@ -196,7 +197,7 @@ def extrapolated_crossover(baseline: Costs, measured: Costs) -> Interval | None:
         _meet(baseline.lengths, baseline.draws[index], measured.lengths, measured.draws[index], start)
         for index in range(count)
     ]
-    if middle is None:
+    if middle is None or middle <= start:
         return None
     low, high = np.quantile([np.inf if draw is None else draw for draw in draws], ENDS, method="nearest")
     return Interval(middle, float(low), float(high))
@@ -207,8 +208,10 @@ def _meet(baseline_lengths: Array, baseline: Array, lengths: Array, measured: Ar
         theirs - ours
         for theirs, ours in zip(polynomial(baseline_lengths, baseline), polynomial(lengths, measured), strict=True)
     )
-    roots = [float(root.real) for root in np.roots([c, b, a]) if abs(root.imag) < 1e-9 and root.real >= start]
-    return max(roots) if roots and c > 0 else None
+    if c < 0 or (c == 0 and b <= 0):  # the difference does not become positive for long sequences
+        return None
+    roots = [float(root.real) for root in np.roots([c, b, a]) if abs(root.imag) < 1e-9]
+    return max([start, *roots])
 
 
 def interpolate(lengths: Sequence[float], costs: Sequence[float], at: float) -> float:

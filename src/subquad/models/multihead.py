@@ -103,7 +103,7 @@ class MultiheadAttention(nn.Module):
         weighing: Weighing | None = None,
     ) -> Float[Tensor, "b n w"]:
         """Attends from every position of x to every kept position of the context, by default x itself."""
-        if context is None:
+        if context is None or context is x:
             if self.across is not None:
                 return self._merge(self._mixed_across(x, keep, rotation, weighing, causal=False))
             mixed: Tensor = self.attend(*self._inputs(x, rotation, weighing), keep=keep)
@@ -113,8 +113,12 @@ class MultiheadAttention(nn.Module):
         q, k = self._queries(x), projected.k
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
-        mixed = self.attend(q, k, projected.v, keep=keep)
-        return self._merge(mixed)
+        traits = traits_of(self.attend)
+        if traits is not None and traits.aligned and q.shape[2] == k.shape[2] > 1:
+            # as many queries as keys would be taken to stand at the keys' places: here all queries come after the context
+            parts = [self.attend(part, k, projected.v, keep=keep) for part in (q[:, :, :1], q[:, :, 1:])]
+            return self._merge(torch.cat(parts, dim=2))
+        return self._merge(self.attend(q, k, projected.v, keep=keep))
 
     def causal(
         self,

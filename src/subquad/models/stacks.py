@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from subquad.attention import require_causal
+from subquad.errors import SubquadError
 from subquad.models.block import Block
 from subquad.models.dense import Dense
 from subquad.models.embeddings import TokenEmbedding
@@ -20,6 +21,15 @@ from subquad.models.positions import LearnedPositions, Rotation, Sinusoidal, rot
 from subquad.models.reversible import ReversibleBlock, merged, parts_of, require_reversible, through
 from subquad.models.sizes import require_stack
 from subquad.types import AttentionOptions
+
+
+def require_single_queries(cross: AttentionOptions | None) -> None:
+    """Raises `SubquadError` for cross-attention of a decoder in which a query's result depends on later ones."""
+    mixing = [] if cross is None else [part.name for part in cross.parts if part.traits.mixes_queries]
+    if mixing:
+        raise SubquadError(
+            f"{mixing[0]} mixes queries, so that a decoder would see later tokens: choose another cross-attention"
+        )
 
 
 class Stack(nn.Module):
@@ -40,6 +50,7 @@ class Stack(nn.Module):
             by_layer.counts(options.layers)  # refuses a number of mechanisms that does not fit
         if causal:
             require_causal(attention)
+            require_single_queries(cross)
         if options.reversible:
             require_reversible(attention, cross=cross is not None)
         super().__init__()

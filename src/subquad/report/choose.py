@@ -24,7 +24,8 @@ METHOD = (
     "Intervals are 95%: they hold for other test sequences, drawn again, the same for all, and for other seeds, whose "
     "scatter is moderated by the typical one of all attentions. An attention is level with another if the interval of its "
     "paired advantage does not reach below the margin. Seconds are those of a forward pass through all layers for a batch "
-    "at the 90% length, memory is that of one attention, forward and backward, at the longest length."
+    "at the 90% length or the nearest that most were measured at, memory is that of one attention, forward and backward, at "
+    "the longest length."
 )
 
 
@@ -49,7 +50,7 @@ def _training(run: Run) -> Training:
     if _options(run, "task").get("kind") == "own":  # a race of an earlier version had no usual number for these
         steps = 0
     steps = _options(run, "usual").get("steps", steps)
-    budget = terms.get("budget")
+    budget = next((row["value"] for row in reversed(run.rows()) if row["metric"] == "budget"), terms.get("budget"))
     known = float(budget) if isinstance(budget, int | float) else 0.0
     return Training(steps if isinstance(steps, int) else 0, known, _jobs(run))
 
@@ -120,7 +121,9 @@ def _folds(rows: Sequence[Row], standings: Standings, decision: Decision, traini
         yield Fold("All runs", [table(run_table(runs))])
     lines = [f"{row['mechanism']} was left out: {row['message']}" for row in rows if row["metric"] == "left out"]
     lines += [
-        f"{row['trial']}: {row['failure']} ({row['message']})" for row in rows if row.get("failure") and "trial" in row
+        f"{row.get('trial', 'models without attention')}: {row['failure']} ({row['message']})"
+        for row in rows
+        if row["metric"] in ("score", "rival") and row.get("failure")
     ]
     if lines:
         yield Fold("What was left out, and what failed", [bullets(lines)])

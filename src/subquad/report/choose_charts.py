@@ -51,7 +51,7 @@ def colours(rows: Sequence[Row], standings: Standings) -> dict[str, str]:
 
 def _front_caption(standings: Standings) -> str:
     metric, better = standings.metric.replace("_", " "), "high" if standings.good == "high" else "low"
-    length = standings.lengths.get(READ_AT)
+    length = standings.measured_at or standings.lengths.get(READ_AT)
     where = "" if length is None else f" at {length:,.0f} positions"
     without = "; dashed: the best model without attention" if standings.of("rival", "trivial") else ""
     return f"{metric} on the test ({better} is good) against the seconds of a forward pass{where}; line: the front{without}"

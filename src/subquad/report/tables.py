@@ -47,7 +47,8 @@ def summary(comparison: Comparison, views: Sequence[View]) -> Table:
     """Returns the summary: from which length each attention pays, and its speed and memory at the longest length."""
     rows: list[list[Cell]] = []
     for view in views:
-        heading = Cell(", ".join(filter(None, (SUMMARY_WORDS.get(view.what, view.form), name_setting(view, views)))))
+        form = view.form if view.what == views[0].what else f"{view.form}, {view.what}"
+        heading = Cell(", ".join(filter(None, (SUMMARY_WORDS.get(view.what, form), name_setting(view, views)))))
         attentions = [name for name in comparison.measured(view) if name not in (BASELINE, MATERIALISED)]
         added = [_summary_row(comparison, view, name) for name in attentions]
         if added and len(rows) + len(added) < SUMMARY_ROWS:
@@ -105,7 +106,14 @@ def _crossover(comparison: Comparison, view: View | None, name: str) -> Cell:
 def _memory_crossover(comparison: Comparison, view: View | None, name: str) -> Cell:
     if view is None or name not in comparison.measured(view):
         return NOTHING
-    start, last = comparison.memory_crossover(view, name), max(comparison.lengths(view, name))
+    shared = [
+        length
+        for length in comparison.lengths(view, name)
+        if None not in [comparison.peak(view, each, length) for each in (name, BASELINE)]
+    ]
+    if not shared:
+        return NOTHING
+    start, last = comparison.memory_crossover(view, name), max(shared)
     return Cell(f"not up to {last}", 2 * last) if start is None else Cell(f"{start:.0f}", start)
 
 
@@ -161,8 +169,9 @@ def growths(comparison: Comparison, traits: Mapping[str, Mapping[str, Any]]) -> 
             if growth is None or growth.exponent is None:
                 continue
             about = traits.get(name, {})
-            formula = "constant" if view.what == "step" and not about.get("exact") else about.get("time", "-")
-            formula = "L d" if view.what == "step" and about.get("exact") else formula
+            formula = about.get("time", "-")
+            if view.what == "step" and not about.get("foreign"):
+                formula = "constant" if about.get("constant_state", not about.get("exact")) else "L d"
             rows.append(
                 [
                     Cell(name_view(view, comparison.views)),

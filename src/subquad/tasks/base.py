@@ -210,6 +210,11 @@ class Task(Comparable, ABC, Generic[Batch]):
         yield self.loss(model, batch)
 
     @property
+    def needs_whole_batch(self) -> bool:
+        """Whether the loss compares the sequences of a batch with each other, so that a batch cannot be divided."""
+        return False
+
+    @property
     def can_be_cut(self) -> bool:
         """Whether `cut_loss` gives the loss of a stretch of each sequence, so that processes can share sequences."""
         return False

@@ -235,9 +235,17 @@ class _Loop:
                     scaled = losses * self.accelerator.num_processes / count
                     if self.terms:
                         scaled = scaled + torch.stack(self.terms).mean() / (parts * pieces)
+                    if self.accelerator.num_processes > 1 and self.sharded is None:
+                        scaled = scaled + self._nothing()
                     self.accelerator.backward(self.scaling.scaled(scaled))
                 total += losses.detach()
         return total
+
+    def _nothing(self) -> Tensor:
+        """Zero, as a function of all parameters: processes wait for the gradient of each, also of unused ones."""
+        return torch.stack(
+            [each.flatten()[:0].float().sum() for each in self.plain.parameters() if each.requires_grad]
+        ).sum()
 
     def _parts(self, batch: Any) -> Iterator[Any]:
         """Yields the parts of this process's share of a batch."""
@@ -277,8 +285,9 @@ class _Loop:
             raise _NotFiniteLossError(step, math.nan) from None
         self._keep_best(step)
         for name, value in self.metrics.items():
-            about = {"unit": self.task.units.get(name, "share"), "step": step, "split": "held out"}
-            self._keep({"metric": name, "value": value if np.isfinite(value) else None, **about})
+            if np.isfinite(value):  # of too few sequences, or of one class, some metrics are not defined
+                about = {"unit": self.task.units.get(name, "share"), "step": step, "split": "held out"}
+                self._keep({"metric": name, "value": value, **about})
         self._keep({"metric": "tokens_per_second", "value": speed, "unit": "1/s", "step": step, "split": "train"})
         if self.scaling.is_scaled:
             self._keep({"metric": "loss_scale", "value": self.scaling.scale, "unit": "", "step": step, "split": "train"})

@@ -70,3 +70,11 @@ def test_a_split_that_is_missing_is_taken_out_of_the_training_text(told: str, mi
 def test_python_has_a_text(tmp_path: Path) -> None:
     texts = load_splits("", Columns(), 0)
     assert min(sum(map(len, part)) for part in texts.splits) > 10_000
+
+
+def test_an_empty_file_is_no_split(tmp_path: Path) -> None:
+    for split, text in (("train", "the cat sat on the mat\n\n" * 50), ("valid", "a dog lay"), ("test", "\n")):
+        (tmp_path / f"wiki.{split}.tokens").write_text(text)
+    splits = load_splits(str(tmp_path), Columns(), 0).splits
+    assert splits.test
+    assert splits.development == ["a dog lay"]

@@ -157,3 +157,31 @@ def test_what_cannot_be_read_is_refused(lines: list[str], wanted: Reading, said:
     with pytest.raises(SubquadError, match=said) as caught:
         load_series(path, wanted)
     assert str(path) in str(caught.value)
+
+
+def test_files_of_the_archives(tmp_path: Path) -> None:
+    for split in ("TRAIN", "TEST"):
+        write(tmp_path / f"Basic_{split}.ts", "@classLabel true a b", "@data", "1,2,3:a", "3,2,1:b")
+        write(tmp_path / f"Basic_{split}.txt", "1 1 2 3", "2 3 2 1")
+    write(tmp_path / "Basic_more.ts", "@classLabel true a b", "@data", "1,2,3:a", "3,2,1:b")
+    series = load_series(tmp_path)
+    assert series.told == {"test": [0, 1], "train": [2, 3]}
+    assert any("Basic_more.ts" in said for said in series.complaints)
+    long = "  5.0000000e-01" * 100
+    old = load_series(write(tmp_path / "x.txt", f"  1.0000000e+00{long}", f"  2.0000000e+00{long}"))
+    assert (old.labels, old.lengths.tolist()) == (["1", "2"], [100, 100])
+
+
+def test_channels_are_joined_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "time,load,temp", "1,10.5,1.5", "2,11.5,2.5")
+    write(tmp_path / "b.csv", "time,temp,load", "1,1.5,10.5", "2,2.5,11.5")
+    series = load_series(tmp_path)
+    np.testing.assert_array_equal(series.of(0), series.of(1))
+    write(tmp_path / "b.csv", "time,temp,wind", "1,1.5,10.5", "2,2.5,11.5")
+    with pytest.raises(SubquadError, match="give the same names"):
+        load_series(tmp_path)
+
+
+def test_dates_that_can_be_read_in_two_ways_are_named(tmp_path: Path) -> None:
+    series = load_series(write(tmp_path / "a.csv", "date,v", *(f"{at}/1/2024,{at}.5" for at in range(1, 13))))
+    assert any("could have the day or the month first" in said for said in series.complaints)

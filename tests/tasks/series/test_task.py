@@ -18,7 +18,7 @@ from subquad.tasks.series.model import LEVELS, MIDDLE, Forecaster, SeriesClassif
 from subquad.tasks.series.scales import find_season, learn_scales
 from subquad.tasks.series.sets import from_arrays
 from subquad.tasks.series.simulator import Simulator, best_crps
-from subquad.tasks.series.windows import ForecastBatch, cut_windows, find_windows
+from subquad.tasks.series.windows import ForecastBatch, Windows, cut_windows, find_windows
 
 SMALL = ModelOptions(layers=1, heads=2, head_dim=8, positions="rotary")
 
@@ -248,3 +248,20 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     task = forecasts(Series(data=str(path)))
     with pytest.raises(SubquadError, match="are not those that the run was made with: it had 1 with 3 steps"):
         _ = Series(data=str(path)).prepare({**task.learned, "steps": 3}).source.raw
+
+
+def test_gaps_of_the_steps_to_forecast_are_not_told() -> None:
+    series = from_arrays([np.arange(20.0)[:, None]], ["v"])
+    at = Windows(np.array([0]), np.array([12]))
+    batch = cut_windows(series, np.arange(1.0, 21.0), at, context=5, horizon=4)
+    assert batch.gaps[0].tolist() == [8, 9, 10, 11, 12, 0, 0, 0, 0]
+
+
+def test_named_steps_are_read_again(tmp_path: Path) -> None:
+    months = ("jan", "feb", "mar", "apr", "may", "jun")
+    rows = [f"s{at},{20 + at % 9},{at},1,2,{at % 5},4,5.5,{'xy'[at % 2]}" for at in range(40)]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join([f"id,age,{','.join(months)},label", *rows, ""]))
+    options = Series(data=str(path), layout="wide", value_columns=months)
+    again = options.prepare(json.loads(json.dumps(options.prepare().learned)))
+    assert set(again.source.load(path).lengths.tolist()) == {6}

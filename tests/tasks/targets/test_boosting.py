@@ -30,6 +30,14 @@ def test_classes() -> None:
     assert (shares.argmax(1) == three[300:, 0]).mean() > 0.9
 
 
+def test_a_class_with_one_member_in_a_large_table() -> None:
+    pytest.importorskip("sklearn")
+    many = np.random.default_rng(0).standard_normal((10_100, 1))
+    truth = (many > 0).astype(float)
+    truth[0] = 2.0
+    assert boosted(Classes(("a", "b", "rare")), many, truth, TEST[:, :1]).shape == (100, 3)
+
+
 def test_labels_numbers_and_times() -> None:
     pytest.importorskip("sklearn")
     truth = (X[:, :2] > 0).astype(float)

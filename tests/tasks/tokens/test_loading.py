@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
+from pyarrow import parquet
 
 from subquad.errors import SubquadError
 from subquad.tasks.tokens.forms import Form, recognise_form
@@ -131,3 +132,9 @@ def test_what_cannot_be_read_is_refused(name: str, text: str, columns: Columns, 
     with pytest.raises(SubquadError, match=said) as caught:
         load_symbols(write(tmp_path / name, text), columns)
     assert str(tmp_path / name) in str(caught.value)
+
+
+def test_symbols_in_lists_may_have_spaces(tmp_path: Path) -> None:
+    rows = {"id": ["a", "b"], "sequence": [["add to cart", " pay", ""], ["pay", "add to cart", None]]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
+    assert load_symbols(tmp_path / "t.parquet").alphabet == ["add to cart", "pay"]

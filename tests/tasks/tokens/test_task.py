@@ -136,6 +136,10 @@ def test_a_long_sequence_is_cut_by_place(tmp_path: Path) -> None:
     task = following(path)
     assert [len(task.source.splits[split].sequences[0]) for split in ("train", "development", "test")] == [80, 10, 10]
     path.write_text(">chr\nACGT\n")
+    short = tmp_path / "short.txt"
+    short.write_text("1 2 3 4\n" * 8)
+    with pytest.raises(SubquadError, match="too short to be cut into parts for training, development and test"):
+        _ = following(short).source.splits
     with pytest.raises(SubquadError, match="has 4 tokens, too few to be divided"):
         _ = following(path).source.splits
 

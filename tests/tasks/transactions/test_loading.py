@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from subquad import SubquadError
 from subquad.data import tables
@@ -271,3 +273,20 @@ def test_reading_takes_work_in_proportion(tmp_path: Path, monkeypatch: pytest.Mo
         found.append(operations(lambda path=path: load_histories(path), monkeypatch))  # type: ignore[misc]
     assert found[0] > 300
     assert found[1] < 12 * found[0]
+
+
+def test_the_label_is_no_field_of_events(tmp_path: Path) -> None:
+    rows = "".join(f"c{client},{time},{'ab'[client % 2]}\n" for client in range(20) for time in range(3))
+    (tmp_path / "t.csv").write_text("client,time,type\n" + rows)
+    with pytest.raises(SubquadError, match="'type' is the label, and by its name the type of each event"):
+        load_histories(tmp_path / "t.csv", Columns(label="type"))
+
+
+def test_whole_numbers_that_are_dates(tmp_path: Path) -> None:
+    rows = {"client": [f"c{at // 2}" for at in range(20)], "time": list(range(20))}
+    rows |= {"due": [20240101 + at for at in range(20)], "label": [str(at // 2 % 2) for at in range(20)]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
+    (column,) = load_histories(tmp_path / "t.parquet").columns
+    assert (column.column.kind, column.column.form) == ("time", "compact")
+    assert np.diff(column.values.ravel()[:2]).tolist() == [86400.0]
+    assert column.values.ravel()[0] > 1.7e9

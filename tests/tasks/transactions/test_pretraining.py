@@ -89,6 +89,9 @@ def test_it_learns(objective: Any, parts: Any) -> None:
         losses.append(float(counted.total.detach()) / counted.number)
     assert losses[-1] < losses[0] - 0.05
     assert set(task.evaluate(model, torch.Generator())) == {"held_out_loss", "nearest_is_same_client"}
+    judged = task.judge(model)
+    assert len(judged.parts) == len(task.data.splits.test)
+    assert (judged.metric, judged.good) == ("held_out_loss", "low")
 
 
 def test_a_model_of_labels_starts_with_what_was_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from subquad import SubquadError
-from subquad.tasks.transactions.splits import split
+from subquad.tasks.transactions.splits import split, split_unlabelled
 
 NAMES = [f"c{number}" for number in range(100)]
 LABELS = np.arange(100) % 2
@@ -30,6 +30,15 @@ def test_it_goes_by_names_and_seed() -> None:
 def test_clients_without_a_label_are_in_none() -> None:
     labels = np.where(np.arange(100) < 40, -1, LABELS)
     assert min(np.concatenate(split(NAMES, labels, folds=4, fold=0, seed=0))) == 40
+
+
+def test_clients_without_labels_are_tested_on_others_than_those_of_development() -> None:
+    for count in (6, 40, 100):
+        found = split_unlabelled(NAMES[:count], 0)
+        assert sorted(np.concatenate(found)) == list(range(count))
+        assert min(map(len, found)) >= 2
+    with pytest.raises(SubquadError, match="too few clients to learn from, 5: give at least 6"):
+        split_unlabelled(NAMES[:5], 0)
 
 
 def test_what_cannot_be_split_is_refused() -> None:

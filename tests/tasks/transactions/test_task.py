@@ -15,6 +15,7 @@ from subquad.tasks.targets.metrics import auroc
 from subquad.tasks.transactions import Histories, TransactionsTask
 from subquad.tasks.transactions.batches import EventBatch
 from subquad.tasks.transactions.model import Classifier
+from subquad.tasks.transactions.splits import split
 
 SMALL = ModelOptions(layers=1, heads=2, head_dim=8)
 FEW = Transactions(clients=200, shortest_history=5, longest_history=40, wide="off", importance=False, baselines=False)
@@ -169,3 +170,26 @@ def test_it_can_be_learned() -> None:
         (losses.total / losses.number).backward()
         optimizer.step()
     assert task.evaluate(model, torch.Generator())["auroc"] > 0.9
+
+
+def test_events_and_clients_may_share_the_name_of_a_column(tmp_path: Path) -> None:
+    rows = "".join(f"c{client},{time},{('RU', 'DE')[(client + time) % 2]}\n" for client in range(200) for time in range(3))
+    (tmp_path / "events.csv").write_text("client,time,country\n" + rows)
+    rows = "".join(f"c{client},{('AT', 'CH')[client % 3 > 0]},{client % 2}\n" for client in range(200))
+    (tmp_path / "clients.csv").write_text("client,country,label\n" + rows)
+    options = Transactions(data=str(tmp_path), wide="off", baselines=False, importance=False)
+    task = options.prepare()
+    model = task.build(Linear(), SMALL)
+    again = options.prepare(json.loads(json.dumps(task.learned)))
+    assert len(again.predict(model, tmp_path).lines) == 200
+
+
+def test_a_test_without_observed_events_ends_well(tmp_path: Path) -> None:
+    names = [f"c{client}" for client in range(60)]
+    observed = set(split(names, np.zeros(60, int), folds=5, fold=0, seed=0, by_class=False).train[:5].tolist())
+    rows = "".join(
+        f"c{client},{time},{client % 7 + 1},{int(client in observed)}\n" for client in range(60) for time in range(3)
+    )
+    (tmp_path / "t.csv").write_text("client,time,days,happened\n" + rows)
+    task = Transactions(data=str(tmp_path / "t.csv"), label="days", observed_column="happened", wide="off").prepare()
+    assert all(math.isfinite(row["value"]) for row in task.final(task.build(Linear(), SMALL)))

@@ -303,3 +303,8 @@ class AttentionOfModel(OutsideAttention):
         if keep is not None and self.options.mask == "lengths" and not is_behind(keep):
             raise SubquadError(f"{self.options.target} takes numbers of real keys, which must come first, but padding does")
         return super().mask_arguments(inputs, keep)
+
+
+def imported_parts(attention: AttentionOptions) -> list[Outside]:
+    """The attentions that are imported by name among those of the layers."""
+    return [part for part in attention.parts if isinstance(part, Outside)]

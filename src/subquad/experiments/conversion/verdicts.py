@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -94,6 +95,8 @@ def unigram(folder: Path, grid: Grid) -> tuple[dict[int, float], dict[int, float
 def judge(folder: Path, scale: str) -> list[Verdict]:
     """Returns a verdict on each claim."""
     grid = SCALES[scale]
+    if not any((folder / pretrained_name(seed)).exists() for seed in grid.seeds):
+        grid = replace(grid, original="given")  # by the user: how it was trained is not known
     runs = converted(folder, grid)
     verdicts = [*learned(folder, grid), *fails(runs), *compatible(runs, grid), *recovers(runs, grid)]
     return [*verdicts, *matching_helps(runs), *calibrating_helps(runs), *rest_helps(runs)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from subquad.experiments.base import Trial, finished_rows, last_value, part_rows
 from subquad.experiments.infinity.grid import EVEN, SCALES, STICKY, WINDOW
 from subquad.results import Row
-from subquad.statistics import Interval, Verdict, is_above, mean_over_seeds
+from subquad.statistics import Interval, Verdict, all_held, at_most, is_above, mean_over_seeds
 from subquad.words import between
 
 SAME = 1.1
@@ -51,7 +51,7 @@ def helps(trained: Mapping[str, Sequence[Row]], trials: Sequence[Trial], better:
 
 
 def _share(accuracy: Interval) -> str:
-    return between(Interval(accuracy.value, max(0.0, accuracy.low), min(1.0, accuracy.high)), ".1%")
+    return between(accuracy.as_share, ".1%")
 
 
 def constant(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -66,7 +66,7 @@ def constant(rows: Sequence[Row]) -> Iterator[Verdict]:
     times, sizes = by_context["times_first"][longest], {row["value"] for row in by_context["state_bytes"].values()}
     yield Verdict(
         f"the next segment costs after {longest} tokens what it costs after {first}",
-        times["value"] <= SAME and len(sizes) == 1,
+        all_held([at_most(Interval.of_row(times), SAME), len(sizes) == 1]),
         f"{between(Interval.of_row(times), '.3f')} times the time; "
         f"the state has {', '.join(f'{size:,}' for size in sorted(sizes))} bytes at every context",
     )

@@ -39,7 +39,7 @@ def accuracy_picture(measured: Sequence[Score]) -> Picture:
 def _panel(scores: Sequence[Score]) -> alt.LayerChart:
     rows: list[Row] = []
     for score in scores:
-        value, low, high = _share(score.accuracy)
+        value, low, high = score.accuracy.as_share
         about = {"attention": score.mechanism, "guessing": score.guessing, "seeds": len(score.accuracies)}
         above = ABOVE if low > score.guessing else NOT_ABOVE
         rows.append({**about, "accuracy": value, "low": low, "high": high, "beside": above})
@@ -62,11 +62,6 @@ def _panel(scores: Sequence[Score]) -> alt.LayerChart:
     )
     title = f"{short_name(scores[0].task)}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
     return drawn.properties(title=title, width=PANEL_WIDTH, height=ROW_HEIGHT * len(scores))
-
-
-def _share(interval: Interval) -> Interval:
-    """The interval cut to shares."""
-    return Interval(interval.value, max(0.0, interval.low), min(1.0, interval.high))
 
 
 def tradeoff_picture(measured: Sequence[Score], timing: Comparison, view: View | None) -> Picture | None:

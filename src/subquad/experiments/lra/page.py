@@ -15,7 +15,6 @@ from subquad.experiments.lra.verdicts import judge
 from subquad.report.page import Chapter, Fold, Page, bullets, paragraph, table
 from subquad.report.tables import NOTHING, Cell, Table
 from subquad.report.verdicts import verdict_answer, verdict_fold
-from subquad.statistics import Interval
 from subquad.words import amount, between, digits
 
 TITLE = "Long Range Arena"
@@ -94,8 +93,7 @@ def result_table(measured: Sequence[Score], timing: Comparison, view: View | Non
 def _accuracy_cell(score: Score | None) -> Cell:
     if score is None:
         return NOTHING
-    value, low, high = score.accuracy
-    return Cell(between(Interval(value, max(0.0, low), min(1.0, high)), ".1%"), value)
+    return Cell(between(score.accuracy.as_share, ".1%"), score.accuracy.value)
 
 
 def _cost_cells(timing: Comparison, view: View, name: str, length: int) -> list[Cell]:

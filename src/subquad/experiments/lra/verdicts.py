@@ -34,13 +34,14 @@ def learns(measured: Sequence[Score], grid: Grid) -> Iterator[Verdict]:
         if len(complete) < len(MECHANISMS):
             yield Verdict(claim, None, f"{len(complete)} of {len(MECHANISMS)} attentions done")
             continue
-        held = all_held([at_least(score.accuracy, score.guessing) for score in group])
+        gains = [Interval(*(end - score.guessing for end in score.accuracy)) for score in group]
+        held = all_held([is_positive(gain) for gain in gains])
         figures = ", ".join(f"{score.mechanism} {_said(score)}" for score in group)
         yield Verdict(claim, held, f"guessing {group[0].guessing:.1%}; {figures}")
 
 
 def _said(score: Score) -> str:
-    return between(score.accuracy, ".1%")
+    return between(score.accuracy.as_share, ".1%")
 
 
 def differs(measured: Sequence[Score]) -> Iterator[Verdict]:

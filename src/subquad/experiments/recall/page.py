@@ -13,7 +13,6 @@ from subquad.report.tables import Cell, Table
 from subquad.report.training import Trained, points
 from subquad.report.verdicts import verdict_answer, verdict_fold
 from subquad.results import Row, Run
-from subquad.statistics import Interval
 from subquad.words import amount, between
 
 TITLE = "Recall by the size of the state"
@@ -66,7 +65,7 @@ def state_picture(results: Sequence[Remembered], grid: Grid) -> Picture:
     """Share of values recalled against the bytes of the state, a line for each mechanism."""
     rows: list[Row] = []
     for result in sorted(results, key=lambda result: (CAUSAL.index(result.mechanism), result.state_bytes)):
-        ends = _clipped(result.accuracy)._asdict() if len(result.accuracies) > 1 else {"value": result.accuracy.value}
+        ends = result.accuracy.as_share._asdict() if len(result.accuracies) > 1 else {"value": result.accuracy.value}
         rows.append({"label": result.mechanism, "at": result.state_bytes, **ends})
     caption = (
         f"Share of {grid.recall.pairs} values recalled by the size of the state, with 95% intervals over seeds; "
@@ -79,10 +78,6 @@ def state_picture(results: Sequence[Remembered], grid: Grid) -> Picture:
         level=grid.recall.share_of_frequent,
     )
     return Picture("state", caption, chart)
-
-
-def _clipped(interval: Interval) -> Interval:
-    return Interval(interval.value, max(0.0, interval.low), min(1.0, interval.high))
 
 
 def _curves(folder: Path, names: Sequence[str], task: str) -> Picture | None:
@@ -113,14 +108,9 @@ def accuracy_table(measured: Sequence[Remembered]) -> Table:
             Cell(amount(result.state_bytes), result.state_bytes),
             Cell(f"{result.rate:g}", result.rate),
             Cell(str(len(result.accuracies)), len(result.accuracies)),
-            Cell(between(_shown(result.accuracy), ".1%"), result.accuracy.value),
+            Cell(between(result.accuracy.as_share, ".1%"), result.accuracy.value),
         ]
         for result in measured
     ]
     columns = ["task", "attention", "head dim", "state", "learning rate", "seeds", "accuracy (95% interval)"]
     return Table("On the test, at the end of training", columns, rows)
-
-
-def _shown(interval: Interval) -> Interval:
-    """The interval cut to shares; one of a single seed stays infinite, so that it is named as such."""
-    return interval if interval.high == float("inf") else _clipped(interval)

@@ -82,4 +82,4 @@ def _done(result: Remembered) -> str:
 
 
 def _said(result: Remembered) -> str:
-    return f"{between(result.accuracy, '.1%')} recalled"
+    return f"{between(result.accuracy.as_share, '.1%')} recalled"

@@ -1,6 +1,6 @@
 """Text classification with a new encoder or the encoder of a masked language model (Devlin et al. 2019, section 3.2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -168,6 +168,8 @@ class ClassifyTask(Task[TextBatch]):
             raise SubquadError(
                 f"all texts in {self.options.source} have the label {excerpt(labels[0])}: there is nothing to learn"
             )
+        splits = self.labelled.splits
+        _require_known({*splits["development"].labels[: self.options.held_out], *splits["test"].labels}, labels)
         return labels
 
     @cached_property
@@ -333,10 +335,7 @@ class ClassifyTask(Task[TextBatch]):
         numbers = {label: number for number, label in enumerate(self.labels)}
         texts, labels = documents.texts[:most], documents.labels[:most]
         seconds = (documents.seconds or [""] * len(texts))[:most] if self.is_paired else []
-        if unknown := sorted(set(labels) - set(numbers)):
-            raise SubquadError(
-                f"a held-out text has the label {excerpt(unknown[0])}, which no text to learn from has: give more"
-            )
+        _require_known(labels, numbers)
         shown = [f"{first} | {second}" for first, second in zip(texts, seconds, strict=True)] if seconds else texts
         labels_of = np.array([numbers[label] for label in labels], dtype=np.int64)
         return EncodedTexts(list(shown), self._encode(texts, seconds), labels_of)
@@ -355,3 +354,11 @@ def started(folder: str) -> Mapping[str, Any]:
     if kind != "mlm":
         raise SubquadError(f"{folder} is a run of the task {kind}: --start takes one of the task mlm")
     return about
+
+
+def _require_known(labels: Iterable[str], known: Collection[str]) -> None:
+    """Raises `SubquadError` for a label that no text to learn from has."""
+    if unknown := sorted(set(labels) - set(known)):
+        raise SubquadError(
+            f"a held-out text has the label {excerpt(unknown[0])}, which no text to learn from has: give more"
+        )

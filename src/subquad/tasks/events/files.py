@@ -118,6 +118,8 @@ def _time_reader(column: Sequence[str], form: str) -> tuple[str, ReadTime | None
     """The format of times and its reader, by the first cells; None for a reader if no format fits."""
     if form != "auto":
         return form, lenient(form)
+    if guess(column, ("compact",)) is not None:
+        return "compact", lenient("compact")
     if (read := detect(column)) is not None:
         return next(name for name, known in WRITTEN.items() if known is read), read
     guessed = guess(column, ("day-first", "month-first"))

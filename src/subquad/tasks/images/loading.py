@@ -74,6 +74,6 @@ def divide(images: ImageSet, seed: int, source: str) -> Splits:
     order = np.random.default_rng(seed).permutation(len(train))
     part = max(1, len(train) // HELD_OUT_PART)
     for at, split in enumerate(missing):
-        pixels[split] = train[np.sort(order[at * part : (at + 1) * part])]
+        pixels[split] = train[order[at * part : (at + 1) * part]]
     pixels["train"] = train[np.sort(order[len(missing) * part :])] if missing else train
     return Splits(pixels["train"], pixels["development"], pixels["test"], images.complaints)

@@ -35,6 +35,7 @@ class Texts(NamedTuple):
 def load_splits(path: str, columns: Columns, seed: int) -> Texts:
     """Reads texts, by default Python's help. Splits that the data lack are taken out of the training texts."""
     told: dict[SplitName, Documents] = load_dataset(located(path), columns) if path else {"train": python_topics()}
+    told = {split: part for split, part in told.items() if split == "train" or part.texts}  # an empty file is no split
     train = told["train"]
     splits, complaints = TextSplits(*(told[split].texts if split in told else [] for split in SPLITS)), train.complaints
     if any(split not in told for split in HELD_OUT):

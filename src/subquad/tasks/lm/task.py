@@ -185,7 +185,7 @@ class LmTask(Task[NextBatch]):
 
     def cut(self, length: int) -> Cut:
         """The same task with fewer tokens before each one that is predicted."""
-        return Cut(replace(self.options, length=max(2, length), context=None), "last")
+        return Cut(replace(self.options, length=min(self.options.length, max(2, length)), context=None), "last")
 
     def batch(self, size: int, generator: torch.Generator) -> NextBatch:
         """Windows of the training texts."""

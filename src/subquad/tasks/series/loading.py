@@ -11,7 +11,7 @@ from subquad.data.columns import is_missing, plain_number
 from subquad.data.datasets import TABLES, told_splits
 from subquad.data.splits import SplitName
 from subquad.data.tables import STORED, Tally, find_column, listed, read_table
-from subquad.data.texts import files_at
+from subquad.data.texts import LeftOut, files_at
 from subquad.data.times import attempt
 from subquad.errors import SubquadError
 from subquad.files import read_text
@@ -25,8 +25,8 @@ SUFFIXES = (*TABLES, ".txt", *ARRAYS, *SKTIME)
 def load_series(path: Path, wanted: Reading | None = None, *, label_file: str = "", labels: bool = True) -> SeriesSet:
     """Reads all series at a path, and labels from another table if one is named."""
     wanted = wanted or Reading()
-    files = [(file, name) for file, name in files_at(path, SUFFIXES) if file != Path(label_file or "\0")]
-    told_of = told_splits([name for _, name in files])
+    files = _without_copies([(file, name) for file, name in files_at(path, SUFFIXES) if file != Path(label_file or "\0")])
+    told_of = told_splits([name for _, name in files], SUFFIXES)
     chosen = [(file, name) for file, name in files if not told_of or name in told_of]
     parts, told, count = list[SeriesSet](), dict[SplitName, list[int]](), 0
     for file, name in chosen:
@@ -36,6 +36,8 @@ def load_series(path: Path, wanted: Reading | None = None, *, label_file: str = 
                 f"{file} has {len(series.channels)} channels and {chosen[0][0]} has {len(parts[0].channels)}: give series "
                 "with the same channels"
             )
+        if parts and len(series.channels) > 1:
+            series = _in_order(series, parts[0].channels, file, chosen[0][0])
         if len(chosen) > 1:
             stem = Path(name).stem
             several = len(series.names) > 1
@@ -47,8 +49,28 @@ def load_series(path: Path, wanted: Reading | None = None, *, label_file: str = 
     whole = joined(parts) if len(parts) > 1 else parts[0]
     if not whole.values.size or np.isnan(whole.values).all():
         raise SubquadError(f"{path} has no value that can be used: all are missing or no numbers")
-    whole = whole._replace(told=told)
+    left_out = LeftOut()
+    for _, name in files:
+        if told_of and name not in told_of:
+            left_out.add("file", "as its name tells no split", name)
+    whole = whole._replace(told=told, complaints=(*whole.complaints, *left_out.sentences(path)))
     return _with_labels(whole, Path(label_file), wanted) if label_file else whole
+
+
+def _without_copies(files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
+    """Leaves out files that stand beside one of sktime with the same name: the archives have their data in several forms."""
+    stems = {file.with_suffix("") for file, _ in files if file.suffix.lower() in SKTIME}
+    return [pair for pair in files if pair[0].suffix.lower() in SKTIME or pair[0].with_suffix("") not in stems]
+
+
+def _in_order(series: SeriesSet, channels: Sequence[str], file: Path, first: Path) -> SeriesSet:
+    """The channels of series in the order of those of the first file. Raises `SubquadError` if they have other names."""
+    if set(series.channels) != set(channels):
+        raise SubquadError(
+            f"{file} has the channels {listed(series.channels)}, and {first} has {listed(channels)}: give the same names"
+        )
+    places = [series.channels.index(name) for name in channels]
+    return series._replace(values=series.values[:, places], channels=tuple(channels))
 
 
 def _read(file: Path, wanted: Reading, *, labels: bool) -> SeriesSet:

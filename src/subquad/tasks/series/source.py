@@ -182,6 +182,8 @@ class Source:
         """Reads new series in the way in which those of the run were read."""
         assert self.kept is not None or self.raw
         reading = self.reading
+        if reading.layout == "wide" and not self.options.value_columns:
+            reading = replace(reading, values=())  # new tables may have more steps
         series = load_series(path, reading, labels=False)
         needed = self.kept["channels"] if self.kept is not None else len(self.raw.channels)
         if len(series.channels) != needed:

@@ -16,7 +16,7 @@ from subquad.data.column_values import ColumnReader
 from subquad.data.columns import Column, is_missing, overridden, plain_number, recognise
 from subquad.data.ragged import offsets_of
 from subquad.data.tables import STORED, Chunk, Names, Tally, find_column, listed, read_table
-from subquad.data.times import attempt, guess, lenient, numbers
+from subquad.data.times import attempt, day_is_first, guess, is_ambiguous, lenient, numbers
 from subquad.errors import SubquadError
 from subquad.tasks.series.sets import Reading, SeriesSet, from_arrays
 
@@ -45,14 +45,15 @@ def table_names(path: Path) -> list[str]:
 
     for _ in read_table(path, choose, Tally(path)):
         break
-    if strange := [name for name in names if len(name) > LONGEST_NAME or "\0" in name]:
+    if not is_bare(names) and (strange := [name for name in names if len(name) > LONGEST_NAME or "\0" in name]):
         raise SubquadError(f"{path} has a column {excerpt(strange[0])}, which is no name: rename it")
     return names
 
 
 def is_bare(names: Sequence[str]) -> bool:
-    """Whether the first line of a table holds values in place of names."""
-    return all(is_missing(name) or math.isfinite(attempt(plain_number, name)) for name in names)
+    """Whether the first line of a table holds values in place of names, which spaces may divide."""
+    parts = [part for name in names for part in name.split() or [""]]
+    return all(is_missing(part) or math.isfinite(attempt(plain_number, part)) for part in parts)
 
 
 def numbered_columns(names: Iterable[str]) -> dict[str, list[str]]:
@@ -122,7 +123,7 @@ def _without(wanted: Reading, names: Sequence[str]) -> Reading:
         wanted.id if wanted.id in names else "",
         wanted.time,
         wanted.label if wanted.label in names else "",
-        wanted.values if wanted.layout == "long" else (),
+        wanted.values,
         wanted.time_form,
     )
 
@@ -258,6 +259,8 @@ def _read_long(path: Path, chunks: Sequence[Chunk], reading: Reading, tally: Tal
     complaints = [f"{path.name}: {contradicting:,} series have several labels, the first of which counts"] * bool(
         contradicting
     )
+    if reading.time and form == "day-first" != reading.time_form and is_ambiguous(chunks[0].columns[reading.time]):
+        complaints.append(day_is_first(path.name, can_choose=False))
     stacked = np.stack([column[order] for column in values.values()], axis=1).astype(np.float32)
     series_names = [key_names[at] for at in present]
     shown = f"a step in each row; channels: {listed(values, 8)}"

@@ -40,7 +40,7 @@ class ForecastBatch(NamedTuple):
     keep: Bool[Tensor, "b n"]
     """False before the beginning of a series."""
     gaps: Float[Tensor, "b m"]
-    """Logarithm of the gap before each step, those to forecast included."""
+    """Logarithm of the gap before each step in usual gaps; 0 for the steps to forecast, whose times are not known."""
     future: Float[Tensor, "b h c"]
     known: Bool[Tensor, "b h c"]
     """True where the value to forecast is known."""
@@ -80,7 +80,7 @@ def find_windows(
 def cut_windows(
     scaled: SeriesSet, gaps: Float[ndarray, "steps"], windows: Windows, *, context: int, horizon: int
 ) -> ForecastBatch:
-    """Cuts windows out of scaled series. What lies beyond the end of a series is unknown and has usual gaps."""
+    """Cuts windows out of scaled series. Times of the steps to forecast are not known, and neither are they told."""
     starts, lengths = scaled.offsets[windows.series], scaled.lengths[windows.series]
     before = windows.begin[:, None] + np.arange(-context, 0)
     after = windows.begin[:, None] + np.arange(horizon)
@@ -89,7 +89,7 @@ def cut_windows(
     ahead_at = starts[:, None] + np.where(is_there, after, 0)
     past = np.where(in_series[..., None], scaled.values[known_at], np.nan)
     future = np.where(is_there[..., None], scaled.values[ahead_at], np.nan)
-    passed = np.concatenate([np.where(in_series, gaps[known_at], 0), np.where(is_there, gaps[ahead_at], 0)], axis=1)
+    passed = np.concatenate([np.where(in_series, gaps[known_at], 0), np.zeros(after.shape)], axis=1)
     return ForecastBatch(
         torch.from_numpy(np.nan_to_num(past)).float(),
         torch.from_numpy(~np.isnan(past)),

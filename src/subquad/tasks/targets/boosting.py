@@ -44,7 +44,10 @@ def boosted(
     rounds, rate = effort(len(target.names) if isinstance(target, Classes | Labels) else 1)
 
     def classifier(x: ndarray, y: ndarray) -> Any:
-        return HistGradientBoostingClassifier(max_iter=rounds, learning_rate=rate, random_state=seed).fit(x, y)
+        # scikit-learn holds out a part of each class in large tables, which it cannot of a class with one member
+        early = "auto" if np.unique(y, return_counts=True)[1].min() > 1 else False
+        model = HistGradientBoostingClassifier(max_iter=rounds, learning_rate=rate, random_state=seed, early_stopping=early)
+        return model.fit(x, y)
 
     if isinstance(target, Classes):
         return _classes(target, classifier(train, truth[:, 0].astype(int)), test)

@@ -13,9 +13,9 @@ from subquad.data.arrays import ARRAYS, read_labelled_array
 from subquad.data.columns import is_missing
 from subquad.data.datasets import TABLES, told_splits
 from subquad.data.splits import SplitName
-from subquad.data.tables import STORED, Chunk, Tally, find_column, listed, read_table
+from subquad.data.tables import STORED, Chunk, StoredColumn, Tally, find_column, listed, read_table
 from subquad.data.texts import LeftOut, files_at, text_of
-from subquad.data.times import WRITTEN, guess, lenient, numbers
+from subquad.data.times import WRITTEN, day_is_first, guess, is_ambiguous, lenient, numbers
 from subquad.errors import SubquadError
 from subquad.tasks.tokens.forms import Form, recognise_form
 
@@ -99,7 +99,7 @@ def load_symbols(
     """
     columns = (columns or Columns())._replace(needs_label=labels)
     files, left_out, tallied = list(files_at(path, SUFFIXES)), LeftOut(), list[str]()
-    told_of = told_splits([name for _, name in files])
+    told_of = told_splits([name for _, name in files], SUFFIXES)
     alphabet: dict[str, int] = {}
     names, sequences, written_labels, said = list[str](), list[ndarray](), list[str | None](), list[str]()
     told: dict[SplitName, list[int]] = {}
@@ -201,6 +201,8 @@ def _read_columns(file: Path, columns: Columns, tallied: list[str]) -> Written:
 
     chunks = list(read_table(file, choose, tally, quoted=file.suffix.lower() != ".tsv"))
     tallied += tally.sentences()
+    if chunks and "order" in roles and guess(cells := chunks[0].columns["order"]) == "day-first" and is_ambiguous(cells):
+        tallied.append(day_is_first(file.name, can_choose=False))
     said = "columns: " + ", ".join(f"{role} {excerpt(name)}" for role, name in roles.items())
     return (_joined(file, chunks) if "token" in roles else _by_row(chunks))._replace(said=said)
 
@@ -242,13 +244,23 @@ def choose_columns(path: Path, names: Sequence[str], columns: Columns) -> dict[s
 
 def _by_row(chunks: Sequence[Chunk]) -> Written:
     """A sequence in each row."""
-    cells = [text for chunk in chunks for text in chunk.columns["sequence"]]
+    cells = [cell for chunk in chunks for cell in _cells(chunk.columns["sequence"])]
     lines = [f"line {line}" for chunk in chunks for line in chunk.lines]
     has_names, has_labels = (all(role in chunk.columns for chunk in chunks) for role in ("id", "label"))
     named = [text.strip() for chunk in chunks for text in chunk.columns["id"]] if has_names else lines
     names = [name or line for name, line in zip(named, lines, strict=True)]
     labels = [text for chunk in chunks for text in chunk.columns["label"]] if has_labels and chunks else None
-    return Written(names, cells, labels, None)
+    has_lists = any(not isinstance(cell, str) for cell in cells)
+    return Written(names, cells, labels, Form() if has_lists else None)
+
+
+def _cells(column: Sequence[str]) -> Sequence[str] | list[list[str]]:
+    """The sequences of a column: texts, or lists as they are stored, whose symbols may have spaces in them."""
+    lists = column.lists if isinstance(column, StoredColumn) else None
+    if lists is None:
+        return column
+    texts = ([str(symbol).strip() for symbol in cell or () if symbol is not None] for cell in lists.to_pylist())
+    return [[text for text in each if text] for each in texts]
 
 
 def _joined(file: Path, chunks: Sequence[Chunk]) -> Written:

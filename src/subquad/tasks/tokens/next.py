@@ -71,7 +71,7 @@ class NextTokens(SourcedTask[NextBatch]):
 
     def cut(self, length: int) -> Cut:
         """The same task with fewer tokens before each one that is predicted."""
-        return Cut(replace(self.options, length=max(2, length), context=None), "last")
+        return Cut(replace(self.options, length=min(self.options.length, max(2, length)), context=None), "last")
 
     def batch(self, size: int, generator: torch.Generator) -> NextBatch:
         """Windows of training sequences, drawn in proportion to their tokens; short sequences are read as a whole."""

@@ -203,7 +203,13 @@ def _cut(raw: SymbolSequences, source: str) -> dict[SplitName, SymbolSequences]:
         first, second = len(sequence) * 8 // 10, len(sequence) * 9 // 10
         for split, part in zip(SPLITS, (sequence[:first], sequence[first:second], sequence[second:]), strict=True):
             parts[split].append(part)
-    return {split: _without_empty(raw._replace(sequences=sequences, labels=None)) for split, sequences in parts.items()}
+    cut = {split: _without_empty(raw._replace(sequences=sequences, labels=None)) for split, sequences in parts.items()}
+    if not all(split.names for split in cut.values()):
+        raise SubquadError(
+            f"the sequences of {source} are too short to be cut into parts for training, development and test: give longer "
+            f"ones, or at least {FEW}"
+        )
+    return cut
 
 
 def _without_empty(sequences: SymbolSequences) -> SymbolSequences:

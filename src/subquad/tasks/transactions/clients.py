@@ -189,12 +189,14 @@ class Clients:
 
 def _as_read(how: Reading, features: Features) -> Reading:
     """Reads columns as they were decided when these features were learned."""
-    columns = (*features.further_columns, *features.static_columns)
+    static = {column.name: column.column for column in features.static_columns}
+    further = {column.name: column.column for column in features.further_columns}
     is_old = not (features.time_form or features.further or features.static or features.summary)
     return replace(
         how,
-        decided={column.name: column.column for column in columns},
-        static=frozenset(column.name for column in features.static_columns),
+        decided=static | further,
+        decided_clients=static,
+        static=frozenset(static.keys() - further.keys()),
         time_form=features.time_form or ("" if is_old else how.time_form),
         order=features.labels or None,
         amount_form=features.amount_form,

@@ -62,7 +62,8 @@ class Reading:
         kinds: kinds of columns that a user named.
         further: whether columns without a known role are read.
         decided: the columns that a run was trained with; None to recognize them.
-        static: names of the columns that belong to clients; None to find out.
+        decided_clients: those of them that belong to clients, which may have the name of one of events; None as above.
+        static: names of the columns of events that belong to clients; None to find out.
         clients: file with one row for each client; None if there is none, or if it lies in the folder of the events.
         time_form: how times are written, by a name in times.WRITTEN; "auto" to guess, "" to read as earlier versions did.
         order: names of the classes in the order that a run was trained with.
@@ -75,6 +76,7 @@ class Reading:
     kinds: Mapping[str, str] = field(default_factory=dict)
     further: bool = True
     decided: Mapping[str, Column] | None = None
+    decided_clients: Mapping[str, Column] | None = None
     static: frozenset[str] | None = None
     clients: Path | None = None
     time_form: str = "auto"

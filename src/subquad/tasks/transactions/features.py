@@ -129,9 +129,8 @@ class Features(Checked):
                 raise SubquadError(
                     f"the model was trained with each event's {field}, but the data have none: add the column"
                 )
-        columns = (*histories.columns, *histories.static)
-        require_columns(self.further_columns, columns)
-        require_columns(self.static_columns, columns, ", or give --data a folder with events.csv and clients.csv")
+        require_columns(self.further_columns, histories.columns)
+        require_columns(self.static_columns, histories.static, ", or give --data a folder with events.csv and clients.csv")
 
     def encode(self, histories: Histories) -> Float[ndarray, "events fields"]:
         """Every event as numbers: the fields of `FIELDS`, symbols of further columns, then numbers of further columns.

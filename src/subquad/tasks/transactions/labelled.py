@@ -1,5 +1,6 @@
 """Batches, model, loss and metrics for histories whose clients have a target."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -190,7 +191,7 @@ class TransactionsTask(Task[Any]):
             columns = (*self.features.further_columns, *self.features.static_columns)
             used = (*self.features.fields, *(column.name for column in columns))
             rows += importance_rows(target, test, lambda some: self.predicted(model, some), used)
-        return rows
+        return [row for row in rows if math.isfinite(row["value"])]  # some metrics need several values in the test
 
     def baselines(self) -> dict[str, Float[ndarray, "test p"]]:
         """Predictions for the test clients by models that do not see sequences, on the same clients and columns."""

@@ -1,6 +1,7 @@
 """Loading histories: Sberbank's folder, Berka's folder, a folder with events and clients, or one table in CSV or Parquet."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
+from subquad.checking import excerpt
 from subquad.data.column_values import ColumnValues
 from subquad.data.columns import Column
 from subquad.data.json_tables import JSON_LINES
@@ -19,7 +21,7 @@ from subquad.files import kind_of
 from subquad.tasks.columns.reading import FURTHER, FurtherReaders, is_constant
 from subquad.tasks.targets.labels import OBSERVED, UNLABELLED, LabelTexts, count, first, read_labels
 from subquad.tasks.transactions.collecting import KNOWN, Columns, Events, Reading, collect
-from subquad.tasks.transactions.histories import Histories
+from subquad.tasks.transactions.histories import OPTIONAL, Histories
 
 TABLES = (".csv", ".tsv", ".txt", *JSON_LINES, *PARQUET)
 EVENT_FILES = ("transactions", "events")
@@ -95,6 +97,11 @@ def _load_tables(
                 wanted = [name for name in (*how.labels, how.observed) if name and name not in names]
                 find_column(path, names, wanted[0] if wanted else columns.label, KNOWN["label"], "--label", "label")
             texts.append(LabelTexts(path, [name for role, name in found.items() if role != OBSERVED]))
+            if (role := next((role for role in OPTIONAL if chosen.get(role) in found.values()), None)) is not None:
+                raise SubquadError(
+                    f"{path}: the column {excerpt(chosen[role])} is the label, and by its name the {role} of each event: "
+                    f"rename it, or name that of the {role} by --{role}-column"
+                )
             chosen |= found
         return chosen | how.further_columns(path, columns, names, chosen.values())
 
@@ -132,6 +139,7 @@ def _read_clients(path: Path, columns: Columns, how: Reading, *, labelled: bool)
     """Reads a table with one row for each client: columns of the clients, and their labels if it has these."""
     if kind_of(path) == "nothing":
         raise SubquadError(f"there is no file {path}: check the path given by --client-table")
+    how = how if how.decided_clients is None else replace(how, decided=how.decided_clients)
     tally, names, further = _tally(path), Names(), FurtherReaders(how.kinds, how.decided)
     texts: list[LabelTexts] = []
 

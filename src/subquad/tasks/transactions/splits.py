@@ -12,6 +12,9 @@ from subquad.data.splits import shuffled
 from subquad.errors import SubquadError
 from subquad.tasks.targets.labels import UNLABELLED
 
+FEWEST_UNLABELLED = 6
+"""Smallest number of clients whose labels are not used: two in each split."""
+
 
 class Splits(NamedTuple):
     """Indices of the clients in each split."""
@@ -58,9 +61,9 @@ def split(
 
 
 def split_unlabelled(clients: Sequence[str], seed: int) -> Splits:
-    """Divides clients whose labels are not used into training and development, which is a tenth; the test is the same."""
-    if len(clients) < 4:
-        raise SubquadError(f"there are too few clients to learn from, {len(clients)}: give more")
+    """Divides clients whose labels are not used: nine tenths to learn from, a twentieth each for development and test."""
+    if len(clients) < FEWEST_UNLABELLED:
+        raise SubquadError(f"there are too few clients to learn from, {len(clients)}: give at least {FEWEST_UNLABELLED}")
     order = shuffled(clients, seed)
-    tenth = max(2, len(order) // 10)
-    return Splits(order[tenth:], order[:tenth], order[:tenth])
+    kept = max(4, len(order) // 10)
+    return Splits(order[kept:], order[: kept // 2], order[kept // 2 : kept])

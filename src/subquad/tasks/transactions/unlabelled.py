@@ -14,7 +14,7 @@ from subquad.errors import SubquadError
 from subquad.models import ModelOptions
 from subquad.results import Row
 from subquad.tasks.base import Best, Counted, Predictions
-from subquad.tasks.comparing import Comparable, Judged, Rival
+from subquad.tasks.comparing import Judged, Rival, judged_means
 from subquad.tasks.transactions.labelled import TransactionsTask
 from subquad.tasks.transactions.pretraining import (
     PartsBatch,
@@ -26,6 +26,9 @@ from subquad.tasks.transactions.pretraining import (
     predicted_fields,
 )
 from subquad.types import AttentionOptions
+
+MOST_CLIENTS, BATCH = 512, 64
+"""Largest number of clients that a model is evaluated on, and how many of them at once."""
 
 
 class PretrainingTask(TransactionsTask):
@@ -79,10 +82,8 @@ class PretrainingTask(TransactionsTask):
     @torch.no_grad()
     def evaluate(self, model: nn.Module, generator: torch.Generator) -> dict[str, float]:
         """The loss on the development clients, and how often the other part of a client is the nearest of a batch."""
-        device = next(model.parameters()).device
         losses, nearest = [], []
-        for clients in self._development():
-            batch = PartsBatch(*(tensor.to(device) for tensor in self._draw(clients, 0)))
+        for batch in self._batches(model, self.data.splits.development[:MOST_CLIENTS]):
             losses.append(self._losses(model, batch).cpu())
             first, second = (
                 nn.functional.normalize(model(events, keep=keep).float(), dim=1)
@@ -91,18 +92,29 @@ class PretrainingTask(TransactionsTask):
             nearest.append(((first @ second.T).argmax(1).cpu() == torch.arange(len(first))).float())
         return {"held_out_loss": float(torch.cat(losses).mean()), "nearest_is_same_client": float(torch.cat(nearest).mean())}
 
-    def _development(self) -> Iterator[ndarray]:
-        clients = self.data.splits.development[:512]
-        yield from np.array_split(clients, max(1, len(clients) // 64))
+    def _batches(self, model: nn.Module, clients: ndarray) -> Iterator[PartsBatch]:
+        """Parts of the histories of clients, the same at every call, where the model is."""
+        device = next(model.parameters()).device
+        for some in np.array_split(clients, max(1, len(clients) // BATCH)):
+            yield PartsBatch(*(tensor.to(device) for tensor in self._draw(some, 0)))
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether clients of a batch are told apart from each other."""
+        return self.options.objective in ("contrastive", "both")
 
     @property
     def ranked_by(self) -> Best:
         """The loss on the development clients."""
         return Best("held_out_loss", "low")
 
+    @torch.no_grad()
     def judge(self, model: nn.Module) -> Judged:
-        """The loss on the development clients, as one score: without labels nothing is tested."""
-        return Comparable.judge(self, model)
+        """The loss of each test client."""
+        model.eval()
+        test = self.data.splits.test[:MOST_CLIENTS]
+        losses = torch.cat([self._losses(model, batch).cpu() for batch in self._batches(model, test)])
+        return judged_means("held_out_loss", "low", self.units["held_out_loss"], losses.numpy(), np.ones(len(losses)))
 
     def rivals(self) -> dict[str, Rival]:
         return {}
